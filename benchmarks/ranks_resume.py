@@ -1,6 +1,7 @@
 """Prove that a training goes on over kills and other numbers of ranks: its losses are those of one that nobody disturbed.
 
     python -m benchmarks.ranks_resume                   two ranks, kill -9, one process, kill -9, two ranks (two minutes)
+    python -m benchmarks.ranks_resume --quick           two ranks, kill -9, one process
     python -m benchmarks.ranks_resume --seed 3          other moments
     python -m benchmarks.ranks_resume --ranks 4,1,2,3   other numbers of ranks
 
@@ -76,10 +77,11 @@ def main() -> None:
     """Train undisturbed, train with kills, compare."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--seed", type=int, default=14)
-    parse.add_argument("--ranks", default="2,1,2", help="ranks of each part, default 2,1,2")
+    parse.add_argument("--ranks", help="ranks of each part, default 2,1,2")
+    parse.add_argument("--quick", action="store_true", help="two parts, 2,1")
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
-    chance, parts = random.Random(options.seed), [int(ranks) for ranks in options.ranks.split(",")]
+    chance, parts = random.Random(options.seed), _parts(options.ranks or ("2,1" if options.quick else "2,1,2"))
     with tempfile.TemporaryDirectory(prefix="mayfly-ranks-") as scratch:
         folder = Path(scratch)
         data = folder / "candles"
@@ -109,6 +111,11 @@ def main() -> None:
     write("ranks_resume", {"machine": machine(), **result}, options.out)
     if apart > TOLERANCE or any(one["resumed_at"] is None for one in began[1:]):
         raise SystemExit("the losses differ, or a part began anew")
+
+
+def _parts(text: str) -> list[int]:
+    """Return the ranks of each part."""
+    return [int(ranks) for ranks in text.split(",")]
 
 
 if __name__ == "__main__":

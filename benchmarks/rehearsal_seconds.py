@@ -1,11 +1,12 @@
 """Core-seconds of a rehearsal: a run of one small model on the embedded AWS, with every process that it starts.
 
     python -m benchmarks.rehearsal_seconds            a minute on two idle cores
+    python -m benchmarks.rehearsal_seconds --quick    the first run alone
     python -m benchmarks.rehearsal_seconds --fresh    nodes that start every Python anew, as `make demo` has them
 
 The first run applies the Pulumi program, the second replays its calls. Counts user and system time by getrusage once all
 descendants have ended: this process adopts orphans (Linux), so server, functions and node are among them. Beside other work a
-core does less in a second: compare figures of an idle machine only.
+core does less in a second: compare figures of an idle machine only. Writes benchmarks/results/rehearsal_seconds.json.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from benchmarks.rounds import machine, write
 
 ROOT = str(Path(__file__).resolve().parents[1])
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -39,7 +42,10 @@ def core_seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal_seconds", description=__doc__.splitlines()[0])
     parser.add_argument("--fresh", action="store_true", help="start every Python of a node anew")
+    parser.add_argument("--quick", action="store_true", help="the first run alone")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    found: dict[str, float] = {}
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -52,11 +58,13 @@ def main() -> None:
             subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
 
         run("trainer.data.synthetic", *CANDLES)
-        for title in ("with an application of the program", "with a replay of its calls"):
+        for title in ("with an application of the program", "with a replay of its calls")[: 1 if options.quick else 2]:
             before = core_seconds()
             run("trainer.cli.main", *LAUNCH, *SMALL)
             run("trainer.cli.main", "rehearse", "--stop")
-            print(f"{core_seconds() - before:6.1f} core-seconds {title}", flush=True)
+            found[title] = round(core_seconds() - before, 1)
+            print(f"{found[title]:6.1f} core-seconds {title}", flush=True)
+    write("rehearsal_seconds", {"machine": machine(), "fresh": options.fresh, "core_seconds": found}, options.out)
 
 
 if __name__ == "__main__":

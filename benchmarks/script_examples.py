@@ -1,6 +1,7 @@
 """Run every example of examples/scripts in a rehearsal as its page says, kill it in the middle, and look at what it leaves.
 
-    .venv/bin/python benchmarks/script_examples.py      # about five minutes; packages come from the package index
+    python -m benchmarks.script_examples            about five minutes; packages come from the package index
+    python -m benchmarks.script_examples --quick    plain torch alone
 
 Prints a line for each: how often it was started, what it said when it went on, what pull brought, and whether the hashes hold.
 The tests run each at its smallest (tests/end_to_end/test_script_examples.py), and kill the one of plain torch.
@@ -8,6 +9,7 @@ The tests run each at its smallest (tests/end_to_end/test_script_examples.py), a
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -18,6 +20,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks.rounds import machine, write
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAIN = ("--instance", "g6.xlarge", "--max-duration", "2h", "--set", "command=python train.py --epochs 60")
@@ -30,13 +34,18 @@ EXAMPLES = {  # words of a launch, and what the log says once a checkpoint is th
 
 def main() -> int:
     """Run them one after the other; return 1 where one is not as it should be."""
-    good = True
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.script_examples", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="plain torch alone")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    good: dict[str, bool] = {}
     with tempfile.TemporaryDirectory(prefix="mayfly-examples-") as folder:
         home = Path(folder)
-        for name in EXAMPLES:
-            good = run(name, home) and good
+        for name in list(EXAMPLES)[: 1 if options.quick else None]:
+            good[name] = run(name, home)
         mayfly(home, "rehearse", "--stop").wait()
-    return 0 if good else 1
+    write("script_examples", {"machine": machine(), "as_it_should_be": good}, options.out)
+    return 0 if all(good.values()) else 1
 
 
 def mayfly(home: Path, *words: str) -> subprocess.Popen[str]:

@@ -87,7 +87,10 @@ def test_its_declared_keys_are_listed_and_its_batch_waits_for_what_it_reads():
         ({"model": "own"}, "model.class without model.file"),
         ({"model.name": "tcn", "model.file": "my_net.py"}, "model.name and model.file (the file chooses the model)"),
         ({"model": "my_net.py:MyNet", "hidden": 3}, "For a setting of your own class write model.hidden."),
-        ({"model": "my_net.py:MyNet", "epoch": 3}, "Did you mean train.epochs? For a setting of your own class"),
+        (
+            {"model": "my_net.py:MyNet", "epoch": 3},
+            "Did you mean train.epochs, train.restart_epochs? For a setting of your own class",
+        ),
         ({"model": "my_net.py:MyNet", "model.table": {"a": 1}}, "text, a number, true or false, or a list of these"),
         ({"model": "my_net.py:MyNet", "model.rate": float("inf")}, "text, a number, true or false, or a list of these"),
         ({"model": "my_net.py:MyNet", "model.lookback": 0}, "1 or more"),

@@ -203,7 +203,12 @@ def _refuse_unfit(lines: Sequence[str], line: str, given: str, wheels: Mapping[s
     """
     with suppress(ConnectionFailed):
         if given or rehearsal or _known_python(line):
-            resolve(lines, target_of(line, given=given, rehearsal=rehearsal), wheels=wheels, dependencies=False)
+            # A rehearsal's image is this environment: pip leaves alone what it has at the version that is asked for.
+            there = {f"{name}=={version}": name for name, version in versions_here().items()} if rehearsal else {}
+            pins = (one.partition("--hash")[0].strip().partition("==") for one in lines)
+            brought = [there[pin] for name, _, version in pins if (pin := f"{normalized(name)}=={version}") in there]
+            target = target_of(line, given=given, rehearsal=rehearsal)
+            resolve(lines, target, image=brought, wheels=wheels, dependencies=False)
 
 
 def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | UsageError:

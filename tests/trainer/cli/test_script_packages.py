@@ -16,6 +16,7 @@ from trainer.cost.instances import instance_type
 from trainer.errors import ConnectionFailed, UsageError
 from trainer.job import job_from
 from trainer.launch.requirements import check_requirements
+from trainer.launch.script_imports import versions_here
 
 LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
 LINUX = Target(python="3.13", platform="x86_64-manylinux_2_34")
@@ -130,6 +131,14 @@ def test_requirements_with_hashes_go_as_they_are_unless_they_are_for_another_pyt
         with pytest.raises(UsageError, match="aged==1.0 has no wheels with a matching Python"):
             packages(job, aged, rehearsal=rehearsal)
     assert packages(job, {"r.txt": aged["r.txt"]}, rehearsal=True)[2] is None, "no index is asked"
+
+
+def test_requirements_with_hashes_that_a_rehearsals_environment_has_need_no_wheel(wheels, tmp_path):
+    job, pip = script_job(tmp_path, requirements="r.txt"), versions_here()["pip"]
+    ours = {"r.txt": f"pip=={pip} --hash=sha256:{'0' * 64}\n".encode(), **wheels.files}
+    assert packages(job, ours, rehearsal=True) == (job, ours, None)
+    with pytest.raises(UsageError, match="pip was not found in script.files"):
+        packages(job, {**ours, "r.txt": ours["r.txt"].replace(pip.encode(), b"1.0")}, rehearsal=True)
 
 
 def test_the_python_of_a_machine_is_that_of_its_image_line_or_the_jobs():

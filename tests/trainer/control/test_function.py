@@ -99,7 +99,7 @@ def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make
 
 def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_else(make_cloud):
     cloud, record = make_cloud(driver="control")
-    cloud.objects.write(published_key("weekly"), to_json(PUBLISHED).replace('"format": 1', '"format": 99').encode())
+    cloud.objects.write(published_key("weekly"), to_json(replace(PUBLISHED, format=99)).encode())
     cloud.clock = SUNDAY + timedelta(minutes=1)
     messages = []
     told = called(cloud, {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}, messages=messages)

@@ -20,6 +20,7 @@ from tests.trainer.node.conftest import SMOKE, STAND_IN, agent_files, model_done
 from tests.trainer.rehearsal.conftest import Desk
 from trainer.access import Access
 from trainer.job import job_of
+from trainer.launch.manifest import PROGRAM
 from trainer.rehearsal.account import EmbeddedAccount, Principal
 from trainer.rehearsal.file_systems import mount
 from trainer.rehearsal.world import AwsError
@@ -51,10 +52,10 @@ class Site:
         s3, bucket = self.access.client("s3"), self.outputs.bucket
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
-            for name, content in agent_files().items():
+            stand_in = {"__init__": "", "__main__": STAND_IN, "smoke": SMOKE}
+            stand_ins = {f"trainer/train/{name}.py": text.encode() for name, text in stand_in.items()}
+            for name, content in {**agent_files(), **stand_ins}.items():
                 archive.writestr(name, content)
-            for name, text in (("__init__", ""), ("__main__", STAND_IN), ("smoke", SMOKE)):
-                archive.writestr(f"trainer/train/{name}.py", text)
         self.bundle_sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
         s3.put_object(Bucket=bucket, Key=f"code/{self.bundle_sha256}.whl", Body=packed.getvalue())
         for name, body in (("script.json", SCRIPT), ("other.csv", OTHER)):
@@ -71,7 +72,10 @@ class Site:
         """Let a machine work to its end, and return its result."""
         s3, bucket = self.access.client("s3"), self.outputs.bucket
         machine = {"gpu_count": 4, "smoke_seconds": 180}
-        manifest = {"job": job_of(symbols=("A",)).to_dict(), "inputs": self.inputs, "instance_types": {"p3.8xlarge": machine}}
+        manifest = {
+            "job": job_of(symbols=("A",)).to_dict(), "inputs": self.inputs, "program": list(PROGRAM),
+            "instance_types": {"p3.8xlarge": machine},
+        }
         s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=json.dumps(manifest).encode())
         (template,), (parameter,) = self.outputs.launch_templates.values(), self.outputs.images.values()
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
