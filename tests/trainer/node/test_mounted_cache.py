@@ -73,7 +73,9 @@ class Site:
         s3, bucket = self.access.client("s3"), self.outputs.bucket
         machine = {"gpu_count": 4, "smoke_seconds": 180}
         manifest = {
-            "job": job_of(symbols=("A",)).to_dict(), "inputs": self.inputs, "program": list(PROGRAM),
+            "job": job_of(symbols=("A",)).to_dict(),
+            "inputs": self.inputs,
+            "program": list(PROGRAM),
             "instance_types": {"p3.8xlarge": machine},
         }
         s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=json.dumps(manifest).encode())
