@@ -67,6 +67,8 @@ from trainer.script_values import read_rows
 from trainer.train.precision import matmul_dtype
 from trainer.train.workers.devices import device_kind
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 Made = dict[tuple[str, str], str]  # (path, words of the site) -> the first example
 

@@ -18,6 +18,8 @@ from trainer.job import job_from
 from trainer.launch.requirements import check_requirements
 from trainer.launch.script_imports import versions_here
 
+pytestmark = pytest.mark.slow
+
 LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
 LINUX = Target(python="3.13", platform="x86_64-manylinux_2_34")
 OUTPUTS: Any = SimpleNamespace(images={LINE: "/p"})

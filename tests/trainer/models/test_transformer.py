@@ -63,6 +63,7 @@ def test_it_has_the_weights_of_the_formula(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.slow
 def test_a_step_has_the_operations_of_the_formula(shape):
     settings = job_of(model="transformer", **shape).model
     built, x_TBF = build(settings.architecture(features=7, outputs=3)), torch.randn(settings.lookback, 4, 7)
