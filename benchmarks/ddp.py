@@ -97,7 +97,7 @@ class Work:
         return torch.optim.AdamW(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay, **keys)
 
 
-class Parts(Dataset[torch.Tensor]):
+class RankWindows(Dataset[torch.Tensor]):
     """This rank's windows of one step after another, without end: for loops that want a DataLoader."""
 
     def __init__(self, work: Work) -> None:
@@ -143,7 +143,7 @@ def accelerated(work: Work) -> Step:
     accelerator = Accelerator(cpu=work.device.type == "cpu")
     bare = work.network()
     network, optimizer = accelerator.prepare(bare, work.optimizer(bare))
-    loader = iter(DataLoader(Parts(work), batch_size=None))
+    loader = iter(DataLoader(RankWindows(work), batch_size=None))
 
     def step(number: int) -> torch.Tensor:
         optimizer.zero_grad()
@@ -210,7 +210,7 @@ def lightning(work: Work, hear: Callable[[Step], None]) -> None:
         callbacks=[Listener()],
         **quiet,
     )
-    trainer.fit(Module(), DataLoader(Parts(work), batch_size=None))
+    trainer.fit(Module(), DataLoader(RankWindows(work), batch_size=None))
 
 
 CONTENDERS: dict[str, Callable[[Work], Step]] = {

@@ -52,6 +52,14 @@ class ServiceRole(pulumi.ComponentResource):
         self.register_outputs({"role_name": self.role_name, "unique_id": self.unique_id, "arn": self.arn})
 
 
+def _role_of_machines(
+    name: str, args: ServiceRoleArgs, opts: pulumi.ResourceOptions
+) -> tuple[ServiceRole, aws.iam.InstanceProfile]:
+    """Return a role and the instance profile by which machines take it on."""
+    role = ServiceRole(name, args, opts=opts)
+    return role, aws.iam.InstanceProfile(name, name=args.role_name, role=role.role_name, tags=args.tags, opts=opts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class IdentityArgs:
     account: str
@@ -134,7 +142,7 @@ class Identity(pulumi.ComponentResource):
         super().__init__("mayfly:identity:Identity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
 
-        instance = ServiceRole(
+        instance, profile = _role_of_machines(
             "instance",
             ServiceRoleArgs(
                 role_name=args.instance_role,
@@ -145,10 +153,7 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        profile = aws.iam.InstanceProfile(
-            "instance", name=args.instance_role, role=instance.role_name, tags=args.tags, opts=child
-        )
-        prepare = ServiceRole(
+        prepare, prepare_profile = _role_of_machines(
             "prepare",
             ServiceRoleArgs(
                 role_name=args.prepare_role,
@@ -164,10 +169,7 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        prepare_profile = aws.iam.InstanceProfile(
-            "prepare", name=args.prepare_role, role=prepare.role_name, tags=args.tags, opts=child
-        )
-        script = ServiceRole(
+        script, script_profile = _role_of_machines(
             "script",
             ServiceRoleArgs(
                 role_name=args.script_role,
@@ -182,9 +184,6 @@ class Identity(pulumi.ComponentResource):
                 tags=args.tags,
             ),
             opts=child,
-        )
-        script_profile = aws.iam.InstanceProfile(
-            "script", name=args.script_role, role=script.role_name, tags=args.tags, opts=child
         )
         sweeper = ServiceRole(
             "sweeper",

@@ -89,25 +89,26 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
             "Action": "s3:GetObjectVersion",
             "Resource": _objects(bucket, "raw/*"),
         },
-        {
-            "Sid": "ReadOwnRun",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": [_objects(bucket, pattern) for pattern in OWN_RUN_READS],
-        },
+        _read_own_run(bucket),
         {
             "Sid": "AddFiles",
             "Effect": "Allow",
             "Action": "s3:PutObject",
             "Resource": [_objects(bucket, pattern) for pattern in PREPARE_WRITES],
         },
-        {
-            "Sid": "ReadSecrets",
-            "Effect": "Allow",
-            "Action": "ssm:GetParameter",
-            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{secrets}*",
-        },
+        _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
     )
+
+
+def _read_own_run(bucket: str) -> Document:
+    """Return the statement that reads code, manifest and stop request of a run."""
+    resources = [_objects(bucket, pattern) for pattern in OWN_RUN_READS]
+    return {"Sid": "ReadOwnRun", "Effect": "Allow", "Action": "s3:GetObject", "Resource": resources}
+
+
+def _read_secrets(resource: str) -> Document:
+    """Return the statement that reads SecureStrings; AWS's own key needs no more."""
+    return {"Sid": "ReadSecrets", "Effect": "Allow", "Action": "ssm:GetParameter", "Resource": resource}
 
 
 def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
@@ -124,24 +125,14 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
             "Action": "s3:GetObjectVersion",
             "Resource": _objects(bucket, "raw/.files/*"),
         },
-        {
-            "Sid": "ReadOwnRun",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": [_objects(bucket, pattern) for pattern in OWN_RUN_READS],
-        },
+        _read_own_run(bucket),
         {
             "Sid": "AddResults",
             "Effect": "Allow",
             "Action": "s3:PutObject",
             "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
         },
-        {
-            "Sid": "ReadSecrets",
-            "Effect": "Allow",
-            "Action": "ssm:GetParameter",
-            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{secrets}*",
-        },
+        _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
     )
 
 

@@ -27,7 +27,7 @@ DEAD_SECONDS = 10.0  # of a lock, which is held for a rename
 
 
 class FolderBucket:
-    """What `boto3.client("s3")` is to a bucket; `Bucket` is ignored. Errors are botocore's, with S3's codes."""
+    """A folder with those methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

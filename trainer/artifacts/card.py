@@ -40,7 +40,7 @@ class CardSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class CardPanel:
-    """What a panel's series have in common: of a symbol that training never saw, all there is."""
+    """Scaler and fitted values over all series of a panel: a symbol that training never saw gets these."""
 
     scaler_of: str  # pooled, series or rank
     scaler: dict[str, Any]  # as a series has it, over all of them

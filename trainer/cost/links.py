@@ -23,7 +23,7 @@ NAMES = {"nvlink": "NVLink", "nvswitch": "NVSwitch", "pcie": PCIE}
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What connects a machine's GPUs; `bus_gb_per_s` is 0 where there is one GPU."""
+    """The link between a machine's GPUs; `bus_gb_per_s` is 0 for one GPU."""
 
     name: str
     bus_gb_per_s: float

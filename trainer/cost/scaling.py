@@ -1,4 +1,4 @@
-"""How much faster several GPUs train one model than one of them: a law, and an estimate until a run has measured it.
+"""The scaling law of one model on several GPUs: its speed-up over one, an estimate until a run has measured it.
 
     a step      C / n of computing, where one GPU takes C for the whole batch
     exchange    E = 2 (n - 1) / n x bytes of gradients / bus rate: an all-reduce around a ring
@@ -29,7 +29,7 @@ POINTLESS = 0.5  # of the GPUs' speed is left: half of them would be as fast
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
-    """What the ranks of one model compute and exchange in a step."""
+    """The work of one step that ranks share: weights to exchange, windows to compute."""
 
     weights: int
     visits: float  # windows of the batch, or bars of its chunks: the unit of rates

@@ -106,11 +106,6 @@ class DataSettings:
         return tuple(symbol for symbol in (self.symbols or sorted(known)) if symbol not in self.exclude)
 
     @property
-    def is_together(self) -> bool:
-        """Return whether one model is trained on all symbols."""
-        return self.pooled or self.panel
-
-    @property
     def inputs(self) -> tuple[str, ...]:
         """Return the names of what a model reads of each bar, in order: of a panel its presence; features, then columns."""
         return (*((PRESENT,) if self.panel else ()), *self.computed, *self.columns)

@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 @dataclass(kw_only=True)
 class ImportedTask:
-    """What was made of a task file so far."""
+    """The job that a task file becomes, while it is read, and notes on keys that it can't carry."""
 
     name: str
     script: dict[str, Any] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from trainer.stack_outputs import StackOutputs
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptInputs:
-    """What a script's run needs besides its job: its files by path, with their sha256, and where its data lies."""
+    """Inputs of a script's run besides its job: sha256 of its files by path, and the entries of its data."""
 
     files: Mapping[str, str]
     data: Sequence[Mapping[str, Any]]  # entries of the manifest's inputs, with their paths

@@ -39,7 +39,7 @@ RECEIPTS_AT_ONCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class KnownTimes:
-    """How long the same script took: by instance type as pieces a second on one place, and each piece's share of the mean."""
+    """Measured speed of the same script: pieces a second by instance type, on one place, and each piece's share of the mean."""
 
     rates: Mapping[str, Rate] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)  # of the last run of all

@@ -54,7 +54,7 @@ class ScriptPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptStart:
-    """What a process is started with."""
+    """Command and environment of a script's process."""
 
     words: Sequence[str]
     variables: Mapping[str, str]

@@ -18,7 +18,7 @@ BOUND_SECONDS = 600.0  # the longest silence is that of rank 0, which alone scor
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """What is to be done about silent ranks: whether to ask them, and which ones hang."""
+    """The next action on silent ranks: ask them where they are, or kill those that hang."""
 
     ask: bool = False
     hung: tuple[int, ...] = ()

@@ -22,23 +22,36 @@ from trainer.train.machine_file import MachineFacts
 from trainer.train.precision import matmul_dtype
 
 
-class DataParallel:
-    """A layout by DDP; every rank has the whole model."""
+class SharedBatch:
+    """What the layouts of ranks have in common: the rows of a rank, and sums over all of them."""
 
-    def __init__(self, ranks: Ranks, *, compress: bool = False, compiles: bool = False) -> None:
-        """With `compress` gradients travel as bf16, which halves them; with `compiles` each block of the model is compiled."""
-        self._ranks, self._compress, self._compiles = ranks, compress, compiles
-
-    divides = False
+    def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
+        """With `compiles` each block of the model is compiled."""
+        self._ranks, self._compiles = ranks, compiles
 
     @property
     def weight(self) -> float:
-        """See `packs.layout.Layout.weight`."""
+        """See `packs.layout.Layout.weight`: DDP and FSDP2 divide the sum of gradients by the number of ranks."""
         return float(self._ranks.count)
 
     def part(self, rows: int) -> range:
         """See `packs.layout.Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
+
+    def total(self, loss: torch.Tensor) -> torch.Tensor:
+        """See `packs.layout.Layout.total`."""
+        return self._ranks.sum_(loss)
+
+
+class DataParallel(SharedBatch):
+    """A layout by DDP; every rank has the whole model."""
+
+    divides = False
+
+    def __init__(self, ranks: Ranks, *, compress: bool = False, compiles: bool = False) -> None:
+        """With `compress` gradients travel as bf16, which halves them; `compiles` as in `SharedBatch`."""
+        super().__init__(ranks, compiles=compiles)
+        self._compress = compress
 
     def least_slices(self, rows: int, micro_batch: int) -> int:
         """See `packs.layout.Layout.least_slices`."""
@@ -81,10 +94,6 @@ class DataParallel:
         """See `packs.layout.Layout.slicing`."""
         assert isinstance(network, DistributedDataParallel)
         return nullcontext() if last else network.no_sync()
-
-    def total(self, loss: torch.Tensor) -> torch.Tensor:
-        """See `packs.layout.Layout.total`."""
-        return self._ranks.sum_(loss)
 
 
 def data_parallel(ranks: Ranks, job: Job, machine: MachineFacts) -> DataParallel:

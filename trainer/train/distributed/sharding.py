@@ -10,7 +10,6 @@ import math
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -18,27 +17,18 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from trainer.errors import UsageError
 from trainer.train.distributed.blocks import blocks_of
 from trainer.train.distributed.group import Ranks
-from trainer.train.distributed.sharing import share
+from trainer.train.distributed.layout import SharedBatch
 
 
-class FullySharded:
+class FullySharded(SharedBatch):
     """A layout by FSDP2; every rank has a part of the model."""
 
     divides = True
 
     def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
-        """With `compiles` each block of the model is compiled."""
-        self._ranks, self._compiles = ranks, compiles
+        """See `SharedBatch`."""
+        super().__init__(ranks, compiles=compiles)
         self._mesh: DeviceMesh = init_device_mesh(ranks.device.type, (ranks.count,))
-
-    @property
-    def weight(self) -> float:
-        """See `packs.layout.Layout.weight`. FSDP2 divides the sum of gradients by the number of ranks, as DDP does."""
-        return float(self._ranks.count)
-
-    def part(self, rows: int) -> range:
-        """See `packs.layout.Layout.part`."""
-        return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
 
     def least_slices(self, rows: int, micro_batch: int) -> int:
         """See `packs.layout.Layout.least_slices`: as many as the rank with the most rows, since all gather blocks together."""
@@ -69,7 +59,3 @@ class FullySharded:
         assert isinstance(network, FSDPModule)
         network.set_requires_gradient_sync(last)
         return nullcontext()
-
-    def total(self, loss: torch.Tensor) -> torch.Tensor:
-        """See `packs.layout.Layout.total`."""
-        return self._ranks.sum_(loss)

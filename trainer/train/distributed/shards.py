@@ -150,7 +150,7 @@ class ShardWriter(StorageWriter):
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """What a rank wrote of a tensor. It travels to the coordinator."""
+    """The part of a tensor that a rank wrote: its shard and its place. Sent to the coordinator."""
 
     shard: str
     sha256: str

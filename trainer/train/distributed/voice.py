@@ -26,7 +26,7 @@ MOST_TRACEBACK = 8_000  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What every rank of a piece gets once."""
+    """The piece to train and its settings, sent once to every rank."""
 
     piece: Piece
     settings: WorkerSettings

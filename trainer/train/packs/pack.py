@@ -235,9 +235,10 @@ class SequentialPack:
             is_last = place == len(slices)
             with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
-                share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) * counts / num_labels
-                (share * (self._scales[number] * self._layout.weight)).backward()  # type: ignore[no-untyped-call]
-            loss += share.detach()
+                share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) / num_labels
+                (share * (self._scales[number] * self._layout.weight * counts)).backward()  # type: ignore[no-untyped-call]
+            if counts:
+                loss += share.detach()
         loss = self._layout.total(loss)
         drop_early_gradients(model, job, batches=self._batches[number] - 1)
         if self._scales[number] != 1.0:
