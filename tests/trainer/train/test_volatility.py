@@ -115,19 +115,17 @@ def trained(data: SymbolData, job: Job) -> tuple[nn.Module, Run]:
     return roster.model, run
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(seed, capsys):
-    candles, size = planted(bars=6000, seed=seed)
-    job = with_settings(JOB, seed=seed)
-    data = prepare(candles, job, features=returns_and_volume(candles), warmup=1)
+def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(capsys):
+    candles, size = planted(bars=6000, seed=0)
+    data = prepare(candles, JOB, features=returns_and_volume(candles), warmup=1)
     bars, labels = data.bars("test"), data.labels("test")[:, 0]
     told = np.array([0.5 * np.log(np.sum(size[bar + 1 : bar + 1 + SESSION] ** 2)) for bar in bars])
     attainable = float(np.corrcoef(told, labels)[0, 1])
-    model, _ = trained(data, job)
-    scores = score_series(model, data, job).scores["test"]
+    model, _ = trained(data, JOB)
+    scores = score_series(model, data, JOB).scores["test"]
     with capsys.disabled():
         beside = ", ".join(f"{name} {found['correlation'] or 0:.3f}" for name, found in scores["baselines"].items())
-        print(f"\n  seed {seed}: correlation {scores['correlation']:.3f} of {attainable:.3f} attainable, beside {beside}")
+        print(f"\n  correlation {scores['correlation']:.3f} of {attainable:.3f} attainable, beside {beside}")
     assert attainable >= 0.95
     assert scores["correlation"] > 0.9
     low, high = scores["better"]["har"]["correlation"]
