@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from contextlib import redirect_stdout
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def test_har_learns_how_much_of_the_last_session_goes_on():
 
 
 @pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+def model_file(tmp_path_factory: pytest.TempPathFactory, python: list[str]) -> tuple[Path, Path, dict[str, Any]]:
     """Train through the command line, on a file with a hole; return the model, the candles and the last event."""
     folder = tmp_path_factory.mktemp("tcn")
     candles, _ = planted(bars=4000, seed=0)
@@ -204,8 +204,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, di
     settings = ["blocks=3", "width=8", "chunk=128", "batch=4", "horizon_sessions=1"]
     arguments = ["--data", str(data), "--out", str(folder / "out"), "--events", str(folder), "--epochs", "2", "--model", "tcn"]
     arguments += ["--device", "cpu", "--workers", "1"] + [part for setting in settings for part in ("--set", setting)]
-    with redirect_stdout(io.StringIO()):
-        assert main(arguments) == 0
+    subprocess.run([*python, "-m", "trainer.train", *arguments], check=True, stdout=subprocess.DEVNULL)
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     return folder / "out" / "tcn-volatility_VOL-USD_2h.safetensors", data, next(e for e in events if e["event"] == "model_done")
 
