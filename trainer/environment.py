@@ -18,7 +18,7 @@ YOU = "you"
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """One variable: who sets it, what it means, and what holds without it. docs/environment.md shows these words."""
+    """One variable: who sets it, its meaning, and its default. docs/environment.md shows these texts."""
 
     name: str
     set_by: str
@@ -228,7 +228,7 @@ VARIABLES = (
 
 
 def rehearsal_home() -> Path:
-    """Return the folder of this desk's embedded AWS: the platform's for data, and none that may have come with a repository.
+    """Return the folder of this desk's embedded AWS: in the platform's data folder, never inside a repository.
 
     https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up 2026-11-22).
     """
@@ -241,7 +241,7 @@ def rehearsal_home() -> Path:
 
 
 def keys_folder() -> Path:
-    """Return the folder of the SSH keys of this desk's runs, there or not."""
+    """Return the folder of the SSH keys of this desk's runs; it may not exist."""
     return rehearsal_home() / "keys"
 
 
@@ -256,7 +256,7 @@ def own_access_key() -> str:
 
 
 def stale_aws_variables(kept: Collection[str]) -> list[str]:
-    """Return the AWS variables of the environment that would lead elsewhere: all but those kept and those about output."""
+    """Return the AWS variables of the environment that conflict with a rehearsal: all but those kept and those about output."""
     harmless = ("AWS_PAGER", "AWS_DEFAULT_OUTPUT")
     names = [name for name in os.environ if name.startswith("AWS_") and not name.startswith("AWS_CLI_")]
     return sorted(name for name in names if name not in harmless and name not in kept)
@@ -278,9 +278,9 @@ class RehearsalEnvironment:
 
 
 def rehearsal_environment() -> RehearsalEnvironment:
-    """Return what the embedded AWS's process reads of the desk's environment.
+    """Return the settings of the embedded AWS's process from the desk's environment.
 
-    Programs are not kept in MAYFLY_HOME, which may lie in a folder that came with a repository: what is stored is replayed.
+    Applied programs are not kept in MAYFLY_HOME, which may lie inside a repository: they are replayed, so must be trusted.
     """
     programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -292,13 +292,13 @@ def rehearsal_environment() -> RehearsalEnvironment:
 
 
 def local_folder() -> Path:
-    """Return the user's folder of candles and models in the storage mode `local`, there or not."""
+    """Return the user's folder of candles and models in the storage mode `local`; it may not exist."""
     named = os.environ.get("MAYFLY_LOCAL")
     return Path(named) if named else Path.home() / "mayfly"
 
 
 def profiles_file() -> Path:
-    """Return the user's file of GPU profiles, there or not."""
+    """Return the user's file of GPU profiles; it may not exist."""
     named = os.environ.get("MAYFLY_PROFILES")
     return Path(named) if named else Path.home() / ".config" / "mayfly" / "gpu_profiles.toml"
 
@@ -309,7 +309,7 @@ def gpu_profile() -> str:
 
 
 def visible_gpus() -> str | None:
-    """Return CUDA_VISIBLE_DEVICES as it is; None where it is not set, which is not the same as empty."""
+    """Return CUDA_VISIBLE_DEVICES; None if it is not set, which differs from empty."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
@@ -336,14 +336,14 @@ class AgentEnvironment:
     rehearsal: bool
     cache: Path | None = None  # where the cache is mounted
     cache_failed: str = ""  # why it is not, where the stack has one
-    boot_stages: tuple[datetime, ...] = ()  # when the code was there, and its environment
+    boot_stages: tuple[datetime, ...] = ()  # times at which code and environment were ready
     baked: bool = False  # whether the image had the environment
     here: Path | None = None  # of a machine of the caller's own: the file that names the run
-    folder: Path | None = None  # in the place of a bucket
+    folder: Path | None = None  # instead of a bucket
 
 
 def agent_environment() -> AgentEnvironment:
-    """Return what the agent starts from. Raises KeyError for a variable that bootstrap.sh did not set."""
+    """Return the agent's variables. Raises KeyError for one that bootstrap.sh did not set."""
     stages = os.environ.get("MAYFLY_BOOT_STAGES", "").split()
     return AgentEnvironment(
         work=Path(os.environ["MAYFLY_WORK"]),
@@ -371,19 +371,19 @@ class FunctionEnvironment:
 
 
 def function_environment() -> FunctionEnvironment:
-    """Return the stack that a function belongs to. Raises KeyError for a variable that the stack did not set."""
+    """Return the stack of a function. Raises KeyError for a variable that the stack did not set."""
     return FunctionEnvironment(project=os.environ["PROJECT"], stack=os.environ["STACK"])
 
 
 def clock_ahead_seconds() -> int:
-    """Return by how much the clock of this node is ahead of its machine's; 0 but in a rehearsal that skipped time."""
+    """Return the seconds by which this node's clock is ahead of its machine's; 0 except in a rehearsal that skipped time."""
     return int(os.environ.get("MAYFLY_CLOCK_AHEAD", "0"))
 
 
 def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
     """Return the environment of an agent on a machine of the caller's own: theirs, with its variables, `code` before all else.
 
-    Mayfly's own variables are left out: those of a rehearsal's node would make it one.
+    Mayfly's own variables are left out: a rehearsal's would turn it into a rehearsal's node.
     """
     theirs = ("MAYFLY_", "AWS_") if "AWS_ACCESS_KEY_ID" in variables else ("MAYFLY_",)  # a rehearsal has keys of its own
     kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
@@ -397,7 +397,7 @@ def here_folder() -> Path:
 
 
 def for_training(*, profiles: Path) -> dict[str, str]:
-    """Return the environment of a node's training: the agent's, with its file in the place of a user's profiles."""
+    """Return the environment of a node's training: the agent's, with its file instead of a user's profiles."""
     return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
 
 
@@ -413,7 +413,7 @@ class RankEnvironment:
 
 
 def rank_environment() -> RankEnvironment:
-    """Return the place of this rank. Raises KeyError where torchrun did not start it."""
+    """Return the place of this rank. Raises KeyError if torchrun did not start it."""
     return RankEnvironment(
         socket=os.environ["MAYFLY_RANKS"],
         rank=int(os.environ["RANK"]),
@@ -438,14 +438,14 @@ def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
-    """Return the environment of a user's script: its own variables, `path` before the PATH, and nothing else of the agent's."""
+    """Return the environment of a user's script: its variables, with `path` before the PATH, and none of the agent's others."""
     kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
     paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
     return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **variables, "PATH": paths}
 
 
 def for_resolver() -> dict[str, str]:
-    """Return the environment of a package resolver: the desk's, without settings by which it would find other packages."""
+    """Return the environment of a package resolver: the desk's, without settings of pip or uv that change its result."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "VIRTUAL_", "CONDA_"))}
     return {**kept, "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 
@@ -466,16 +466,16 @@ def for_embedded_aws(*, source: str) -> dict[str, str]:
 
 
 def set_cublas_workspace(size: str) -> None:
-    """Give this process's cuBLAS a workspace, unless the user has; it is read at the first matrix product."""
+    """Set cuBLAS's workspace for this process, unless the user has; it is read at the first matrix product."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", size)
 
 
 def set_spin_count(loops: int) -> None:
-    """Set how long idle OpenMP threads wait awake in processes started from now on, unless the user has said how they wait."""
+    """Set the spin time of idle OpenMP threads in new processes, unless the user has set a wait policy."""
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         os.environ["GOMP_SPINCOUNT"] = str(loops)
 
 
 def set_moto_images(path: Path) -> None:
-    """Give moto its machine images; it reads the variable when it is imported."""
+    """Set moto's file of machine images, which it reads when it is imported."""
     os.environ["MOTO_AMIS_PATH"] = str(path)

@@ -1,8 +1,8 @@
-"""A folder in the place of a bucket: the few calls that Mayfly makes of S3's client, each object a file under its key.
+"""A folder instead of a bucket: implements the S3 calls that Mayfly makes, with each object a file under its key.
 
 For machines without AWS (`mayfly agent --here --local FOLDER`). Standard library only, but for botocore's errors, which callers
-expect. A version is named by the hash of its bytes, and there is one of each object: what is replaced is gone. Two writers of
-one object are kept apart by a lock, so that a record's compare-and-swap holds.
+expect. An object has one version, named by the hash of its bytes; replaced bytes are lost. A lock serializes the writers of
+an object, so that compare-and-swap works.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEAD_SECONDS = 10.0  # of a lock, which is held for a rename
 
 
 class FolderBucket:
-    """A folder with those methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
+    """A folder with the methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class FolderBucket:
         ContentLength: int | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """Write an object by a rename: nobody sees half of it."""
+        """Write an object atomically, by a rename."""
         place = self._place(Key)
         place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_name(f".new-{secrets.token_hex(8)}")
@@ -90,7 +90,7 @@ class FolderBucket:
         return FolderPages(self, operation)
 
     def entry(self, key: str) -> dict[str, Any]:
-        """Return an object as a listing has it; its ETag is left to who asks for it."""
+        """Return an object's entry in a listing, without its ETag."""
         about = self._place(key).stat()
         return {
             "Key": key,
@@ -100,7 +100,7 @@ class FolderBucket:
         }
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys that begin with a prefix, in order. What is no key of ours is left out."""
+        """Yield the keys that begin with a prefix, in order; skip foreign files."""
         above = prefix.rpartition("/")[0]
         found = []
         for here, folders, names in os.walk(self.folder / above):
@@ -125,7 +125,7 @@ class FolderBucket:
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
-        """Keep other writers of an object out: a folder is made by one process alone. One that died left it behind."""
+        """Lock an object by making a folder, which only one process can; a stale lock of a dead process is removed."""
         held = self.folder / _LOCKS / hashlib.sha256(key.encode()).hexdigest()[:16]
         held.parent.mkdir(parents=True, exist_ok=True)
         while True:

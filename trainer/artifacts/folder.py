@@ -1,4 +1,4 @@
-"""The folder that models are written to."""
+"""Check of the folder that models are written to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.errors import UsageError
 
 
 def check_folder(out: Path) -> None:
-    """Raise UsageError where a folder of this name can't be: a file is there, or in the way."""
+    """Raise UsageError if the folder can't be created because it, or a parent, is a file."""
     for place in (out, *out.parents):
         if place.exists():
             if not place.is_dir():

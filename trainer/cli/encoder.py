@@ -1,4 +1,4 @@
-"""The encoder of a job at the desk: the file that a launch, or a publication, sends to the bucket."""
+"""The local file of a job's pretrained encoder, for upload by a launch or a publication."""
 
 from __future__ import annotations
 

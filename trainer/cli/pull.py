@@ -1,6 +1,6 @@
-"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log, learning curves.
+"""`mayfly pull RUN`: download a run's models with their cards, its receipt, log and learning curves into one folder.
 
-With --live it goes on until the run ends, and the folder grows with it. All of it is in S3: nothing connects to the machine.
+With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Pulled:
-    """The folder of one run, brought up to date as often as it is asked for; each model and each line is fetched once."""
+    """The local folder of one run; `bring` updates it. Each model and each line is downloaded once."""
 
     def __init__(self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]) -> None:
         self._save_output = save_output
@@ -69,12 +69,12 @@ class Pulled:
 
     @property
     def ended(self) -> bool:
-        """Return whether the run had ended when it was looked at last."""
+        """Return whether the run had ended at the last look."""
         return self._settled is not None and self._settled.receipt is not None
 
     def bring(self) -> list[Path]:
-        """Fetch what is new; return the files that were not there before."""
-        self._settled = settle_run(self._cloud, self._run_id)  # first: what an ended run has left is complete
+        """Download what is new; return the files that were added."""
+        self._settled = settle_run(self._cloud, self._run_id)  # first: the files of an ended run are complete
         before = set(self.files)
         for model in models_of_run(self._cloud.objects, self._run_id):
             if f"{model.key} {model.version_id}" not in self._models:
@@ -94,7 +94,7 @@ class Pulled:
         return [path for path in self.files if path not in before]
 
     def document(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the document of `--json`."""
         assert self._settled is not None, "bring() comes first"
         receipt = self._settled.receipt
         models = [{"name": one.name, "version_id": one.version_id, "sha256": one.sha256} for one in self._models.values()]

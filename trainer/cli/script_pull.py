@@ -1,4 +1,4 @@
-"""Output files of a script, downloaded: streamed, their hash checked, each whole or not at all."""
+"""Download a script's output files: streamed, checked by hash, written atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.transfer import fetch_file
 
 
 def save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path) -> Path:
-    """Write an output file under `into`, by its relative path. Raises ConfigError where S3 has other bytes, or none."""
+    """Write an output file under `into`, by its relative path. Raises ConfigError if it is missing or has another hash."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     if why := path_flaw(item["file"]):

@@ -1,4 +1,4 @@
-"""Ask the account before a run is registered whether it would take it: the safety net, quotas, and dry runs of the request."""
+"""Check before a run is registered that the account accepts it: the safety net, quotas, and dry runs of the request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainer.stack_outputs import StackOutputs
 
 
 def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, sweep: bool) -> list[str]:
-    """Return what the account has to say to a run that is not stored yet. Raises ours for what would fail.
+    """Return notes on a run that is not stored yet. Raises a TrainerError if it would fail.
 
-    `sweep`: the sweeper has to sweep, and to answer.
+    `sweep`: invoke the sweeper, too, and require an answer.
     """
     seconds = limit_seconds(access)
     checks = account_checks(access, outputs, record.ladder, sweep=sweep)

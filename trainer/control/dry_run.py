@@ -1,6 +1,6 @@
 """Dry runs of a launch: AWS checks the request of each type, with its template, overrides and tags, and launches nothing.
 
-An instant fleet launches under its caller's own rights, so RunInstances is asked as well as CreateFleet.
+An instant fleet launches under the caller's own rights, so RunInstances is asked as well as CreateFleet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.runs.launching import refusal
 from trainer.runs.record import Launch, RunRecord
 from trainer.stack_outputs import StackOutputs
 
-_ANOTHER_MAY = ("next_rung", "other_quota")  # steps that leave the other rungs of the ladder a chance
+_ANOTHER_MAY = ("next_rung", "other_quota")  # steps after which other rungs of the ladder may still succeed
 _PASSED = "DryRunOperation"
 _PARALLEL = 8
 
@@ -27,7 +27,7 @@ _PARALLEL = 8
 def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, seconds: float) -> str:
     """Try every type and market of a record's ladder. Returns a note for those that AWS would refuse.
 
-    Raises ours where all are refused, or one for a reason that refuses all. The record is one that is not stored yet.
+    Raises a TrainerError if all are refused, or one for a reason that refuses all. The record is one that is not stored yet.
     """
     ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
     rungs = {(rung.instance_type, rung.market): number for number, rung in reversed(list(enumerate(record.ladder)))}
@@ -72,7 +72,7 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
 
 
 def _refusal(ec2: Any, outputs: StackOutputs, record: RunRecord, number: int) -> tuple[TrainerError, bool] | None:
-    """Return the error of one rung, and whether another rung may still do; None where AWS would launch it."""
+    """Return the error of one rung, and whether another rung may succeed; None if AWS would launch it."""
     rung = record.ladder[number]
     for operation, arguments in requests_of(record, outputs, number).items():
         error = _failure(ec2, operation, arguments)

@@ -12,7 +12,7 @@ from trainer.runs.store import Objects
 
 
 def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
-    """Return the manifest's entry of the job's encoder; None without one. Raises DataError where the bucket hasn't got it."""
+    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if the bucket lacks it."""
     encoder = encoder_of(job.model)
     if encoder is None:
         return None

@@ -269,7 +269,7 @@ def refuse_empty_columns(candles: Candles) -> None:
 
 
 def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
-    """Raise DataError where the job's encoder was trained or chosen by bars or labels of validation or later."""
+    """Raise DataError if the job's encoder was trained or chosen by bars or labels of validation or later."""
     encoder = encoder_of(job.model)
     if encoder is None or not encoder.encoder_until or not len(spans.validation):
         return

@@ -1,4 +1,4 @@
-"""The card of a model that lies in the bucket, read from the object itself: its header holds it, no weight is fetched."""
+"""Read a model's card from the header of its object in the bucket, without its weights."""
 
 from __future__ import annotations
 

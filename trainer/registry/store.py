@@ -1,4 +1,4 @@
-"""The models that a bucket holds: listing them with their versions and scores, and fetching one with its hash checked.
+"""The models of a bucket: list them with versions and scores, and download one with its hash checked.
 
 Experiments are read through the receipts of their runs, which name the attempt whose keys count; a run without a receipt is
 looked at in S3. Production models, where there are any, are the objects themselves.
@@ -49,9 +49,9 @@ class Model:
     fold: int = 1
     seed: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
-    synthetic: bool | None = None  # whether it was trained on generated bars; None where nobody says
+    synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
-    stored_after: datetime | None = None  # no later than it was stored: experiments expire so many days after that
+    stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
 
     def expires(self, experiment_days: int) -> date | None:
         """Return the first day on which S3 may remove it; None for one that stays, or where the stack does not say (0)."""
@@ -82,14 +82,14 @@ def list_models(objects: Objects) -> Listing:
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
-    """Return the models of one run, of the attempt that its record names. Raises TrainerError where they can't be read."""
+    """Return the models of one run, of the attempt that its record names. Raises TrainerError if they can't be read."""
     receipt = read_receipt(objects, run_id)
     if receipt is not None:
         return tuple(_from_receipt(receipt))
     try:
         record, _ = read_record(objects, run_id)
     except UsageError:
-        return ()  # keys without a record: of a run that nobody answers for
+        return ()  # keys without a record belong to no run
     models: list[Stored] = []
     for keys in record.nodes:
         listed = {item.key: item for item in objects.list(prefix=keys.models, most=MOST_LISTED)}
@@ -98,9 +98,9 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
-    """Return the model of that key, of that `RUN/NAME`, or of that name: production's, else that of the newest finished run.
+    """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished run.
 
-    Raises UsageError where there is none, and for a name that only runs have which are not finished.
+    Raises UsageError if there is none, or only in unfinished runs.
     """
     models = list_models(objects).models
     for model in models:
@@ -124,7 +124,7 @@ def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[
 
 
 def save_model(objects: Objects, model: Model, into: Path) -> Path:
-    """Write a model, its hash checked, and its card where there is one into a folder; a file appears whole or not at all."""
+    """Write a model, its hash checked, and its card, if any, into a folder, each atomically."""
     name = model.key.rsplit("/", 1)[-1]
     if not is_model_file(name):
         why = "its name is not that of a model's file"
@@ -150,9 +150,9 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
 
 
 def write_whole(path: Path, body: bytes) -> None:
-    """Write a file by rename, so that nobody ever reads half of it; missing folders are made.
+    """Write a file atomically, by rename; create missing folders.
 
-    A link that lies in the way is replaced and not followed: the folder may have come with a repository.
+    An existing link is replaced and not followed: the folder may have come with a repository.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
