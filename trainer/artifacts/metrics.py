@@ -63,12 +63,12 @@ def headline_column(metrics: Mapping[str, Any]) -> int:
     return places[0] if places else 0
 
 
-def gain_over_baselines(metrics: Mapping[str, Any], span: str = "test") -> str:
-    """Return how the headline stands against every baseline: BEYOND_CHANCE, BETTER, or '' for neither, or nothing to compare.
+def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
+    """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to compare.
 
     Beyond chance: the interval of the gain lies above zero. Where blocks are too few for intervals, it is BETTER at most.
     """
-    about, scores = metrics.get("about") or {}, metrics.get(span) or {}
+    about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""
     ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
     theirs = [_at(other, (name,)) for other in others.values()] if isinstance(others, Mapping) else []

@@ -22,9 +22,7 @@ LOOK_SECONDS = 1.0
 STDIN, STDOUT = 0, 1
 
 
-def attach_by_ssh(
-    host: str, request: AttachRequest, *, pinned: Sequence[HostKey], key_file: Path, user: str = USER, port: int = PORT
-) -> int:
+def attach_by_ssh(host: str, request: AttachRequest, *, pinned: Sequence[HostKey], key_file: Path) -> int:
     """Carry ports until Ctrl-C, or run a line or a shell; return its exit code.
 
     A command gets a terminal if stdin and stdout are one. Raises a TrainerError.
@@ -33,7 +31,7 @@ def attach_by_ssh(
     if not request.line and not request.forwards and not terminal:
         raise UsageError("a shell needs a terminal", do="Name a command: mayfly attach RUN -- COMMAND")
     try:
-        with connection(host, pinned=pinned, key_file=key_file, user=user, port=port) as transport:
+        with connection(host, pinned=pinned, key_file=key_file, user=USER, port=PORT) as transport:
             if request.forwards:
                 return carry_ports(transport, request)
             if terminal:

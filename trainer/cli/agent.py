@@ -24,7 +24,6 @@ from trainer.access import Access, aws_error, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.encoder import encoder_file
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import mayfly, say, say_json
@@ -41,6 +40,7 @@ from trainer.errors import ConfigError, UsageError
 from trainer.extras import needs
 from trainer.job import Job, job_from, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.encoder import encoder_file
 from trainer.launch.here import ScriptInputs, here_manifest, here_record, register_here, work_sha256
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.planning import with_candles

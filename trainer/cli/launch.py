@@ -21,7 +21,6 @@ from trainer.attach.keys import forget_ended, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import DataCheck, find_candles
 from trainer.cli.connect import connected
-from trainer.cli.encoder import encoder_file
 from trainer.cli.local import local_candles
 from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
@@ -42,6 +41,7 @@ from trainer.extras import needs
 from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.candidates import UNPROVEN
+from trainer.launch.encoder import encoder_file
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trainer.artifacts.folder import check_folder
+from trainer.arguments import check_folder
 from trainer.artifacts.metrics import headline
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.cli.connect import connected

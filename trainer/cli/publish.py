@@ -16,7 +16,6 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
-from trainer.cli.encoder import encoder_file
 from trainer.cli.refresh_script import with_refresh_script
 from trainer.cli.script_launch import read_data, refuse_secrets_without_role
 from trainer.cli.script_packages import with_packages
@@ -28,6 +27,7 @@ from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.encoder import encoder_file
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget

@@ -13,19 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.artifacts.folder import check_folder
+from trainer.access import Access, aws_error
+from trainer.arguments import check_folder
 from trainer.cli.connect import connected
 from trainer.cli.curves import OBSERVED, CurveFiles, EventsReader
 from trainer.cli.local import folder_of_run
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
-from trainer.cli.script_pull import save_output
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
 from trainer.control.script_files import outputs_seen
 from trainer.control.settle import Settled, settle_run
+from trainer.errors import ConfigError, UsageError
 from trainer.registry.store import Model, models_of_run, save_model, write_whole
 from trainer.stack import read_stack
+from trainer.symbols import path_flaw
+from trainer.transfer import fetch_file
 
 LOG = "log.txt"
 
@@ -39,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
         check_folder(folder)
         cloud = AwsCloud(access, outputs)
-        pulled = Pulled(cloud, arguments.run, folder, partial(save_output, access, outputs.bucket))
+        pulled = Pulled(cloud, arguments.run, folder, partial(_save_output, access, outputs.bucket))
         while True:
             new = pulled.bring()
             if not arguments.json:
@@ -124,3 +127,23 @@ def _announce(new: list[Path], pulled: Pulled) -> None:
         say(str(path))
     if pulled.folder / OBSERVED in new:
         warn(f"learning curves: tensorboard --logdir {pulled.folder / OBSERVED / 'tensorboard'}")
+
+
+def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path) -> Path:
+    """Write an output file under `into`, by its relative path. Raises ConfigError if it is missing or has another hash."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if why := path_flaw(item["file"]):
+        raise ConfigError(f"{item['file'][:80]!r} is not written here", why=why, do="mayfly receipts RUN --json has its key.")
+    path: Path = into / str(item["file"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository
+        raise UsageError(f"{path.parent} leads out of {into}", why="it is a link", do="Choose another --out.")
+    try:
+        sha256 = fetch_file(path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket)
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, f"cannot read s3://{bucket}/{item['key']}") from error
+    if sha256 != item["sha256"]:
+        why = f"sha256 is {sha256}, it should be {item['sha256']}"
+        raise ConfigError(f"{item['file']} is damaged", why=why, do="Fetch it again.")
+    return path

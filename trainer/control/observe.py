@@ -13,7 +13,7 @@ from trainer.control.cloud import Cloud
 from trainer.control.script_files import outputs_seen
 from trainer.errors import ConnectionFailed, TrainerError, TrainingFailed
 from trainer.reading import Unsound
-from trainer.registry.cards import card_of
+from trainer.registry.store import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease

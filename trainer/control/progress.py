@@ -60,14 +60,14 @@ def overdue(look: Step, now: datetime) -> bool:
 
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
     """Return the receipt of a run whose instances' end could not be confirmed. It is shown, never stored."""
-    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look, now).as_dict())
+    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look).as_dict())
 
 
 def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:
     """Return the error of a command that stops waiting for a run's end. `requested`: the stop request is stored."""
     record = look.record
     if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
-        return _unconfirmed(look, now)
+        return _unconfirmed(look)
     stop = "its end is requested" if requested else "its end could not be requested"
     return Stopped(
         f"not waiting for {record.run_id}: {stop}, and everything of it ends by {iso(record.effective_deadline.at)}",
@@ -97,7 +97,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         unit=heartbeat.unit if heartbeat else "windows",
         message=(heartbeat.message if heartbeat else "") or waiting,
         last_error=str(error) if error else "",
-        warning=str(_unconfirmed(look, now)) if late else "",
+        warning=str(_unconfirmed(look)) if late else "",
     )
 
 
@@ -110,7 +110,7 @@ def phase_of(record: RunRecord, observed: Observation) -> str:
     return _NODE_PHASES.get(observed.heartbeat.phase, "boot") if observed.heartbeat else "boot"
 
 
-def _unconfirmed(look: Step, now: datetime) -> TerminationUnconfirmed:
+def _unconfirmed(look: Step) -> TerminationUnconfirmed:
     names = ", ".join(seen.instance_id for seen in look.record.instances if not seen.proof) or "the run's instances"
     since = iso((look.record.ending_at or look.record.effective_deadline.at).replace(microsecond=0))
     return TerminationUnconfirmed(

@@ -16,10 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.artifacts.card import read_card
+from trainer.artifacts.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.errors import ConfigError, DataError, TrainerError, UsageError, nearest
-from trainer.registry.cards import card_of
 from trainer.registry.keeping import PRODUCTION
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import models_under
@@ -30,6 +29,8 @@ from trainer.runs.stored_receipt import read_receipt
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
+
+FIRST_BYTES = 256 * 1024  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,3 +211,17 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             metrics=made.get("metrics") or {},
             synthetic=receipt.get("data", {}).get("synthetic"),
         )
+
+
+def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
+    """Return a model's card, or None for an object that is no model of ours."""
+    stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
+    if stored is None:
+        return None
+    needed = header_bytes(stored.body)
+    if FIRST_BYTES < needed <= MOST_HEADER_BYTES:
+        stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
+    try:
+        return read_card(stored.body)
+    except DataError:
+        return None
