@@ -159,7 +159,11 @@ READS_THE_ENVIRONMENT = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
-ON_A_MAC_TOO = {"trainer/train/observing/meter.py": {"resource"}, "trainer/attach/shell.py": {"termios"}}
+ON_A_MAC_TOO = {
+    "trainer/folder_bucket.py": {"fcntl"},
+    "trainer/train/observing/meter.py": {"resource"},
+    "trainer/attach/shell.py": {"termios"},
+}
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
 
 
