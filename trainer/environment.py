@@ -178,6 +178,11 @@ def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", **variables}
 
 
+def variables_named(names: Collection[str]) -> dict[str, str]:
+    """Return those of these variables that are set: secrets of a script on a machine of the caller's own."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def here_folder() -> Path:
     """Return the folder of the runs on this machine."""
     return rehearsal_home() / "here"

@@ -238,6 +238,10 @@ def _check_script(tables: Tables) -> None:
         raise UsageError("a [script] without a command", why="there is nothing to run", do=do)
     others = [f"[{table}]" for table in NOT_OF_A_SCRIPT if tables.get(table)]
     others += [f"data.{key}" for key in tables.get("data", {}) if key in keys_of(DataSettings) and key not in DATA_OF_A_SCRIPT]
+    if "data.refresh" in others:
+        why = "it adds candles to the data set of a retrain's models"
+        do = "Leave it out: let the script fetch its data itself, or copy new files to the set that its data.folder names."
+        raise UsageError("a script with data.refresh", why=why, do=do)
     if others:
         do = "Leave it out, or leave [script] out. A script's own settings go into its command."
         raise UsageError(f"a script with {others[0]}", why="that is for models of Mayfly's training", do=do)

@@ -7,13 +7,12 @@ deadline ends the training and leaves the machine alone. Reads downwards, like l
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import socket
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,8 +27,7 @@ from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import mayfly, say, say_json
 from trainer.cli.question import question
-from trainer.cli.script_launch import read_data
-from trainer.cli.script_packages import with_packages
+from trainer.cli.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
@@ -92,11 +90,12 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_from(settings)
     with ExitStack() as ends:
         ends.callback(console.close)
+        script = _desk_script(job, console, ends, python=arguments.python) if job.is_script else None  # before anything starts
         access, outputs = _stack(arguments, ends)
         objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
         user_id = user_id_of(access)
-        if job.is_script:
-            prepared = _script(job, access, outputs, console, ends, python=arguments.python)
+        if script:
+            prepared = _script(script, access, outputs, console)
         else:
             prepared = _training(job, settings, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
@@ -173,24 +172,27 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
     return access, read_stack(access, stack=arguments.stack)
 
 
-def _script(job: Job, access: Access, outputs: StackOutputs, console: Console, ends: ExitStack, *, python: str) -> Prepared:
-    if job.script.secrets:
-        why = "the stack's secrets are for the role of its instances"
-        do = "Leave script.secrets out; a script here may read a file of yours."
-        raise UsageError("a script on a machine of yours gets no secrets", why=why, do=do)
-    files: Mapping[str, bytes] = script_files(job.script)
+def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) -> DeskScript:
+    """Return the script with its packages, its secrets seen to be there. Raises ours for what can't run here."""
+    from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
+
+    own_secrets(job.script.secrets)
+    script = DeskScript(job=job, files=script_files(job.script))
     if not python:  # another Python's packages are not looked at from here: it has them, or the requirements name them
-        job, files, packages = with_packages(job, files, (), outputs, rehearsal=True, console=console)
-        if packages:
-            console.line(f"packages: {', '.join(packages.names)}; {packages.keep()}")
-    data = read_data(job, console, ends)
-    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
-    uploaded = upload_data(data, access, bucket=outputs.bucket) if data else []
+        script = script.with_packages("", rehearsal=True, console=console)
+    return replace(script, data=read_data(job, console, ends))
+
+
+def _script(script: DeskScript, access: Access, outputs: StackOutputs, console: Console) -> Prepared:
+    if script.packages:
+        console.line(f"packages: {', '.join(script.packages.names)}; {script.packages.keep()}")
+    uploaded = upload_data(script.data, access, bucket=outputs.bucket) if script.data else []
+    sha256 = script_sha256(script.job.script, script.hashes, script.data)
     return Prepared(
-        job=job,
-        bundle=build_bundle(script_files=files),
-        inputs=ScriptInputs(files=hashes, data=uploaded, sha256=script_sha256(job.script, hashes, data)),
-        places={file.sha256: file.place for file in data},
+        job=script.job,
+        bundle=build_bundle(script_files=script.files),
+        inputs=ScriptInputs(files=script.hashes, data=uploaded, sha256=sha256),
+        places={file.sha256: file.place for file in script.data},
         looks=("pull",),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.cli.output import piece_noun
 from trainer.cli.parts import PartReader
 from trainer.cli.table import FittedTable, TableColumn, lines, styled
 from trainer.control.cloud import Cloud
@@ -21,9 +22,8 @@ SHOWN_EPOCHS = 3  # of each model
 CURVE_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 KEPT = "✓"
-WHAT_KEPT_MEANS = f"{KEPT} lowest validation loss: these weights are the model"
-COLUMNS = (
-    TableColumn(title="model"),
+LOWEST = f"{KEPT} lowest validation loss"
+COLUMNS = (  # behind the name
     TableColumn(title="epoch", right=True),
     TableColumn(title="train loss", right=True, leaves=2),
     TableColumn(title="validation loss", right=True),
@@ -73,10 +73,16 @@ def read_events(cloud: Cloud, run_id: str) -> RunEvents:
     return EventsReader(cloud, run_id).read_new()
 
 
-def curves_view(epochs: Epochs, *, last: int) -> RenderableType:
-    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small."""
+def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> RenderableType:
+    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small.
+
+    `work` is the run's: a script decides itself which weights it keeps.
+    """
     rows = [row for piece in sorted(epochs) for row in _rows(piece, epochs[piece], last)]
-    return lines(FittedTable(COLUMNS, rows), styled(WHAT_KEPT_MEANS, "dim"))
+    kept = any(KEPT in row for row in rows)
+    means = LOWEST if work == "script" else f"{LOWEST}: these weights are the model"
+    columns = (TableColumn(title=piece_noun(len(epochs), work)), *COLUMNS)
+    return lines(FittedTable(columns, rows), *([styled(means, "dim")] if kept else []))
 
 
 class CurveFiles:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.ready import Ready
 from trainer.cli.ready_to_train import ReadyToTrain
-from trainer.cli.script_launch import read_data, script_preflight, with_script
+from trainer.cli.script_launch import DeskScript, read_data, script_preflight, with_script
 from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
-    files = script_files(job.script) if job.is_script else {}
+    script = DeskScript(job=job, files=script_files(job.script)) if job.is_script else None
     if job.data.path and not is_in_bucket(job.data.path):
         check_path(job.data.path)
     if job.own_files:
@@ -94,7 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
             fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
             settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
             job = with_settings(job, path=settings["data"]["path"])
-        data = read_data(job, console, ends) if job.is_script else ()
+        if script and arguments.rehearse:  # whose image is this environment: what it can't have is refused before it starts
+            script = script.with_packages("", rehearsal=True, console=console)
+        if script:
+            script = replace(script, data=read_data(job, console, ends))
         check = DataCheck(job) if job.data.path else None  # started first: it runs beside everything else
         if check:
             ends.callback(check.close)
@@ -102,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         outputs = read_stack(access, stack=arguments.stack)
-        if job.is_script:
-            ready: Ready = script_preflight(arguments, job, files, data, machines, access, outputs, console)
+        if script:
+            ready: Ready = script_preflight(arguments, script, machines, access, outputs, console)
         else:
             if here := local_candles(outputs, job):
                 console.line(f"candles of {here}, the local folder")

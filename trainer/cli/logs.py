@@ -62,7 +62,8 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
         }
         say_json({"run_id": arguments.run, "models": curves})
     elif epochs:
-        show(curves_view(epochs, last=arguments.tail or SHOWN_EPOCHS))
+        work = "script" if any(event["event"] == "script" for event in events.events) else "train"
+        show(curves_view(epochs, last=arguments.tail or SHOWN_EPOCHS, work=work))
     else:
         say("no epoch has ended yet")
     return 0

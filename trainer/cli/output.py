@@ -74,6 +74,18 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def piece_noun(number: int, work: str) -> str:
+    """Return what a run's pieces are: `model`; of a script's run `value`, or `script` where it has one."""
+    if work != "script":
+        return "model"
+    return "script" if number == 1 else "value"
+
+
+def pieces_counted(number: int, work: str) -> str:
+    """Return the number of a run's pieces with their noun."""
+    return counted(number, piece_noun(number, work))
+
+
 def duration(seconds: float) -> str:
     """Format seconds: 45s, 2m05s, 30m, 1h08m."""
     whole = max(0, round(seconds))

@@ -55,6 +55,7 @@ class PredictionRequest:
     model_file: str | Path | None
     rehearse: bool
     stack: str
+    local: str | None = None  # a folder in the place of the bucket, '' for the user's own
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         model_file=arguments.model_file,
         rehearse=arguments.rehearse,
         stack=arguments.stack,
+        local=arguments.local,
     )
     notes: list[str] = []
     with _predicted(request, notes) as (predictions, missing):
@@ -216,7 +218,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
-        with connected(rehearse=request.rehearse, program=False) as access:
+        with connected(rehearse=request.rehearse, program=False, local=request.local) as access:
             outputs = read_stack(access, stack=request.stack)
             objects = open_objects(access, outputs.bucket)
             if run:

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainer.cli.output import counted, duration, money, one_line
+from trainer.cli.output import duration, money, one_line, pieces_counted
 from trainer.cli.table import DIM, GOOD, STRONG, Inline, lines, styled
 from trainer.control.progress import RunProgress
 
@@ -77,6 +77,9 @@ class PhaseBar:
             )
             return
         share = share_done(progress.pieces.values(), progress.models_total)
+        if not share and progress.work == "script":  # which may tell nothing until it ends
+            yield from _cut(begin.append(f"   {money(progress.spent_usd)}" if progress.spent_usd else ""), options)
+            return
         ends = [f"{share:4.0%}", time_left(self._seconds, share), money(progress.spent_usd) if progress.spent_usd else ""]
         end = "   ".join(filter(None, ends))
         yield _with_bar(begin, share, end, options.max_width)
@@ -85,17 +88,17 @@ class PhaseBar:
 class PieceRows:
     """The models in training, one per row: epoch, bar, loss."""
 
-    def __init__(self, pieces: Mapping[str, Mapping[str, Any]]) -> None:
-        self._pieces = pieces
+    def __init__(self, pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> None:
+        self._pieces, self._silent = pieces, "runs" if work == "script" else "begins"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a row for each model."""
         begins = _aligned([_short(one_line(name)) for name in self._pieces])
-        epochs = _aligned([_epoch(piece) for piece in self._pieces.values()])
+        epochs = _aligned([_epoch(piece) or self._silent for piece in self._pieces.values()])
         ends = _aligned([_numbers(piece) for piece in self._pieces.values()])
         for begin, epoch, end, piece in zip(begins, epochs, ends, self._pieces.values(), strict=True):
             line = Text(f"      {begin}").append(f"  {epoch}", DIM)
-            if options.max_width < NARROW:
+            if options.max_width < NARROW or not end.strip():
                 yield from _cut(line.append(f"  {end}"), options)
             else:
                 yield _with_bar(line, piece_share(piece), end, options.max_width, widest=PIECE_BAR)
@@ -108,7 +111,7 @@ def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> Rendera
     training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") == "training"}
     drawn = dict(sorted(training.items())[:MOST_ROWS])
     parts = [f"{len(training) - len(drawn)} more in training" if len(training) > len(drawn) else "", *counts(progress), hint]
-    return lines(PhaseBar(progress, seconds), PieceRows(drawn), *_footer(parts))
+    return lines(PhaseBar(progress, seconds), PieceRows(drawn, work=progress.work), *_footer(parts))
 
 
 def counts(progress: RunProgress) -> list[str]:
@@ -138,8 +141,13 @@ def time_left(seconds: float, share: float) -> str:
 def models_line(progress: RunProgress) -> str:
     """Return the progress of a training in one line, for output without a terminal."""
     share = share_done(progress.pieces.values(), progress.models_total)
-    total = counted(max(progress.models_total, len(progress.pieces)), "model")
-    return "  ".join(filter(None, [f"{share:.0%} of {total}", *counts(progress)]))
+    number = max(progress.models_total, len(progress.pieces))
+    total = pieces_counted(number, progress.work)
+    if progress.work == "script" and not share:
+        total = total if number > 1 else ""
+    else:
+        total = f"{share:.0%} of {total}"
+    return "  ".join(filter(None, [total, *counts(progress)]))
 
 
 def _footer(parts: list[str]) -> Iterator[RenderableType]:
@@ -150,12 +158,13 @@ def _footer(parts: list[str]) -> Iterator[RenderableType]:
 
 
 def _epoch(piece: Mapping[str, Any]) -> str:
-    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else "begins"
+    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else ""
 
 
 def _numbers(piece: Mapping[str, Any]) -> str:
     loss = piece.get("loss")
-    return f"{piece_share(piece):4.0%}" + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
+    share = f"{piece_share(piece):4.0%}" if piece.get("steps") else ""
+    return share + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
 
 
 def _aligned(texts: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -17,8 +17,7 @@ import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
 from trainer.cli.refresh_script import with_refresh_script
-from trainer.cli.script_launch import read_data, refuse_secrets_without_role
-from trainer.cli.script_packages import with_packages
+from trainer.cli.script_launch import DeskScript, read_data, refuse_secrets_without_role
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.cost.cpu_instances import cpu_instance_type
@@ -28,6 +27,7 @@ from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
+from trainer.launch.images import line_for
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
@@ -94,22 +94,21 @@ def _publish_script(
     refuse_secrets_without_role(job, outputs)
     listed = bool(data_set_of(job.data.folder, outputs.bucket))
     if listed and job.script.secrets:
-        why, do = "its role reads the data that was pinned for it", "Leave script.secrets out, or name another data.folder."
+        why = "the role that reads secrets reads no data set"
+        do = "Leave script.secrets out, or name a folder of this desk, whose files are pinned now."
         raise UsageError("a script with secrets can't read a data set", why=why, do=do)
-    files: Mapping[str, bytes] = script_files(job.script)
+    desk = DeskScript(job=job, files=script_files(job.script))
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
-        machines, rehearsal = machines_of(job), access.rehearsal
-        job, files, _ = with_packages(job, files, machines, outputs, rehearsal=rehearsal, console=console)
-        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+        desk = desk.with_packages(line_for(machines_of(job), outputs), rehearsal=access.rehearsal, console=console)
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
-    sha256 = script_sha256(job.script, hashes, data)
-    job = with_settings(job, **{"script.root": "", **({} if listed else {"data.folder": ""})})
-    script = PublishedScript(files=hashes, inputs=inputs, sha256=sha256)
+    sha256 = script_sha256(desk.job.script, desk.hashes, data)
+    job = with_settings(desk.job, **{"script.root": "", **({} if listed else {"data.folder": ""})})
+    script = PublishedScript(files=desk.hashes, inputs=inputs, sha256=sha256)
     ready = plan_script_now(job, script, schedule, access, outputs, objects)
-    bundle = build_bundle(script_files=files)
+    bundle = build_bundle(script_files=desk.files)
     record = script_record(job, ready.plan, bundle, outputs, preflight_at=now, now=now)
     notes = check_account(access, outputs, record, sweep=True)
     if schedule.promote != "never":

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from trainer.attach.keys import forget_ended
 from trainer.cli.connect import connected
-from trainer.cli.output import counted, duration, money, say, say_json, warn
+from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.progress_view import share_done
 from trainer.cli.receipt_view import receipt_view, set_by
 from trainer.cli.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
@@ -37,8 +37,7 @@ COLUMNS = (
     TableColumn(title="zone", leaves=8),
     TableColumn(title="market", leaves=7),
 )
-PIECES = (
-    TableColumn(title="model"),
+PIECES = (  # behind the name
     TableColumn(title="state"),
     TableColumn(title="epoch", right=True),
     TableColumn(title="step", right=True, leaves=1),
@@ -89,6 +88,7 @@ def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
     numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
     return {
         "run_id": run_id,
+        "work": "",
         "state": UNREADABLE,
         "phase": "",
         **nothing,
@@ -110,6 +110,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
         "run_id": receipt["run_id"],
+        "work": receipt.get("work", "train"),
         "state": receipt["state"],
         "instances": instances,
         "phase": "",
@@ -130,6 +131,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
     return {
         "run_id": progress.run_id,
+        "work": progress.work,
         "state": progress.state,
         "instances": [
             {
@@ -177,7 +179,8 @@ def _done(item: dict[str, Any]) -> str:
     """Return the overall progress: the share of all steps while models train, else the number of models done."""
     pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
     if not pieces:
-        return f"{item['models_done']}/{counted(item['models_total'], 'model')}" if item["models_total"] else "-"
+        total = item["models_total"]
+        return f"{item['models_done']}/{pieces_counted(total, item['work'])}" if total else "-"
     return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
@@ -196,10 +199,10 @@ def _detail(item: dict[str, Any]) -> RenderableType:
         names = ("instance_id", "instance_type", "market", "availability_zone", "state")
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
     if item["pieces"]:
-        entries += [
-            ("", ""),
-            ("models", FittedTable(PIECES, (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"])))),
-        ]
+        noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
+        rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))
+        title = noun if noun == "script" else f"{noun}s"
+        entries += [("", ""), (title, FittedTable((TableColumn(title=noun), *PIECES), rows))]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
 

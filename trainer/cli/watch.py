@@ -18,7 +18,7 @@ PHASES = {
     "boot": "the machine boots",
     "stage": "devices, data and code on the machine",
     "train": "training",
-    "upload": "uploading the last models",
+    "upload": "uploading what it made last",
     "terminate": "ending: waiting to see the machine gone",
 }
 HERE = {**PHASES, "boot": "the agent starts", "stage": "devices and data", "terminate": "ending"}  # on a machine of yours
@@ -112,7 +112,7 @@ class Watch:
         self._wish = self._stop.wish
         if self._wish is Wish.END:
             then = "" if self._here else ", then the machine is terminated"
-            self._console.line(f"Ending the run: finished models are uploaded{then}.", STRONG)
+            self._console.line(f"Ending the run: what is finished is uploaded{then}.", STRONG)
         if self._wish is Wish.LEAVE and not progress.instances and not self._here:
             self._console.line("Leaving the run as soon as its machine is started.", STRONG)
 

@@ -45,6 +45,7 @@ class RunProgress:
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece, as the node's heartbeat has it
     models_total: int = 0
     models_done: int = 0
+    work: str = "train"  # as the record has it: of a script its pieces are values
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
     message: str = ""  # the node's own, or the reason for waiting
@@ -93,6 +94,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         pieces=heartbeat.progress if heartbeat else {},
         models_total=heartbeat.models_total if heartbeat else 0,
         models_done=heartbeat.models_done if heartbeat else 0,
+        work=record.work,
         rate=heartbeat.rate if heartbeat else None,
         unit=heartbeat.unit if heartbeat else "windows",
         message=(heartbeat.message if heartbeat else "") or waiting,

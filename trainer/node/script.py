@@ -22,7 +22,7 @@ from trainer.node.script_outputs import Outputs
 from trainer.node.script_packages import install, make_venv
 from trainer.node.script_run import ScriptPiece, ScriptRun, ScriptStart
 from trainer.node.shared import Node
-from trainer.node.stack_secrets import read_secrets
+from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
 from trainer.node.stranger import close_to_others, leave_mount, make_stranger
 from trainer.script import FOLDER, VISIBLE, ScriptSettings, replaced
@@ -100,7 +100,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     place.make()
     (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
-    secrets = read_secrets(node, manifest.get("secrets") or {})
+    secrets = own_secrets(script.secrets) if node.here else read_secrets(node, manifest.get("secrets") or {})
     node.redaction = Redaction(secrets)
     stranger = make_stranger(rehearsal=node.rehearsal or node.here)
     python = environment.image_python()
