@@ -40,7 +40,8 @@ from trainer.cost.planner import workload
 from trainer.data.paths import check_path
 from trainer.errors import ConfigError, Stopped, UsageError
 from trainer.extras import needs
-from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import job_from, load_job, parse_assignments, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.candidates import UNPROVEN
 from trainer.launch.encoder import encoder_file
