@@ -33,7 +33,7 @@ def is_one_address(text: str) -> bool:
 
 
 def check_attach(attach: str, attach_from: str, *, ipv6: bool) -> None:
-    """Raise ValueError where the settings don't go together; `ipv6`: whether machines have an address of that kind."""
+    """Raise ValueError if the settings don't go together; `ipv6`: whether machines have an address of that kind."""
     if (attach == SSH) != bool(attach_from):
         must = "one address, such as 203.0.113.7" if attach == SSH else "empty"
         raise ValueError(f"Setting 'attach_from' is {attach_from!r}; with attach = {attach} it must be {must}.")

@@ -28,7 +28,7 @@ class LaunchLimits:
     """Limits of a launcher: keys to write, instance types, and tags besides the stack's own."""
 
     writes: tuple[str, ...]
-    creates: tuple[str, ...] = ()  # keys to write where there is none yet
+    creates: tuple[str, ...] = ()  # keys to write if there is none yet
     instance_types: tuple[str, ...] = ()  # patterns; (): all
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
     calls: tuple[str, ...] = ()  # functions besides the sweeper

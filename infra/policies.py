@@ -13,7 +13,7 @@ from trainer.stack_outputs import metrics_namespace
 
 Document = dict[str, Any]
 
-# What an instance may write: keys that begin with its own id, `<role id>:<instance id>`, and no record that decides anything.
+# Keys that an instance may write: they begin with its own id, `<role id>:<instance id>`, and hold no decisions.
 # The id follows a fixed prefix: a `*` before the variable would match slashes, and with them another instance's id.
 OWN = "${aws:userid}/*"
 INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/"))
@@ -21,7 +21,7 @@ INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "m
 INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
-# Of its run, an instance with secrets reads these alone.
+# The only keys of its run that an instance with secrets reads.
 OWN_RUN_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
 
 
@@ -48,7 +48,7 @@ def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ..
 def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
-    S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no.
+    Without permission to list, S3 answers 403 instead of 404 for a missing key; the node treats both alike.
 
     Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are further statements.
@@ -79,7 +79,7 @@ def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
 def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document:
     """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add what it made.
 
-    `secrets` is what the names of its SecureStrings begin with; AWS's own key of SecureStrings needs no more. Like the
+    `secrets` is the prefix of its SecureStrings; AWS's own key of SecureStrings needs no permission. Like the
     training role it can't know the run, so it reads every data set and every secret of the stack.
     """
     return document(
@@ -137,7 +137,7 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
 
 
 def use_cache(*, file_system: str, access_point: str) -> Document:
-    """Return what a training instance may do on the cache, by ARN: mount it and write there, through its access point alone."""
+    """Return the permissions of a training instance on the cache, by ARN: mount and write, through its access point only."""
     return document(
         {
             "Sid": "UseCache",
@@ -152,7 +152,7 @@ def use_cache(*, file_system: str, access_point: str) -> Document:
 def file_system(*, file_system: str, access_point: str) -> Document:
     """Refuse NFS clients without TLS, and those past the access point.
 
-    A file system with a policy admits nobody whom neither it nor the caller's role allows: without one, it admits everybody.
+    A file system with a policy admits only clients that it or the caller's role allows; without one, all clients.
     """
     uses = [f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess")]
     refused: Document = {"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": uses, "Resource": file_system}
@@ -181,7 +181,7 @@ def key(*, account: str) -> Document:
 
 
 def access_logs(*, account: str, bucket: str, log_bucket: str) -> Document:
-    """Let S3's logging service write the accesses of one bucket of this account, and refuse what comes without TLS."""
+    """Let S3's logging service write the accesses of one bucket of this account, and refuse requests without TLS."""
     source = {"aws:SourceAccount": account}
     return document(
         *tls_only(log_bucket)["Statement"],
@@ -262,7 +262,7 @@ def sweeper(
             "Action": "s3:GetObject",
             "Resource": _objects(bucket, "live/*"),
         },
-        {  # outright: S3 says that a heartbeat is missing to those only who may list the bucket, and a read has no prefix
+        {  # without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a read has no prefix
             "Sid": "MissHeartbeats",
             "Effect": "Allow",
             "Action": "s3:ListBucket",
@@ -319,7 +319,7 @@ def scheduler(
 def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Document:
     """Let the account's alarms publish to a topic, its budgets where it has one, and no other service.
 
-    Who has a role needs that role's leave.
+    Callers with a role need its permission as well.
     """
     services = {"Alarms": ("cloudwatch.amazonaws.com", f"arn:aws:cloudwatch:{region}:{account}:alarm:*")}
     if budgets:  # they belong to no region
@@ -340,7 +340,7 @@ def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Docume
 
 
 def count_own_work(*, project: str, stack: str) -> Document:
-    """Allow a function to publish the stack's own metrics, by which alarms see that it works."""
+    """Allow a function to publish the stack's own metrics, which its alarms watch."""
     return {
         "Sid": "CountOwnWorkHasNoResource",
         "Effect": "Allow",
@@ -351,7 +351,7 @@ def count_own_work(*, project: str, stack: str) -> Document:
 
 
 def publish_messages(*, account: str, region: str, topic: str) -> Document:
-    """Allow a function to tell people what came of runs."""
+    """Allow a function to publish messages about runs."""
     return {
         "Sid": "TellPeople",
         "Effect": "Allow",
@@ -361,7 +361,7 @@ def publish_messages(*, account: str, region: str, topic: str) -> Document:
 
 
 def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
-    """Allow a function, or a schedule, to leave what it could not do in the queue of dead letters."""
+    """Allow a function, or a schedule, to send failed events to the dead-letter queue."""
     return {
         "Sid": "KeepDeadLetters",
         "Effect": "Allow",
@@ -381,7 +381,7 @@ def write_own_log(*, account: str, region: str, log_group: str) -> Document:
 
 
 def tls_only(bucket: str) -> Document:
-    """Refuse every request to the bucket that isn't encrypted on the wire, whoever makes it."""
+    """Refuse every request to the bucket without TLS, by any caller."""
     return document(
         {
             "Sid": "TlsOnly",
@@ -395,7 +395,7 @@ def tls_only(bucket: str) -> Document:
 
 
 def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
-    """Allow the end of instances that carry this stack's tags, and of no other; `also` names further actions on them."""
+    """Allow terminating instances with this stack's tags, and no others; `also` names further actions on them."""
     return {
         "Sid": "EndOwnInstances",
         "Effect": "Allow",

@@ -24,7 +24,7 @@ def predict(
     stack: str = "dev",
     local: str | Path | None = None,
 ) -> pandas.DataFrame:
-    """Return what `mayfly predict` prints, as a table: a row for each model and bar, by symbol, then model, oldest bar first.
+    """Return the forecasts of models as a table: a row for each model and bar, by symbol, then model, oldest bar first.
 
     Columns: model, symbol, bar and available_at (UTC: start and end of the last bar that the model saw), and float64 columns
     of the target, such as `probability` (docs/models-and-targets.md). `models` are .safetensors files, folders of them, or

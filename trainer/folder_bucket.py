@@ -1,8 +1,8 @@
-"""A folder in the place of a bucket: the few calls that Mayfly makes of S3's client, each object a file under its key.
+"""A folder instead of a bucket: implements the S3 calls that Mayfly makes, with each object a file under its key.
 
 For machines without AWS (`mayfly agent --here --local FOLDER`). Standard library only, but for botocore's errors, which callers
-expect. A version is named by the hash of its bytes, and there is one of each object: what is replaced is gone. Writers take
-turns by a lock, so that a record's compare-and-swap holds. What a call returned from is on the disk.
+expect. An object has one version, named by the hash of its bytes; replaced bytes are lost. A lock serializes writers, so that
+compare-and-swap works. Returned writes are on the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCK = ".lock"  # no key begins with a dot
 
 
 class FolderBucket:
-    """A folder with those methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
+    """A folder with the methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class FolderBucket:
         ContentLength: int | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """Write an object by a rename: nobody sees half of it."""
+        """Write an object atomically, by a rename."""
         place = self._place(Key)
         place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_name(f".new-{secrets.token_hex(8)}")
@@ -87,7 +87,7 @@ class FolderBucket:
         return FolderPages(self, operation)
 
     def entry(self, key: str) -> dict[str, Any]:
-        """Return an object as a listing has it; its ETag is left to who asks for it."""
+        """Return an object's entry in a listing, without its ETag."""
         about = self._place(key).stat()
         return {
             "Key": key,
@@ -97,7 +97,7 @@ class FolderBucket:
         }
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys that begin with a prefix, in order. What is no key of ours is left out."""
+        """Yield the keys that begin with a prefix, in order; skip foreign files."""
         above = prefix.rpartition("/")[0]
         found = []
         for here, folders, names in os.walk(self.folder / above):
@@ -123,7 +123,7 @@ class FolderBucket:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Hold the folder's lock, which the kernel releases when its holder dies, for a comparison and a rename."""
-        import fcntl  # late: who only reads a folder's objects may do so without it
+        import fcntl  # late: reading needs no lock, and no Unix
 
         with (self.folder / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

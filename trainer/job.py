@@ -1,7 +1,7 @@
 """The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train] and [machine].
 
 The keys of a table, with types, defaults and units, stand beside what owns them. This module joins the tables, reads them
-from TOML, JSON and `--set`, and puts an unknown key into words.
+from TOML, JSON and `--set`, and explains unknown keys.
 
 Standard library only: the launcher, the Lambdas, the node and the trainer all read jobs through this module.
 """
@@ -85,12 +85,12 @@ class Job:
 
     @property
     def is_script(self) -> bool:
-        """Return whether it runs a script of the user's instead of training a model of ours."""
+        """Return whether it runs a user's script instead of training models."""
         return bool(self.script.command)
 
     @property
     def own_files(self) -> dict[str, OwnFile]:
-        """Return the files of the user's own that it trains with, by table: model, target, both or none."""
+        """Return the user's model and target files, by table."""
         return {table: home for table in _HOMES if isinstance(home := getattr(self, table), OwnFile)}
 
     def with_own_files(self, homes: Mapping[str, OwnFile]) -> Job:
@@ -99,9 +99,9 @@ class Job:
         return replace(self, **changed)
 
     def to_dict(self) -> Tables:
-        """Return the job as JSON values, table by table; `name` comes first in the tables of homes.
+        """Return the job as JSON values by table; `name` comes first in the tables of homes.
 
-        Tables that it does not use are left out: those of a model for a script, and that of a script for a model.
+        Unused tables are left out: those of a model for a script, and the script's for a model.
         """
         left_out = NOT_OF_A_SCRIPT if self.is_script else ("script",)
         parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
@@ -115,19 +115,19 @@ class Job:
 
 
 def refuse_script(job: Job, verb: str) -> None:
-    """Raise UsageError where a verb that is for models of ours is given a script."""
+    """Raise UsageError if a verb for models is given a script."""
     if job.is_script:
         do = "Run it with mayfly launch, or at this desk as it is."
         raise UsageError(f"{verb} takes no script", why="it is for models of Mayfly's training", do=do)
 
 
 def job_of(**keys: Any) -> Job:
-    """Build a job from keys as `--set` names them; the others have their defaults."""
+    """Build a job from keys named as in `--set`; the others have their defaults."""
     return job_from(with_keys({}, keys))
 
 
 def with_settings(job: Job, **keys: Any) -> Job:
-    """Return the job with some keys changed, named as `--set` names them, and checked again."""
+    """Return the job with some keys changed, named as in `--set`, and checked again."""
     return job_from(with_keys(job.to_dict(), keys))
 
 
@@ -167,8 +167,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
     """Return the tables with keys set. A key is `train.epochs`, or `epochs` where one table of this job has it.
 
-    Where another model or target is chosen, keys that only the one before has are left out. Raises UsageError for a key that
-    no table has, or several have.
+    If another model or target is chosen, keys that only the previous one has are dropped. Raises UsageError for a key that no
+    table has, or several have.
     """
     _check_tables(tables, "the job")
     changed = {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
@@ -210,7 +210,7 @@ def job_from_json(text: str) -> Job:
 
 
 def _check_tables(tables: Tables, what: str) -> None:
-    """Raise UsageError for a flat job of before, and for a table that no job has."""
+    """Raise UsageError for an old flat job, and for an unknown table."""
     if not isinstance(tables, dict):
         raise UsageError(f"{what} is no job", do=EXAMPLE)
     flat = [key for key, value in tables.items() if not isinstance(value, dict) and key != "name"]
@@ -230,7 +230,7 @@ def _check_tables(tables: Tables, what: str) -> None:
 
 
 def _check_script(tables: Tables) -> None:
-    """Raise UsageError for a script with keys of a model of ours."""
+    """Raise UsageError for a script with keys of a model."""
     if "script" not in tables:
         return
     if not tables["script"].get("command"):
@@ -248,12 +248,12 @@ def _check_script(tables: Tables) -> None:
 
 
 def _plain(tables: Tables) -> dict[str, type[Any]]:
-    """Return the tables that are no homes and that these tables may have keys of."""
+    """Return the classes of the tables, without homes, that this job may have."""
     return {**_PLAIN, "script": ScriptSettings} if "script" in tables else _PLAIN
 
 
 def _bracketed(key: str) -> str:
-    """Return where a key of a flat job stands now: `[train]`, or `[model] as name = ...` where it is called otherwise."""
+    """Return the new place of a flat job's key: `[train]`, or `[model] as name = ...` if it was renamed."""
     if key in _RENAMED:
         table, _, name = _RENAMED[key].partition(".")
         return f"[{table}] as {name} = ..."
@@ -277,9 +277,9 @@ def _home(tables: Tables, table: str) -> type[Any]:
 
 
 def _choose(tables: Tables, table: str, choice: Any) -> None:
-    """Choose a home by its name, or by `file.py:Class`; leave out the keys that only the one before has.
+    """Choose a home by its name, or by `file.py:Class`; drop the keys that only the previous one has.
 
-    Another model may have another target, too.
+    The default target may change with the model.
     """
     before = {place: _home(tables, place) for place in _HOMES}
     old = tables.get(table, {})
@@ -315,7 +315,7 @@ def _placed(tables: Tables, key: str) -> str:
 
 
 def _unknown(tables: Tables, key: str, table: str) -> UsageError:
-    """Return the error for a key that its table, or no table for '', has: who has it, or what is spelled like it."""
+    """Return the error for an unknown key of a table ('': of any), with the tables that have it, or similar names."""
     what = f"unknown job key '{table}.{key}'" if table else f"unknown job key '{key}'"
     homes = {place: _home(tables, place) for place in _HOMES}
     if key == "class" and table in homes:

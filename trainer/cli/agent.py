@@ -1,4 +1,4 @@
-"""`mayfly agent --here`: run a job on this machine, whatever it is: a desk with a GPU, another cloud's, a container.
+"""`mayfly agent --here`: run a job on this machine: a desk with a GPU, a rented machine of another cloud, a container.
 
 The agent, its uplink, the record and the receipt are those of a node on EC2; there is no instance, no plan and no price. The
 deadline ends the training and leaves the machine alone. Reads downwards, like launch.py: job, inputs, record, agent, receipt.
@@ -23,7 +23,6 @@ from trainer.access import Access, aws_error, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.encoder import encoder_file
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import mayfly, say, say_json
@@ -39,6 +38,7 @@ from trainer.errors import ConfigError, UsageError
 from trainer.extras import needs
 from trainer.job import Job, job_from, with_keys, with_settings
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.encoder import encoder_file
 from trainer.launch.here import ScriptInputs, here_manifest, here_record, register_here, work_sha256
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.planning import with_candles
@@ -54,7 +54,7 @@ from trainer.train.encoder import portable as portable_encoder
 from trainer.train.own_check import checked, contents, portable
 
 DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
-LOCAL_USER = "LOCALUSER"  # in the place of an `aws:userid`, where a folder is all there is
+LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def user_id_of(access: Access) -> str:
-    """Return the caller's `aws:userid`, which their keys begin with. Raises ours where STS does not say."""
+    """Return the caller's `aws:userid`, which their keys begin with. Raises a TrainerError if STS does not say."""
     if access.folder is not None:
         return LOCAL_USER
     from botocore.exceptions import BotoCoreError, ClientError
@@ -295,7 +295,7 @@ def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutp
 
 
 def _lend(access: Access, pid: int) -> None:
-    """Keep a rehearsal's AWS up for as long as the agent lives, whatever becomes of this command."""
+    """Keep a rehearsal's AWS up for as long as the agent lives, also after this command has ended."""
     if access.rehearsal and access.access_key:
         from trainer.rehearsal.client import default_root, lease_server
 

@@ -148,7 +148,7 @@ def upload_candles(
 
 
 def demo_data(folder: Path) -> Path:
-    """Return the folder with the demo's candles: seeded synthetic bars, made where there are none yet."""
+    """Return the folder with the demo's candles: seeded synthetic bars, made if there are none yet."""
     if folder.is_dir() and any(folder.iterdir()):  # seeded: the same bars every time
         return folder
     with tempfile.TemporaryDirectory(prefix="demo-data-", dir=folder.parent) as scratch:

@@ -1,6 +1,6 @@
 """`mayfly launch` (python -m trainer.launch): from a job to its receipt.
 
-Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
+In order: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
 `launch.plan` and `runs.reconcile` decide. From here `control.drive` leads to CreateFleet (`control.cloud`) and to the receipt
 (`runs.receipt`).
 """
@@ -22,7 +22,6 @@ from trainer.attach.keys import forget_ended, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import DataCheck, find_candles
 from trainer.cli.connect import connected
-from trainer.cli.encoder import encoder_file
 from trainer.cli.local import local_candles
 from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
@@ -43,6 +42,7 @@ from trainer.extras import needs
 from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.candidates import UNPROVEN
+from trainer.launch.encoder import encoder_file
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
@@ -219,7 +219,7 @@ def _preflight(
 
 
 def _dry_run(arguments: argparse.Namespace, ready: Ready, view: RenderableType, access: Access) -> int:
-    """Print the plan, then what the account says to it. It sweeps nothing: a dry run changes nothing."""
+    """Print the plan, then the result of the account's checks. Changes nothing, so it sweeps nothing."""
     if not arguments.json:
         show(view)
     return _print_notes(arguments, ready, _checked(ready, access, sweep=False))
@@ -235,14 +235,14 @@ def _print_notes(arguments: argparse.Namespace, ready: Ready, notes: list[str]) 
 
 
 def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
-    """Return what the account has to say to the plan. Raises ours for what would fail."""
+    """Return the notes of the account's checks. Raises a TrainerError for a launch that would fail."""
     now = utc_now()
     record = ready.record(preflight_at=now, now=now)
     return check_account(access, ready.outputs, record, sweep=sweep)
 
 
 def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
-    """Raise UsageError where money would be spent and nobody can be asked."""
+    """Raise UsageError if money would be spent and there is no terminal to ask on."""
     if access.rehearsal or arguments.yes:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -261,12 +261,12 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
 
 
 def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
-    """Make the run's SSH key where its stack has attach = ssh, and return the public half; keys of ended runs go."""
+    """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended runs."""
     if ready.outputs.attach != "ssh" or access.rehearsal:
         return ""
     try:
         needs("paramiko")
-    except ConfigError as error:  # a run that nobody can attach to is one all the same
+    except ConfigError as error:  # the run does not depend on attaching
         console.line(f"note: nobody will be able to attach to this run: {error}")
         return ""
     forget_ended(ready.objects)
@@ -274,7 +274,7 @@ def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> 
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, console: Console) -> int:
-    """Leave a run that has its instance; print the receipt of one that ended before."""
+    """Leave a run that has its instance; print the receipt if it has ended."""
     receipt = read_receipt(ready.objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
         return _end(arguments, receipt, ready, console)

@@ -1,4 +1,4 @@
-"""`mayfly receipts [RUN]`: receipts of ended runs. Settles runs that no command drives first."""
+"""`mayfly receipts [RUN]`: receipts of ended runs. First settles runs that no command drives."""
 
 from __future__ import annotations
 

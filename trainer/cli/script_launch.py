@@ -1,4 +1,4 @@
-"""A script's part of a launch: its flag, its data at the desk, its preflight and its plan. The order is launch.py's."""
+"""The parts of a launch that are specific to a script: flag, data, preflight, plan. launch.py calls them in order."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ReadyToRun(Ready):
 
 
 def with_script(tables: Tables, file: str) -> Tables:
-    """Return the tables with `--script FILE`: its command, its folder, and its name for the run where there is none."""
+    """Return the tables with `--script FILE`: its command, its folder, and the run's name if none is given."""
     path = Path(file)
     if not path.is_file():
         what = "is no file" if path.exists() else "does not exist"
@@ -131,7 +131,7 @@ def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ..
 
 
 def refuse_secrets_without_role(job: Job, outputs: StackOutputs) -> None:
-    """Raise ConfigError for a script with secrets where the stack has no role that reads them."""
+    """Raise ConfigError for a script with secrets if the stack has no role that may read them."""
     if job.script.secrets and not outputs.script_profile_arn:
         why = "it is older than they are"
         raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
@@ -145,7 +145,7 @@ def script_preflight(
     outputs: StackOutputs,
     console: Console,
 ) -> ReadyToRun:
-    """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
+    """Check account and prices concurrently, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(script.job.machine.instance))
     refuse_secrets_without_role(script.job, outputs)

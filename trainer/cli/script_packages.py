@@ -82,10 +82,10 @@ def with_packages(
     rehearsal: bool,
     console: Console,
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
-    """Return job and files with the packages that the script needs as its requirements; None where they have hashes already.
+    """Return job and files with the packages that the script needs as its requirements; None if they have hashes already.
 
     In a `rehearsal`, and on a machine of the caller's own, they are for this Python, and what it has is there: no image line.
-    Raises UsageError for a package that the machine can't have, ConnectionFailed where the index does not answer.
+    Raises UsageError for a package that the machine can't have, ConnectionFailed if the index does not answer.
     """
     script, files = job.script, dict(files)
     name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""
@@ -193,7 +193,7 @@ def _names(text: str) -> list[str]:
 
 
 def _refuse_unfit(lines: Sequence[str], line: str, given: str, wheels: Mapping[str, bytes], rehearsal: bool) -> None:
-    """Raise UsageError where a requirement with hashes has no wheel for the machine: it may be for another Python.
+    """Raise UsageError if a requirement with hashes has no wheel for the machine: it may be for another Python.
 
     What can't be asked is left to the machine: an index that does not answer, and an image whose Python is not known.
     """
@@ -235,7 +235,7 @@ def _without_images_own(text: str) -> str:
 
 
 def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
-    """Raise UsageError where a requirement pins another torch than the image's, whose version is the beginning of `image`."""
+    """Raise UsageError if a requirement pins another torch than the image's, whose version is the beginning of `image`."""
     there = re.match(r"\d+\.\d+", image)
     for wanted in lines:
         pinned = re.fullmatch(r"torch\s*==\s*(\d+\.\d+)\S*(\s*;.*)?", wanted)
@@ -245,7 +245,7 @@ def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
 
 
 def _refuse_anothers(place: Path) -> None:
-    """Raise UsageError where a file lies at this place that was not written here."""
+    """Raise UsageError if a file lies at this place that was not written here."""
     if place.exists() and not (place.is_file() and place.read_bytes().startswith(MADE.encode())):
         do = f'Rename it, or use it: requirements = "{place.name}".'
         raise UsageError(f"{place} is in the way", why="the packages of the script are kept there", do=do)

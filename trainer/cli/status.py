@@ -46,7 +46,7 @@ PIECES = (  # behind the name
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show one run, or every open run and the last that ended; newest last."""
+    """Show one run, or every open run and the last ended ones; newest last."""
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         if arguments.run:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
-    """Return every open run, settled as far as it goes, and the last ended ones, oldest first."""
+    """Settle open runs; return them and the last ended ones, oldest first."""
     settling = settle_all(cloud)
     shown = [_shown(settled, cloud.now()) for settled in settling.settled]
     shown += [_of_problem(run_id, error) for run_id, error in settling.problems.items()]
@@ -83,7 +83,7 @@ def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
 
 
 def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
-    """Return the row of a run that can't be looked at; the others are shown."""
+    """Return the row of a run that can't be read."""
     nothing = {"instances": [], "pieces": {}, "models_done": 0, "models_total": 0, "receipt": None}
     numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
     return {
@@ -176,7 +176,7 @@ def _row(item: dict[str, Any]) -> list[str]:
 
 
 def _done(item: dict[str, Any]) -> str:
-    """Return how far the models are together: the share of all steps while they train, else models done."""
+    """Return the overall progress: the share of all steps while models train, else the number of models done."""
     pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
     if not pieces:
         total = item["models_total"]
@@ -185,7 +185,7 @@ def _done(item: dict[str, Any]) -> str:
 
 
 def _detail(item: dict[str, Any]) -> RenderableType:
-    """Return one run in detail: its receipt if it ended, else where it is."""
+    """Return one run in detail: its receipt if it has ended, else its current state."""
     if item["receipt"] is not None:
         return receipt_view(item["receipt"])
     instance = item["instances"][-1] if item["instances"] else None

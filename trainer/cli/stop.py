@@ -1,4 +1,4 @@
-"""`mayfly stop RUN`: end a run from anywhere. Finished models are uploaded, then the machine is terminated and seen to go."""
+"""`mayfly stop RUN`: end a run. Finished models are uploaded, then the machine is terminated and its end observed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask a run to stop and follow it to its receipt. Returns 0 once it is seen to be gone, 110 where that can't be seen."""
+    """Ask a run to stop and follow it to its receipt. Returns 0 once its machine has ended, 110 if that can't be confirmed."""
     console = Console(plain=arguments.json)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)

@@ -1,4 +1,4 @@
-"""Drive one run from wherever it is to its receipt: look, decide, act, report, sleep.
+"""Drive one run from its present state to its receipt: observe, decide, act, report, sleep.
 
 Owns the loop at the desk and every side effect, one after the other. Each action may be repeated, and two callers may act at
 once: the one that loses a compare-and-swap reads again. `runs.reconcile` decides, with one exception: a run whose deadline
@@ -62,9 +62,9 @@ def drive(
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
 ) -> Receipt | None:
-    """Drive a run to its end and return its receipt; None where the user left it running, which requests no stop.
+    """Drive a run to its end and return its receipt; None if the user left it running, which requests no stop.
 
-    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped where the user waits for its end no
+    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user waits for its end no
     longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
     Where no end could be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
     that settles the run goes on.
@@ -133,7 +133,7 @@ def drive_to_instance(
 
 
 def goes_on_alone(record: RunRecord) -> bool:
-    """Return whether a run needs its command no longer: its instance exists and both schedules are armed."""
+    """Return whether a run no longer needs its command: its instance exists and both schedules are armed."""
     return record.last_launch is not None and record.last_launch.kill_armed_at is not None
 
 
@@ -149,7 +149,7 @@ def follow(
 ) -> Iterator[Step]:
     """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on.
 
-    Raises what fails at the first look; where the caller knows the record already, a lost connection and a record that S3 does
+    Raises the error of the first look; if the caller knows the record already, a lost connection and a record that S3 does
     not find now are looked at again.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
@@ -181,14 +181,14 @@ def follow(
 
 
 def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
-    """Look, decide, act, once. Raises TrainerError where the run can't be looked at; an action's failure is in the Step.
+    """Observe, decide and act once. Raises TrainerError if the run can't be looked at; an action's failure is in the Step.
 
     `starts`: the driver as which the caller may create instances, of that driver's runs alone; None: of no run.
-    `seen` says that the run's record was there before.
+    `seen`: the run's record is known to exist.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=record.driver == starts)
-    # Nobody but commands closes a run on its caller's own machine: control neither launches nor settles it.
+    # Only commands close a run on the caller's own machine: control neither launches nor settles it.
     actions = () if record.is_here and starts == "control" else reconcile(record, observed, cloud.now())
     current, moved = record, False
     try:
@@ -206,7 +206,7 @@ def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: boo
 
 
 def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> bool:
-    """Carry one action out and return whether it is worth looking again at once."""
+    """Carry out one action and return whether to observe again immediately."""
     run_id = record.run_id
     match action:
         case ArmSweep():
@@ -232,7 +232,7 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
 
 
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
-    """Call CreateFleet and store its answer. Raises ConnectionFailed where there is no clear one: the intent stays open."""
+    """Call CreateFleet and store its answer. Raises ConnectionFailed if there is no clear one: the intent stays open."""
     rung = record.ladder[launch.rung]
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
@@ -256,7 +256,7 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
 
 
 def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
-    """Store the answer to an intent in the record as it is by now: an answer of AWS outranks a lost race."""
+    """Store the answer to an intent in the current record; after a lost race, retry on the newer record."""
     while True:
         known = [item for item in record.attempt.launches if item.token == launch.token] if record.attempt else []
         if not known or known[0].outcome == "created" or record.state == "closed":
@@ -284,7 +284,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     if observed.result is not None and record.work == "train":
         learn(cloud.objects, observed.result.tuned)
     swap_record(cloud.objects, record, etag)
-    with suppress(TrainerError):  # whoever looks next takes it out
+    with suppress(TrainerError):  # the next look removes it
         take_out(cloud.objects, closed=[record.run_id])
 
 
@@ -304,7 +304,7 @@ def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerErr
 
 
 def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
-    """Return the receipt of a closed run: it was written before the run closed, so where it is not found S3 lags."""
+    """Return the receipt of a closed run. It was written before the run closed; if it is missing, S3 lags."""
     for _ in range(RECEIPT_TRIES):
         receipt = read_receipt(cloud.objects, run_id)
         if receipt is not None:
@@ -315,7 +315,7 @@ def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> R
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:
-    """Sleep in slices, so that a wish counts within a fifth of a second."""
+    """Sleep in slices of a fifth of a second, to react to Ctrl-C."""
     wish, left = stop.wish, seconds
     while left > 0 and stop.wish is wish:
         stop.attend()

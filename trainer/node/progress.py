@@ -20,7 +20,7 @@ class Progress:
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
-    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> what its tuner found
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> its tuner's entry
     looking: bool = False  # for the fastest way to train
     scripts_done: tuple[str, ...] = ()  # pieces that are scripts, and have ended well: they have no model
 
@@ -31,7 +31,7 @@ class Progress:
 
 
 def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
-    """Return the state after one event; an event this version doesn't know changes nothing."""
+    """Return the state after one event; an unknown event changes nothing."""
     kind = event.get("event")
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}

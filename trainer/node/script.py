@@ -1,7 +1,7 @@
-"""Work of a script's node: lay out what the contract names, and run the user's command to its end (script_run.py).
+"""Work of a script's node: lay out files and folders by the contract, and run the user's command to its end (script_run.py).
 
-docs/scripts.md is the contract. The script runs as a user of its own where there is root to make one (stranger.py). Nothing
-that it writes is trusted.
+docs/scripts.md is the contract. If the agent is root, the script runs as a user of its own (stranger.py). Nothing that it
+writes is trusted.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Place:
 
 
 def run_script(node: Node, manifest: dict[str, Any]) -> int:
-    """Run the manifest's script to its end; return its exit code. Raises ours for what can't begin, and for one that failed."""
+    """Run the manifest's script; return its exit code. Raises a TrainerError if it can't start or fails."""
     script = ScriptSettings(**{key: _tupled(value) for key, value in manifest["job"]["script"].items()})
     place = Place(root=node.work / "script")
     place.make()
@@ -179,7 +179,7 @@ def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str
 
 
 def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
-    """Put the script's files from the bundle into its folder, and its data from S3. Raises ours."""
+    """Put the script's files from the bundle into its folder, and its data from S3. Raises a TrainerError."""
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest["script_files"]:
         _refuse_flaw(path)

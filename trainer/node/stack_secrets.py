@@ -18,7 +18,7 @@ from trainer.node.uplink import AWS_ERRORS
 
 
 def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets' values by the names of their variables. Raises ours for one that is missing or can't be redacted."""
+    """Return the secrets' values by the names of their variables. Raises a TrainerError for a missing or unredactable one."""
     if not parameters:
         return {}
     ssm, values = node.uplink.client("ssm"), {}

@@ -1,7 +1,7 @@
 """Order of pieces: longest first, and pieces of a source preferably on the worker that holds its rows.
 
-Owns the choice and nothing else: no process, no file. Whoever has a free place asks it: `train.workers.supervisor` for models,
-`node.script_run` for the values of a script.
+Owns only the choice: no process, no file. Used by `train.workers.supervisor` for models, and by `node.script_run` for the
+values of a script.
 """
 
 from __future__ import annotations

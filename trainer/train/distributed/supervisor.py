@@ -29,8 +29,7 @@ from trainer.train.cpu import num_cores
 from trainer.train.distributed.hanging import HangWatch
 from trainer.train.distributed.voice import Assignment
 from trainer.train.piece import kept
-from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.outcome import Outcome
+from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.piece_files import forget_checkpoints
 
 Emit = Callable[[dict[str, Any]], None]
