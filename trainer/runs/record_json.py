@@ -59,7 +59,8 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats
     if values.get("format") not in formats:
         known = ", ".join(map(str, formats))
         raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
-    value = _reader(cls)(values, name)
+    hint: Any = cls
+    value = _reader(hint)(values, name)
     assert isinstance(value, cls)
     return value
 
