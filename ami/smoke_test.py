@@ -60,7 +60,7 @@ def run(processes: int) -> dict[str, object]:
 
 
 def driver() -> list[str]:
-    """Return the name and driver version of each GPU. Raises OSError or SubprocessError where the driver does not answer."""
+    """Return the name and driver version of each GPU. Raises OSError or SubprocessError if the driver does not answer."""
     shown = subprocess.run(QUERY, capture_output=True, text=True, check=True, timeout=120).stdout
     gpus = [line.strip() for line in shown.splitlines() if line.strip()]
     say(f"driver: {len(gpus)} GPUs: {'; '.join(gpus)}")

@@ -35,7 +35,7 @@ def events_of(home: Path) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run it, and return 0 where the run ended as it has to."""
+    """Run it, and return 0 if the run ended as it has to."""
     parse = argparse.ArgumentParser(prog="python -m benchmarks.lost_rank", description=__doc__.splitlines()[0])
     parse.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "raw" / "SP500_1d_2012-2018.parquet")
     parse.add_argument("--instance", default="p4d.24xlarge")

@@ -1,4 +1,4 @@
-"""Messages to people: a topic, who is subscribed to it, a queue of dead letters, and the alarms.
+"""Messages to people: a topic with its subscribers, a queue of dead letters, and the alarms.
 
 The topic has no key: alarms can't publish to one with the service's default key, and no message holds a secret. The notifier's
 code is trainer/control/notifier.py; the webhook that it posts to is a SecureString that a person sets, never in Pulumi's state.
@@ -31,7 +31,7 @@ class DeadLettersArgs:
 
 
 class DeadLetters(pulumi.ComponentResource):
-    """The queue of what could not be done: events that a function failed on, and calls that a schedule could not make."""
+    """The dead-letter queue: events that a function failed on, and calls that a schedule could not make."""
 
     arn: pulumi.Output[str]
 
@@ -155,7 +155,7 @@ class Notifications(pulumi.ComponentResource):
 
 @dataclass(frozen=True, kw_only=True)
 class AlarmRule:
-    """One alarm, named and described for the person whom it wakes."""
+    """One alarm, with a name and a description for the person on call."""
 
     name: str
     description: str
@@ -170,7 +170,7 @@ class AlarmRule:
 
     @property
     def tells_its_end(self) -> bool:
-        """Return whether people hear of its end, too: what was silent works again by itself, or does not."""
+        """Return whether its end is announced, too: a silent function may recover by itself."""
         return self.missing == "breaching"
 
 

@@ -1,7 +1,7 @@
 """Zips of the functions: modules of ours, and the boto3 of the lock from its wheels (wheels.py), and nothing else.
 
 The Lambda runtime's own boto3 is older than ours. What a function reaches of this package follows from its imports
-(trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an import that nobody noticed.
+(trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an unnoticed import.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def reached_files(entry_point: str) -> list[str]:
 def function_files(own_files: Iterable[str], services: Collection[str], *, time_zones: bool = False) -> dict[str, Path]:
     """Return a zip's content: path in the zip -> file here. `services` are those that the function calls, by botocore's names.
 
-    `time_zones`: it reads local times. Raises pulumi.RunError where a file of ours or a wheel of the lock is missing.
+    `time_zones`: it reads local times. Raises pulumi.RunError if a file of ours or a wheel of the lock is missing.
     """
     trainer = _package_folder("trainer")
     files = {name: trainer.parent / name for name in own_files}
@@ -46,7 +46,7 @@ def function_files(own_files: Iterable[str], services: Collection[str], *, time_
 
 
 def _is_needed(name: str, services: Collection[str]) -> bool:
-    """Return whether a file of a wheel goes into the zip: code, botocore's certificates, and the services that are called."""
+    """Return whether a file of a wheel belongs in the zip: code, botocore's certificates, and the services that are called."""
     if name.startswith("botocore/data/"):
         folder, *below = name.removeprefix("botocore/data/").split("/")
         return folder in services and not below[-1].startswith("examples-") if below else folder in _BOTOCORE_DATA

@@ -13,7 +13,7 @@ from trainer.stack_outputs import metrics_namespace
 
 Document = dict[str, Any]
 
-# What an instance may write: keys that begin with its own id, `<role id>:<instance id>`, and no record that decides anything.
+# Keys that an instance may write: they begin with its own id, `<role id>:<instance id>`, and hold no decisions.
 # The id follows a fixed prefix: a `*` before the variable would match slashes, and with them another instance's id.
 OWN = "${aws:userid}/*"
 INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/"))
@@ -21,13 +21,19 @@ INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "m
 INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
-# Of its run, an instance with secrets reads these alone.
+# The only keys of its run that an instance with secrets reads.
 OWN_RUN_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
 
 
 def document(*statements: Document) -> Document:
     """Return a policy of these statements."""
     return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+def allow(sid: str, actions: str | list[str], resources: Any, condition: Document | None = None) -> Document:
+    """Return a statement that allows actions on resources (ARNs, or Pulumi's outputs of them)."""
+    statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": condition} if condition else statement
 
 
 def trust(service: str, condition: Document | None = None) -> Document:
@@ -48,30 +54,15 @@ def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ..
 def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
 
-    S3 answers 403 and not 404 for a key that isn't there to who may not list the bucket; the node takes both for a no.
+    Without permission to list, S3 answers 403 instead of 404 for a missing key; the node treats both alike.
 
     Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
     run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are further statements.
     """
     return document(
-        {
-            "Sid": "ReadInputs",
-            "Effect": "Allow",
-            "Action": "s3:GetObjectVersion",
-            "Resource": _objects(bucket, "raw/*"),
-        },
-        {
-            "Sid": "ReadRun",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_READS],
-        },
-        {
-            "Sid": "AddResults",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
-        },
+        allow("ReadInputs", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
+        allow("ReadRun", "s3:GetObject", [_objects(bucket, prefix) for prefix in INSTANCE_READS]),
+        allow("AddResults", "s3:PutObject", [_objects(bucket, prefix) for prefix in INSTANCE_WRITES]),
         *also,
     )
 
@@ -79,23 +70,13 @@ def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
 def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document:
     """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add what it made.
 
-    `secrets` is what the names of its SecureStrings begin with; AWS's own key of SecureStrings needs no more. Like the
+    `secrets` is the prefix of its SecureStrings; AWS's own key of SecureStrings needs no permission. Like the
     training role it can't know the run, so it reads every data set and every secret of the stack.
     """
     return document(
-        {
-            "Sid": "ReadCandles",
-            "Effect": "Allow",
-            "Action": "s3:GetObjectVersion",
-            "Resource": _objects(bucket, "raw/*"),
-        },
+        allow("ReadCandles", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
         _read_own_run(bucket),
-        {
-            "Sid": "AddFiles",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_WRITES],
-        },
+        allow("AddFiles", "s3:PutObject", [_objects(bucket, pattern) for pattern in PREPARE_WRITES]),
         _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
     )
 
@@ -103,12 +84,12 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
 def _read_own_run(bucket: str) -> Document:
     """Return the statement that reads code, manifest and stop request of a run."""
     resources = [_objects(bucket, pattern) for pattern in OWN_RUN_READS]
-    return {"Sid": "ReadOwnRun", "Effect": "Allow", "Action": "s3:GetObject", "Resource": resources}
+    return allow("ReadOwnRun", "s3:GetObject", resources)
 
 
 def _read_secrets(resource: str) -> Document:
     """Return the statement that reads SecureStrings; AWS's own key needs no more."""
-    return {"Sid": "ReadSecrets", "Effect": "Allow", "Action": "ssm:GetParameter", "Resource": resource}
+    return allow("ReadSecrets", "ssm:GetParameter", resource)
 
 
 def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
@@ -119,40 +100,29 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
     SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
     """
     return document(
-        {
-            "Sid": "ReadData",
-            "Effect": "Allow",
-            "Action": "s3:GetObjectVersion",
-            "Resource": _objects(bucket, "raw/.files/*"),
-        },
+        allow("ReadData", "s3:GetObjectVersion", _objects(bucket, "raw/.files/*")),
         _read_own_run(bucket),
-        {
-            "Sid": "AddResults",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
-        },
+        allow("AddResults", "s3:PutObject", [_objects(bucket, prefix) for prefix in INSTANCE_WRITES]),
         _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
     )
 
 
 def use_cache(*, file_system: str, access_point: str) -> Document:
-    """Return what a training instance may do on the cache, by ARN: mount it and write there, through its access point alone."""
+    """Return the permissions of a training instance on the cache, by ARN: mount and write, through its access point only."""
     return document(
-        {
-            "Sid": "UseCache",
-            "Effect": "Allow",
-            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
-            "Resource": file_system,
-            "Condition": {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
-        }
+        allow(
+            "UseCache",
+            ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+            file_system,
+            {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
+        )
     )
 
 
 def file_system(*, file_system: str, access_point: str) -> Document:
     """Refuse NFS clients without TLS, and those past the access point.
 
-    A file system with a policy admits nobody whom neither it nor the caller's role allows: without one, it admits everybody.
+    A file system with a policy admits only clients that it or the caller's role allows; without one, all clients.
     """
     uses = [f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess")]
     refused: Document = {"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": uses, "Resource": file_system}
@@ -165,13 +135,12 @@ def file_system(*, file_system: str, access_point: str) -> Document:
 
 def use_key(*, region: str, key: str, writes: bool) -> Document:
     """Allow S3, and no other service, to use the bucket's KMS key for a role; a role that only reads decrypts alone."""
-    return {
-        "Sid": "UseKey",
-        "Effect": "Allow",
-        "Action": ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
-        "Resource": key,
-        "Condition": {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com"}},
-    }
+    return allow(
+        "UseKey",
+        ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
+        key,
+        {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com"}},
+    )
 
 
 def key(*, account: str) -> Document:
@@ -181,7 +150,7 @@ def key(*, account: str) -> Document:
 
 
 def access_logs(*, account: str, bucket: str, log_bucket: str) -> Document:
-    """Let S3's logging service write the accesses of one bucket of this account, and refuse what comes without TLS."""
+    """Let S3's logging service write the accesses of one bucket of this account, and refuse requests without TLS."""
     source = {"aws:SourceAccount": account}
     return document(
         *tls_only(log_bucket)["Statement"],
@@ -214,24 +183,9 @@ def replication(
         },
     ]
     return document(
-        {
-            "Sid": "ReadRules",
-            "Effect": "Allow",
-            "Action": ["s3:GetReplicationConfiguration", "s3:ListBucket"],
-            "Resource": f"arn:aws:s3:::{bucket}",
-        },
-        {
-            "Sid": "ReadVersions",
-            "Effect": "Allow",
-            "Action": read,
-            "Resource": [_objects(bucket, f"{prefix}*") for prefix in prefixes],
-        },
-        {
-            "Sid": "WriteReplica",
-            "Effect": "Allow",
-            "Action": ["s3:ReplicateObject", "s3:ReplicateTags"],
-            "Resource": _objects(replica, "*"),
-        },
+        allow("ReadRules", ["s3:GetReplicationConfiguration", "s3:ListBucket"], f"arn:aws:s3:::{bucket}"),
+        allow("ReadVersions", read, [_objects(bucket, f"{prefix}*") for prefix in prefixes]),
+        allow("WriteReplica", ["s3:ReplicateObject", "s3:ReplicateTags"], _objects(replica, "*")),
         *(by_key if own_key else ()),
     )
 
@@ -249,37 +203,17 @@ def sweeper(
 ) -> Document:
     """Return the policy of the sweeper: see and end instances of this stack, read heartbeats, delete schedules, log, count."""
     return document(
-        {
-            "Sid": "SeeInstancesHasNoResource",
-            "Effect": "Allow",
-            "Action": "ec2:DescribeInstances",
-            "Resource": "*",
-        },
+        allow("SeeInstancesHasNoResource", "ec2:DescribeInstances", "*"),
         end_own_instances(account=account, region=region, project=project, stack=stack),
-        {
-            "Sid": "ReadHeartbeats",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": _objects(bucket, "live/*"),
-        },
-        {  # outright: S3 says that a heartbeat is missing to those only who may list the bucket, and a read has no prefix
-            "Sid": "MissHeartbeats",
-            "Effect": "Allow",
-            "Action": "s3:ListBucket",
-            "Resource": f"arn:aws:s3:::{bucket}",
-        },
-        {
-            "Sid": "SeeSchedulesHasNoResource",
-            "Effect": "Allow",
-            "Action": "scheduler:ListSchedules",
-            "Resource": "*",
-        },
-        {
-            "Sid": "ClearOwnSchedules",
-            "Effect": "Allow",
-            "Action": "scheduler:DeleteSchedule",
-            "Resource": f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
-        },
+        allow("ReadHeartbeats", "s3:GetObject", _objects(bucket, "live/*")),
+        # Without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a read has no prefix.
+        allow("MissHeartbeats", "s3:ListBucket", f"arn:aws:s3:::{bucket}"),
+        allow("SeeSchedulesHasNoResource", "scheduler:ListSchedules", "*"),
+        allow(
+            "ClearOwnSchedules",
+            "scheduler:DeleteSchedule",
+            f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
+        ),
         count_own_work(project=project, stack=stack),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
         write_own_log(account=account, region=region, log_group=log_group),
@@ -289,12 +223,7 @@ def sweeper(
 def notifier(*, account: str, region: str, parameter: str, log_group: str, dead_letters: str) -> Document:
     """Return the policy of the notifier: read the webhook's URL, log. AWS's own key of SecureStrings needs no more."""
     return document(
-        {
-            "Sid": "ReadWebhook",
-            "Effect": "Allow",
-            "Action": "ssm:GetParameter",
-            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{parameter}",
-        },
+        allow("ReadWebhook", "ssm:GetParameter", f"arn:aws:ssm:{region}:{account}:parameter{parameter}"),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
         write_own_log(account=account, region=region, log_group=log_group),
     )
@@ -305,12 +234,11 @@ def scheduler(
 ) -> Document:
     """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper is broken."""
     return document(
-        {
-            "Sid": "CallFunctions",
-            "Effect": "Allow",
-            "Action": "lambda:InvokeFunction",
-            "Resource": [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
-        },
+        allow(
+            "CallFunctions",
+            "lambda:InvokeFunction",
+            [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
+        ),
         end_own_instances(account=account, region=region, project=project, stack=stack),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
     )
@@ -319,7 +247,7 @@ def scheduler(
 def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Document:
     """Let the account's alarms publish to a topic, its budgets where it has one, and no other service.
 
-    Who has a role needs that role's leave.
+    Callers with a role need its permission as well.
     """
     services = {"Alarms": ("cloudwatch.amazonaws.com", f"arn:aws:cloudwatch:{region}:{account}:alarm:*")}
     if budgets:  # they belong to no region
@@ -340,48 +268,36 @@ def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Docume
 
 
 def count_own_work(*, project: str, stack: str) -> Document:
-    """Allow a function to publish the stack's own metrics, by which alarms see that it works."""
-    return {
-        "Sid": "CountOwnWorkHasNoResource",
-        "Effect": "Allow",
-        "Action": "cloudwatch:PutMetricData",
-        "Resource": "*",
-        "Condition": {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
-    }
+    """Allow a function to publish the stack's own metrics, which its alarms watch."""
+    return allow(
+        "CountOwnWorkHasNoResource",
+        "cloudwatch:PutMetricData",
+        "*",
+        {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
+    )
 
 
 def publish_messages(*, account: str, region: str, topic: str) -> Document:
-    """Allow a function to tell people what came of runs."""
-    return {
-        "Sid": "TellPeople",
-        "Effect": "Allow",
-        "Action": "sns:Publish",
-        "Resource": f"arn:aws:sns:{region}:{account}:{topic}",
-    }
+    """Allow a function to publish messages about runs."""
+    return allow("TellPeople", "sns:Publish", f"arn:aws:sns:{region}:{account}:{topic}")
 
 
 def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
-    """Allow a function, or a schedule, to leave what it could not do in the queue of dead letters."""
-    return {
-        "Sid": "KeepDeadLetters",
-        "Effect": "Allow",
-        "Action": "sqs:SendMessage",
-        "Resource": f"arn:aws:sqs:{region}:{account}:{queue}",
-    }
+    """Allow a function, or a schedule, to send failed events to the dead-letter queue."""
+    return allow("KeepDeadLetters", "sqs:SendMessage", f"arn:aws:sqs:{region}:{account}:{queue}")
 
 
 def write_own_log(*, account: str, region: str, log_group: str) -> Document:
     """Allow a function to write its log."""
-    return {
-        "Sid": "WriteOwnLog",
-        "Effect": "Allow",
-        "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
-        "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:log-stream:*",
-    }
+    return allow(
+        "WriteOwnLog",
+        ["logs:CreateLogStream", "logs:PutLogEvents"],
+        f"arn:aws:logs:{region}:{account}:log-group:{log_group}:log-stream:*",
+    )
 
 
 def tls_only(bucket: str) -> Document:
-    """Refuse every request to the bucket that isn't encrypted on the wire, whoever makes it."""
+    """Refuse every request to the bucket without TLS, by any caller."""
     return document(
         {
             "Sid": "TlsOnly",
@@ -395,14 +311,13 @@ def tls_only(bucket: str) -> Document:
 
 
 def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
-    """Allow the end of instances that carry this stack's tags, and of no other; `also` names further actions on them."""
-    return {
-        "Sid": "EndOwnInstances",
-        "Effect": "Allow",
-        "Action": ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
-        "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
-        "Condition": {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
-    }
+    """Allow terminating instances with this stack's tags, and no others; `also` names further actions on them."""
+    return allow(
+        "EndOwnInstances",
+        ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
+        f"arn:aws:ec2:{region}:{account}:instance/*",
+        {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
+    )
 
 
 def _objects(bucket: str, pattern: str) -> str:

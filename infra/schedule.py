@@ -1,4 +1,4 @@
-"""The schedules: a group for runs, in which the sweep and control stand (every few minutes), and one for retrains.
+"""The schedules: a group for runs, with the standing calls of sweeper and control (every few minutes), and one for retrains.
 
 Launches add two one-time schedules a run to the group, with the scheduler role of identity.py, and the sweeper clears them.
 """
@@ -60,7 +60,7 @@ class StandingScheduleArgs:
 
 
 class StandingSchedule(pulumi.ComponentResource):
-    """A call of a function every few minutes, with {}: it looks after everything."""
+    """A call of a function every few minutes, with {}: all runs."""
 
     def __init__(self, name: str, args: StandingScheduleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:schedule:StandingSchedule", name, None, opts)
@@ -77,7 +77,7 @@ class StandingSchedule(pulumi.ComponentResource):
                 role_arn=args.role_arn,
                 input="{}",
                 dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=args.dead_letters_arn),
-                # A call that can't be delivered for a minute is given up; the next one is due by then.
+                # A call that can't be delivered within a minute is dropped; the next one is due by then.
                 retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
                     maximum_retry_attempts=2, maximum_event_age_in_seconds=60
                 ),
@@ -98,7 +98,7 @@ class RetrainsArgs:
 
 
 class Retrains(pulumi.ComponentResource):
-    """The schedules of retrains, in a group of their own: launchers may not touch them. No group where there is none."""
+    """The schedules of retrains, in a group of their own: launchers may not touch them. No group if there is none."""
 
     def __init__(self, name: str, args: RetrainsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:schedule:Retrains", name, None, opts)

@@ -1,6 +1,6 @@
 """Settings of the stack, checked, and the account and region that the program runs in.
 
-Types, defaults and descriptions stand in Pulumi.yaml and nowhere else; which values make sense stands here.
+Types, defaults and descriptions are in Pulumi.yaml; this module has the valid values.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """A check of settings that only make sense together; the error names `key`."""
+    """A check of settings that depend on each other; the error names `key`."""
 
     key: str
     holds: Callable[[Settings], bool]
-    words: str  # what follows the setting's value in the error: why, and what to do
+    words: str  # the text after the setting's value in the error: why, and what to do
 
 
 def _matches(pattern: str, words: str) -> Rule:
@@ -177,12 +177,12 @@ class Settings:
 
     @property
     def prefix(self) -> str:
-        """Return what physical names begin with, such as `mayfly-dev`."""
+        """Return the prefix of physical names, such as `mayfly-dev`."""
         return f"{self.project}-{self.stack}"
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return the tags that every resource carries. The sweeper and its permissions go by the first two."""
+        """Return the tags of every resource. The sweeper and its permissions use the first two."""
         return {"project": self.project, "stack": self.stack, "owner": self.owner}
 
 
@@ -245,7 +245,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
 def look_up_account() -> Account:
     """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell few GPUs).
 
-    Zones in every state: one that is impaired today must not cost the stack its subnet.
+    Zones in every state: a temporarily impaired one must keep its subnet.
     """
     zones = aws.get_availability_zones(
         filters=[aws.GetAvailabilityZonesFilterArgs(name="zone-type", values=["availability-zone"])]
@@ -258,7 +258,7 @@ def look_up_account() -> Account:
 
 
 def check(settings: Settings) -> None:
-    """Raise ValueError for the first setting that makes no sense, by itself or beside another."""
+    """Raise ValueError for the first setting that is invalid, alone or combined with another."""
     for key, rule in RULES.items():
         value = getattr(settings, key)
         if not rule.holds(value):
@@ -271,5 +271,5 @@ def check(settings: Settings) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as its user wrote it."""
+    """Return a value as written by the user."""
     return repr(",".join(value) if isinstance(value, tuple) else value)

@@ -1,6 +1,6 @@
-"""The buckets: what outlives the stack, since they hold the models. Their layout is in docs/architecture.md.
+"""The buckets, which outlive the stack, since they hold the models. Their layout is in docs/architecture.md.
 
-The bucket itself, and where the settings ask for them one for its access logs and a replica in another region.
+The bucket itself and, if set, one for its access logs and a replica in another region.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ModelStoreArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptBucketArgs:
-    """A bucket that stays: versioned unless it holds logs, encrypted, closed, with TLS alone."""
+    """A permanent bucket: versioned unless it holds logs, encrypted, private, TLS only."""
 
     bucket_name: str
     policy: policies.Document
@@ -40,7 +40,7 @@ class KeptBucketArgs:
     key: pulumi.Input[str] | None = None
     versioned: bool = True
     prefix: str = ""  # of its resources' names
-    protect: bool = True  # whether Pulumi refuses to let go of it, as it should of a bucket that no setting takes away
+    protect: bool = True  # whether Pulumi protects it; not for a bucket that a setting can remove
     elsewhere: Mapping[str, Any] = field(default_factory=dict)  # its region, where that is not the stack's
 
 
@@ -142,7 +142,7 @@ def _encryption(key: pulumi.Input[str] | None) -> aws.s3.BucketServerSideEncrypt
 
 
 def lifecycle_rules(*, noncurrent_days: int, experiment_days: int) -> Lifecycle:
-    """Return what S3 clears away by itself. Where two rules fit an object, S3 takes the shorter time."""
+    """Return the expiry rules. If two rules match an object, S3 applies the shorter time."""
     rule = aws.s3.BucketLifecycleConfigurationRuleArgs
     prefix = aws.s3.BucketLifecycleConfigurationRuleFilterArgs
     expiration = aws.s3.BucketLifecycleConfigurationRuleExpirationArgs
@@ -156,7 +156,7 @@ def lifecycle_rules(*, noncurrent_days: int, experiment_days: int) -> Lifecycle:
             expiration=expiration(expired_object_delete_marker=True),
         ),
         unfinished_uploads(),
-        # A heartbeat is rewritten every few seconds; only the last one means anything.
+        # A heartbeat is rewritten every few seconds; only the last one is needed.
         rule(
             id="heartbeats",
             status="Enabled",
@@ -174,7 +174,7 @@ def lifecycle_rules(*, noncurrent_days: int, experiment_days: int) -> Lifecycle:
 
 
 def unfinished_uploads() -> aws.s3.BucketLifecycleConfigurationRuleArgs:
-    """Return the rule that clears away what was begun and never finished."""
+    """Return the rule that removes unfinished uploads."""
     return aws.s3.BucketLifecycleConfigurationRuleArgs(
         id="unfinished-uploads",
         status="Enabled",

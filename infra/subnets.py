@@ -1,6 +1,6 @@
-"""Subnets of a VPC that is there already, by the settings `vpc_id` and `subnet_ids` or `subnet_tags`: looked up, then checked.
+"""Look up and check the subnets of an existing VPC, by the settings `vpc_id` and `subnet_ids` or `subnet_tags`.
 
-Nothing of that VPC is changed. What instances need of it: a subnet in each zone that they may start in, and a route out.
+That VPC is not changed. Instances need a subnet in each zone that they may start in, and a route out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTERNET_GATEWAY = "igw-"
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingSubnet:
-    """A subnet, with the targets of its default routes: '' where it has none."""
+    """A subnet, with the targets of its default routes: '' if it has none."""
 
     id: str
     zone: str
@@ -31,7 +31,7 @@ class ExistingSubnet:
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingVpc:
-    """A VPC of somebody else's, with the subnets that instances may start in, by zone."""
+    """An existing VPC, with the subnets that instances may start in, by zone."""
 
     id: str
     resolves_names: bool
@@ -40,7 +40,7 @@ class ExistingVpc:
 
     @property
     def public(self) -> bool:
-        """Return whether an instance needs a public address to get out: where a subnet routes to an internet gateway."""
+        """Return whether an instance needs a public address to get out: if a subnet routes to an internet gateway."""
         return any(one.route_out.startswith(_INTERNET_GATEWAY) for one in self.subnets.values())
 
     @property
@@ -106,7 +106,7 @@ def _routes(vpc_id: str, subnet_id: str) -> Sequence[aws.ec2.outputs.GetRouteTab
 
 
 def _target(route: aws.ec2.outputs.GetRouteTableRouteResult) -> str:
-    """Return what a route leads to: a gateway of any kind, an appliance's interface, another network."""
+    """Return the target of a route: a gateway of any kind, an appliance's interface, another network."""
     targets = (
         route.gateway_id,
         route.nat_gateway_id,
@@ -131,7 +131,7 @@ def by_zone(subnets: Sequence[ExistingSubnet], *, key: str) -> dict[str, Existin
 
 
 def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: bool, builds: bool) -> None:
-    """Raise ValueError for the first reason for which instances in the VPC could not work; `builds`: those of images, too."""
+    """Raise ValueError for the first reason why instances in the VPC could not work; `builds`: those of images, too."""
     where = f"Setting 'vpc_id' is {vpc.id!r};"
     if not vpc.resolves_names:
         raise ValueError(f"{where} its DNS resolution is off, so no instance would reach S3. Turn on enableDnsSupport there.")

@@ -1,9 +1,9 @@
 """Wheels of the functions' libraries: fetched by their hashes in requirements.lock, checked again whenever a zip is made.
 
-    python -m infra.wheels     # what set-up runs
+    python -m infra.wheels     # run by set-up
 
-They lie in the environment's folder `mayfly-wheels`. What is installed there beside them is never packed: a package in
-site-packages has its version and no more to show.
+They lie in the environment's folder `mayfly-wheels`. Installed packages are never packed: in site-packages nothing proves
+their content.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIBRARIES = (*BOTO3, ZONES)
 
 
 def locked(distribution: str, lock: str) -> tuple[str, frozenset[str]]:
-    """Return version and sha256 hashes of a distribution in a lock's text. Raises pulumi.RunError where it has none."""
+    """Return version and sha256 hashes of a distribution in a lock's text. Raises pulumi.RunError if it has none."""
     entry = re.search(rf"^{re.escape(distribution)}==([^\s;\\]+).*\n((?:[ \t]+--hash=.*\n?)*)", lock, re.MULTILINE)
     hashes = frozenset(re.findall(r"sha256:([0-9a-f]{64})", entry[2])) if entry else frozenset()
     if entry is None or not hashes:
@@ -36,7 +36,7 @@ def locked(distribution: str, lock: str) -> tuple[str, frozenset[str]]:
 
 
 def fetch(lock: str) -> None:
-    """Download the wheels that are missing, by hash. Raises pulumi.RunError where pip can't."""
+    """Download the wheels that are missing, by hash. Raises pulumi.RunError if pip can't."""
     missing = [name for name in LIBRARIES if not _found(name, lock)]
     if not missing:
         return
@@ -56,7 +56,7 @@ def fetch(lock: str) -> None:
 
 
 def files_of(distribution: str, lock: str, wanted: Callable[[str], bool]) -> dict[str, Path]:
-    """Return those of a library's files that are wanted: path in the wheel -> file here, with the locked wheel's content."""
+    """Return a library's wanted files: path in the wheel -> local file, with the locked wheel's content."""
     wheel = _found(distribution, lock)
     if wheel is None:
         fetch(lock)
@@ -82,7 +82,7 @@ def _found(distribution: str, lock: str) -> Path | None:
 
 
 def _laid_out(path: Path, content: bytes) -> Path:
-    """Return a file with this content; others may make the same at the same time."""
+    """Return a file with this content; other processes may write the same concurrently."""
     if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as new:

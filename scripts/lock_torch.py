@@ -31,7 +31,7 @@ def entries(lock: str) -> dict[str, str]:
 
 
 def version_of(lock: str, package: str) -> str:
-    """Return the version that a lock pins. Raises SystemExit where it pins none."""
+    """Return the version that a lock pins. Raises SystemExit if it pins none."""
     match = re.search(rf"^{re.escape(package)}==([^\s;\\]+)", lock, re.MULTILINE)
     if match is None:
         raise SystemExit(f"error: the lock does not pin {package}.")

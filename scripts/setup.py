@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
-WHEELS = VENV / "example-wheels"  # that the test of examples/scripts takes in the place of a package index
+WHEELS = VENV / "example-wheels"  # that the test of examples/scripts takes instead of a package index
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds, for Linux x86_64 and aarch64
 NEEDED_GIB = 3.0  # .venv takes 2.1 GiB with the CPU build of torch (measured 2026-11-22), pip's cache some more
 NEEDED_CUDA_GIB = 9.0

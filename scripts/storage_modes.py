@@ -50,7 +50,7 @@ def desk(aws: EmbeddedAws, mode: str, folder: Path) -> Iterator[Access]:
 
 
 def call(*words: str) -> Any:
-    """Run a command and return its JSON. Raises RuntimeError where it fails."""
+    """Run a command and return its JSON. Raises RuntimeError if it fails."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         code = mayfly([*words, "--json"])
     if code:

@@ -22,14 +22,15 @@ def predict(
     model_file: str | Path | None = None,
     rehearse: bool = False,
     stack: str = "dev",
+    local: str | Path | None = None,
 ) -> pandas.DataFrame:
-    """Return what `mayfly predict` prints, as a table: a row for each model and bar, by symbol, then model, oldest bar first.
+    """Return the forecasts of models as a table: a row for each model and bar, by symbol, then model, oldest bar first.
 
     Columns: model, symbol, bar and available_at (UTC: start and end of the last bar that the model saw), and float64 columns
     of the target, such as `probability` (docs/models-and-targets.md). `models` are .safetensors files, folders of them, or
     names or keys in the bucket; `run` stands for all models of a run. `data` is a file or folder of candles, `symbols` those to
     predict (none: all that the models know), `last` the bars of each (None: every bar), `model_file` the Python file of a model
-    of your own. `rehearse` and `stack` choose the bucket, as the flags do.
+    of your own. `rehearse` and `stack` choose the bucket, as the flags do; `local` is a folder in its place.
 
     A model or symbol without predictions is a warning; the first is raised where there is nothing else. Raises the errors of
     `trainer.errors`: UsageError, DataError, ConfigError. Sets torch to one thread, as training does, so that the digits agree.
@@ -47,5 +48,6 @@ def predict(
             model_file=model_file,
             rehearse=rehearse,
             stack=stack,
+            local=None if local is None else str(local),
         )
     )

@@ -16,9 +16,9 @@ from trainer.aws_errors import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
 from trainer.errors import ConfigError, EmbeddedAwsGone, NotVersioned, TrainerError
 from trainer.folder_bucket import FolderBucket
 
-# What an embedded AWS makes (`rehearsal.keys`); it takes no other, and Amazon's have no 0, 1, 8 or 9.
+# Keys of an embedded AWS (`rehearsal.keys`), which accepts no others; Amazon's have no 0, 1, 8 or 9.
 EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
-_LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, and where a proxy has no business
+_LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, never through a proxy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,12 @@ class Access:
     access_key: str | None = None
     secret_key: str | None = None
     rehearsal: bool = False
-    folder: Path | None = None  # no AWS at all: a folder in the place of the bucket
+    folder: Path | None = None  # no AWS at all: a folder instead of the bucket
 
     def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
         """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that).
 
-        Who asks again gets the same client, and with it connections that are open: threads may share one.
+        Clients and their open connections are reused; threads may share one.
         """
         if self.folder is not None:
             return FolderBucket(self.folder) if service == "s3" else NoService(service)
@@ -44,7 +44,7 @@ class Access:
 
 
 class NoService:
-    """A service of AWS that a folder is no substitute for: it fails when it is asked for something."""
+    """An AWS service that a folder can't replace: every call fails."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -57,7 +57,7 @@ class NoService:
 
 
 def own_access() -> Access:
-    """Return access as AWS's own settings give it; a rehearsal's where their access key is one of an embedded AWS."""
+    """Return access by AWS's own settings; a rehearsal's if their access key is one of an embedded AWS."""
     key = environment.own_access_key() or _configured_key()
     return Access(rehearsal=EMBEDDED_KEY.fullmatch(key) is not None)
 
@@ -68,16 +68,16 @@ def _configured_key() -> str:
 
     try:
         return str(botocore.session.get_session().get_scoped_config().get("aws_access_key_id", ""))
-    except BotoCoreError:  # whoever asks AWS next says what is wrong with these files
+    except BotoCoreError:  # the next call to AWS reports the error in these files
         return ""
 
 
 def user_session() -> Any:
-    """Return the session of the user's own settings: credentials and region as AWS's tools find them."""
+    """Return the session of the user's settings: credentials and region as AWS's tools find them."""
     return _session(own_settings=True)
 
 
-# Where botocore looks for the region. By itself it knows the second variable only; AWS's other tools read the first, before it.
+# Sources of the region. botocore reads the second variable only; AWS's other tools read the first before it.
 REGION_VARIABLES = ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)
 _session_lock = threading.Lock()
 
@@ -106,7 +106,7 @@ def _client(access: Access, service: str, total_max_attempts: int, timeout_secon
 
 @cache
 def _session(*, own_settings: bool) -> Any:
-    """Return the one session of this process; without the user's settings, a wrong profile can't spoil a rehearsal."""
+    """Return the session of this process; a rehearsal's ignores the user's settings, so that a wrong profile does no harm."""
     import botocore.session
 
     if own_settings:
@@ -127,7 +127,7 @@ def _with_shared_loader(session: Any) -> Any:
 
 @cache
 def _loader() -> Any:
-    """Return botocore's reader of AWS's API descriptions, which keeps what it has parsed."""
+    """Return botocore's loader of API descriptions, which caches parsed ones."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -135,7 +135,7 @@ def _loader() -> Any:
 
 @cache
 def _parsers() -> Any:
-    """Return botocore's readers of answers; one that was cut short is a connection that failed, and not a kind of its own."""
+    """Return botocore's response parsers, with truncated responses turned into connection errors."""
     from botocore.exceptions import HTTPClientError
     from botocore.parsers import ResponseParserError, ResponseParserFactory
 
@@ -184,7 +184,7 @@ def meaning_of(error: BaseException) -> Meaning:
 
 
 def version_of(response: Mapping[str, Any], where: str) -> str:
-    """Return the VersionId of S3's answer about an object. Raises NotVersioned where there is none.
+    """Return the VersionId of S3's answer about an object. Raises NotVersioned if there is none.
 
     S3 may answer so for a quarter of an hour after versioning was first enabled (S3 user guide, "Enabling versioning").
     """

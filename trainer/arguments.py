@@ -1,4 +1,4 @@
-"""The parser of every command: a mistake is one UsageError that names the nearest word and the command's own help.
+"""The parser of every command: a mistake is one UsageError that names the nearest word and the command's own help; --out.
 
 argparse and nothing else: `--help` must answer at once.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,3 +47,14 @@ class Parser(argparse.ArgumentParser):
             nearest(word, known, count=1, closeness=0.5 if word.isalpha() else 0.7) if word else ""
         )  # flags share their dashes
         raise UsageError(what, do=f"{hint} See {self.prog} --help.".strip())
+
+
+def check_folder(out: Path) -> None:
+    """Raise UsageError if the folder of --out can't be created because it, or a parent, is a file."""
+    from trainer.errors import UsageError  # late, as above
+
+    for place in (out, *out.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise UsageError(f"--out {out} is no folder", why=f"{place} is a file", do="Name a folder, or one to be made.")
+            return

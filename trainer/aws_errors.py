@@ -55,7 +55,7 @@ class Meaning:
         return self.step_after_exception or self.next_step if exception else self.next_step
 
 
-# Codes that callers expect, because they ask for something that may be missing or write what another may have written.
+# Codes that callers expect: a missing object, or a conditional write that another writer won.
 NO_OBJECT = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
 NO_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 NO_SCHEDULE = frozenset({"ResourceNotFoundException"})
@@ -130,14 +130,14 @@ CONNECTION = Meaning(
 )
 NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
 CONFLICT = Meaning(error_class="conflict", error=ConfigError, remedy="Another command was faster: try again.", next_step="stop")
-UNKNOWN = Meaning(  # inside an answer it speaks of one pool; an exception, of the whole call
+UNKNOWN = Meaning(  # inside an answer it concerns one pool; as an exception, the whole call
     error_class="unknown",
     error=ConfigError,
     remedy="Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
     next_step="next_rung",
     step_after_exception="stop",
 )
-SDK_FAILED = Meaning(  # botocore itself failed, in a way that no row names: the request may have been sent
+SDK_FAILED = Meaning(  # botocore failed in a way that no row names: the request may have been sent
     error_class="unknown",
     error=ConfigError,
     remedy="Check region, credentials and settings.",
@@ -282,7 +282,7 @@ _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)
 def meaning(code: str, message: str = "", *, status: int = 0) -> Meaning:
     """Return the meaning of an error code; UNKNOWN for a new one, AWS_FAILED where AWS failed itself (`status` from 500 on).
 
-    The message decides for InvalidParameterValue only: EC2 says so too where a role has not arrived everywhere yet.
+    The message decides for InvalidParameterValue only, which EC2 also returns while a new role is propagating.
     """
     if code == "InvalidParameterValue" and _PROFILE_NAME.search(message):
         return CONSISTENCY

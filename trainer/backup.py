@@ -1,7 +1,7 @@
-"""A folder of the desk, backed up to the bucket under backup/ and restored from there: the storage mode `local`.
+"""Back a local folder up to the bucket under backup/, and restore it: the storage mode `local`.
 
 backup/files/<path> holds each file, whose earlier versions S3 keeps; backup/index.json names path, size, SHA-256 and version of
-all, and changes by compare-and-swap. A backup deletes nothing. What it reads from the bucket it checks, as anybody's.
+all, and changes by compare-and-swap. A backup deletes nothing. Everything read from the bucket is checked as untrusted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_FILES = 100_000
 MOST_INDEX_BYTES = 64 << 20
 MOST_PATH = 900  # bytes of a path below the folder: S3's keys have 1,024
 SAVE_EVERY = 200  # files; a backup that is interrupted goes on from there, and uploads nothing twice
-_TRIES = 5  # to save the index while other desks do
+_TRIES = 5  # tries to save the index against other desks
 _OTHER_VERSIONS = "Its other versions are in the bucket: aws s3api list-object-versions."
 
 
@@ -50,14 +50,14 @@ class BackupReport:
     moved: list[str] = field(default_factory=list)  # uploaded or restored
     moved_bytes: int = 0
     unchanged: int = 0
-    differing: list[str] = field(default_factory=list)  # here and in the backup, and not the same: left alone by a restore
+    differing: list[str] = field(default_factory=list)  # files that differ from the backup: skipped by a restore
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why
 
 
 def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_file: Callable[[str], None]) -> BackupReport:
-    """Upload what the backup has not yet, by SHA-256, and index it. Raises UsageError for too many files, ours for S3's errors.
+    """Upload and index the files that the backup lacks, by SHA-256. Raises UsageError for too many files.
 
-    `on_file` is told each path before its upload. An interrupted backup has indexed what it uploaded, or finds it by its hash.
+    `on_file` receives each path before its upload. The next backup continues an interrupted one without repeating uploads.
     """
     report, known, added = BackupReport(), read_index(objects), dict[str, BackedUp]()
     paths = list(_plain_files(folder, report))
@@ -89,9 +89,9 @@ def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_f
 def restore(
     folder: Path, access: Access, objects: Objects, *, bucket: str, overwrite: bool, on_file: Callable[[str], None]
 ) -> BackupReport:
-    """Bring back what the folder lacks, each file by version and SHA-256; what differs here is replaced with `overwrite` alone.
+    """Download the files that the folder lacks, by version and SHA-256; files that differ are replaced only with `overwrite`.
 
-    Raises UsageError where there is no backup, DataError for a file that S3 gives otherwise than the index says.
+    Raises UsageError if there is no backup, DataError for a file whose bytes are not the index's.
     """
     index = read_index(objects)
     if not index:
@@ -122,12 +122,12 @@ def restore(
 
 
 def read_index(objects: Objects) -> dict[str, BackedUp]:
-    """Return what is backed up, by path. Raises ConfigError for an index that no backup of ours wrote."""
+    """Return the backed up files, by path. Raises ConfigError for a malformed index."""
     return _read(objects)[0]
 
 
 def add_to_index(objects: Objects, added: Mapping[str, BackedUp]) -> None:
-    """Add files to the index, whoever else adds meanwhile. Raises ConfigError where others are always first."""
+    """Add files to the index by compare-and-swap. Raises ConfigError if it loses every race."""
     for _ in range(_TRIES):
         known, etag = _read(objects)
         files = [{"file": name, **asdict(entry)} for name, entry in sorted({**known, **added}.items())]
@@ -163,7 +163,7 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
 
 
 def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
-    """Yield the paths of plain files below a folder, in order, and note what is left out; no link is followed."""
+    """Yield the paths of plain files below a folder, in order, and note skipped ones; no link is followed."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", do="Name the folder to back up.")
     for place, folders, files in os.walk(folder):

@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-# What a training starts by `-m` where several devices train one model.
+# Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.distributed.torchrun", "trainer.train.distributed.rank")
-# What a node starts: the agent, and by `-m` training, smoke test, trial and data check. Their workers import modules of these.
+# Entry points of a node: the agent, and by `-m` training, smoke test, trial and data check. Workers import from these.
 NODE = (
     *("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe", "trainer.plan.check"),
     *RANKS,
 )
-# What makes a model, besides the homes of the job's model and target: a change in another home voids no checkpoint.
+# Entry points that determine a model, besides the homes of its model and target; other homes void no checkpoint.
 TRAINING = ("trainer.train.__main__", "trainer.train.probe", *RANKS)
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
 _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import the settings of every home
@@ -44,7 +44,7 @@ def code_files(
     """Return the files that these modules reach, by name ("trainer/errors.py"), in the order of names.
 
     With `homes`, such as "trainer.models.lstm", the tables of homes lead to these alone. `package` is the folder of another
-    copy of this package. Raises ValueError for an entry point that is not there.
+    copy of this package. Raises ValueError for a missing entry point.
     """
     folder = package or Path(__file__).parent
     modules = _modules_of(folder)
@@ -75,7 +75,7 @@ def code_files(
 def _modules_of(folder: Path) -> frozenset[str]:
     """Return the Python files of a package, such as "control/drive.py": to ask for each import takes four times as long."""
     found = []
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in os.walk(folder, followlinks=True):  # who packs them refuses links
         folders[:] = [one for one in folders if one != "__pycache__"]
         below = "" if place == str(folder) else f"{Path(place).relative_to(folder).as_posix()}/"
         found += [f"{below}{file}" for file in files if file.endswith(".py")]

@@ -1,4 +1,4 @@
-"""The extras of the package: which of them installs a library that is missing. Standard library only."""
+"""The extras of the package, and the extra that installs a missing library. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EXTRAS = {
 
 
 def missing_library(error: BaseException) -> ConfigError | None:
-    """Return the user's error behind a library that could not be imported; None for any other exception."""
+    """Return the error for a missing library of an extra; None for any other exception."""
     name = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     extra = next((extra for extra, names in EXTRAS.items() if name in names), "")
     return ConfigError(f"this needs {name}, which is not installed", do=f"pip install 'mayfly[{extra}]'") if extra else None
 
 
 def needs(name: str) -> None:
-    """Raise ConfigError where a library is not installed. It is looked for and not imported."""
+    """Raise ConfigError if a library is not installed, without importing it."""
     if importlib.util.find_spec(name) is None:
         error = missing_library(ModuleNotFoundError(name=name))
         assert error is not None, f"{name} is in no extra"

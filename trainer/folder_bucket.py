@@ -1,8 +1,8 @@
-"""A folder in the place of a bucket: the few calls that Mayfly makes of S3's client, each object a file under its key.
+"""A folder instead of a bucket: implements the S3 calls that Mayfly makes, with each object a file under its key.
 
 For machines without AWS (`mayfly agent --here --local FOLDER`). Standard library only, but for botocore's errors, which callers
-expect. A version is named by the hash of its bytes, and there is one of each object: what is replaced is gone. Two writers of
-one object are kept apart by a lock, so that a record's compare-and-swap holds.
+expect. An object has one version, named by the hash of its bytes; replaced bytes are lost. A lock serializes writers, so that
+compare-and-swap works. Returned writes are on the disk.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import hashlib
 import io
 import os
 import secrets
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,12 +21,11 @@ from typing import Any, BinaryIO
 from trainer.symbols import path_flaw
 
 _BLOCK_BYTES = 1 << 20
-_LOCKS = ".locks"  # no key begins with a dot
-DEAD_SECONDS = 10.0  # of a lock, which is held for a rename
+_LOCK = ".lock"  # no key begins with a dot
 
 
 class FolderBucket:
-    """A folder with those methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
+    """A folder with the methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +41,7 @@ class FolderBucket:
         ContentLength: int | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """Write an object by a rename: nobody sees half of it."""
+        """Write an object atomically, by a rename."""
         place = self._place(Key)
         place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_name(f".new-{secrets.token_hex(8)}")
@@ -51,12 +49,11 @@ class FolderBucket:
             sha256 = _written(new, io.BytesIO(Body) if isinstance(Body, bytes) else Body, ContentLength)
             if ChecksumSHA256 and base64.b64decode(ChecksumSHA256).hex() != sha256:
                 raise _error("BadDigest", 400, "PutObject", "The SHA256 you specified did not match what we received.")
-            with self._writing(Key):
-                there = _sha256_of(place) if (IfMatch or IfNoneMatch) and place.is_file() else None
-                if IfNoneMatch and place.is_file() or IfMatch and there is None:
-                    code, status = ("PreconditionFailed", 412) if IfNoneMatch else ("NoSuchKey", 404)
-                    raise _error(code, status, "PutObject", "At least one of the pre-conditions you specified did not hold")
-                if IfMatch and there != IfMatch:
+            with self._writing():
+                exists = place.is_file()
+                if IfMatch and not exists:
+                    raise _error("NoSuchKey", 404, "PutObject", "The specified key does not exist.")
+                if IfNoneMatch and exists or IfMatch and _sha256_of(place) != IfMatch:
                     raise _error("PreconditionFailed", 412, "PutObject", "At least one of the pre-conditions did not hold")
                 new.replace(place)
         finally:
@@ -90,7 +87,7 @@ class FolderBucket:
         return FolderPages(self, operation)
 
     def entry(self, key: str) -> dict[str, Any]:
-        """Return an object as a listing has it; its ETag is left to who asks for it."""
+        """Return an object's entry in a listing, without its ETag."""
         about = self._place(key).stat()
         return {
             "Key": key,
@@ -100,7 +97,7 @@ class FolderBucket:
         }
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys that begin with a prefix, in order. What is no key of ours is left out."""
+        """Yield the keys that begin with a prefix, in order; skip foreign files."""
         above = prefix.rpartition("/")[0]
         found = []
         for here, folders, names in os.walk(self.folder / above):
@@ -124,24 +121,13 @@ class FolderBucket:
         return sha256
 
     @contextmanager
-    def _writing(self, key: str) -> Iterator[None]:
-        """Keep other writers of an object out: a folder is made by one process alone. One that died left it behind."""
-        held = self.folder / _LOCKS / hashlib.sha256(key.encode()).hexdigest()[:16]
-        held.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            try:
-                held.mkdir()
-                break
-            except FileExistsError:
-                with suppress(OSError):
-                    if time.time() - held.stat().st_mtime > DEAD_SECONDS:
-                        held.rmdir()
-                time.sleep(0.01)
-        try:
+    def _writing(self) -> Iterator[None]:
+        """Hold the folder's lock, which the kernel releases when its holder dies, for a comparison and a rename."""
+        import fcntl  # late: reading needs no lock, and no Unix
+
+        with (self.folder / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-        finally:
-            with suppress(OSError):
-                held.rmdir()
 
 
 class FileBody:
@@ -199,6 +185,8 @@ def _written(place: Path, body: BinaryIO, most: int | None) -> str:
             digest.update(block)
             file.write(block)
             left = None if left is None else left - len(block)
+        file.flush()
+        os.fsync(file.fileno())
     return digest.hexdigest()
 
 

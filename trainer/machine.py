@@ -1,4 +1,4 @@
-"""The `[machine]` table of a job: on which machines, within which time and money. Standard library only."""
+"""The `[machine]` table of a job: instance types, market, limits of time and money. Standard library only."""
 
 from __future__ import annotations
 

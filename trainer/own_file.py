@@ -1,11 +1,11 @@
-"""A Python file of the user's own: its keys in a job, its checks, and the class that it holds.
+"""A user's Python file: its keys in a job, its checks, and its class.
 
     [model]
     file = "my_net.py"      # beside the job file
     class = "MyNet"
     hidden = 32             # any other key goes to the class
 
-The file is known by its sha256. It lies where `file` says, or on a node in the bundle, under its hash. Loading a class runs
+The file is identified by its sha256. It lies at `file`, or on a node in the bundle, under its hash. Loading a class runs
 the file; reading a job, a manifest or a card does not. Standard library only.
 """
 
@@ -47,7 +47,7 @@ class OwnFile:
     sha256: str = ""  # of the file; empty until it was read
     shown: str = ""  # the file's name for people, where it lies under its hash
     arguments: str = "{}"  # the other keys, as JSON: settings are compared and hashed
-    measured: Any = None  # what a trial found (`train/probe.py`); a dataclass with `of`, the digest of what it was made with
+    measured: Any = None  # a trial's measurements (`train/probe.py`); a dataclass with `of`, the digest of the tried settings
 
     name: ClassVar[str] = NAME
     part: ClassVar[str]
@@ -73,13 +73,13 @@ class OwnFile:
         return cls(**made)
 
     def to_keys(self) -> dict[str, Any]:
-        """Return the keys that make it again, as JSON values."""
+        """Return the keys that rebuild it, as JSON values."""
         keys = {key: getattr(self, item.name) for key, item in keys_of(self).items()}
         written = {"sha256": self.sha256, "shown": self.shown, "measured": asdict(self.measured) if self.measured else None}
         return {"name": self.name, **keys, **{key: value for key, value in written.items() if value}, **self.given}
 
     def card_keys(self) -> dict[str, Any]:
-        """Return the keys that a card keeps; of the file's place only its name."""
+        """Return the keys that a card keeps, with the file's name instead of its path."""
         kept = {key: value for key, value in self.to_keys().items() if key not in ("name", "shown")}
         return {**kept, "file": self.base_name}
 
@@ -100,7 +100,7 @@ class OwnFile:
 
     @property
     def code(self) -> str:
-        """Return a digest of all that memory, speed and labels depend on."""
+        """Return a digest of everything that memory, speed and labels depend on."""
         raise NotImplementedError
 
     def check_names(self) -> None:
@@ -116,7 +116,7 @@ class OwnFile:
 
     @property
     def is_tried(self) -> bool:
-        """Return whether it was measured as it is now."""
+        """Return whether a trial has measured its present form."""
         return self.measured is not None and self.measured.of == self.code
 
     def with_file(self, place: str | Path) -> Self:
@@ -124,11 +124,11 @@ class OwnFile:
         return replace(self, file=str(place), shown="")
 
     def with_copy(self, place: Path) -> Self:
-        """Return the settings with a copy that lies under its hash; it keeps the name that the user gave it."""
+        """Return the settings with a copy named by its hash; the user's file name is kept."""
         return replace(self, file=str(place), shown=self.base_name)
 
     def card_entry(self) -> dict[str, str]:
-        """Return what a card keeps of the file: names, hash and text. Raises UsageError where it is gone or changed."""
+        """Return the card's entry of the file: names, hash and text. Raises UsageError if it is gone or changed."""
         return {**self.manifest_entry(), "text": read_file(self.file, sha256=self.sha256).decode()}
 
     def manifest_entry(self) -> dict[str, str]:
@@ -151,7 +151,7 @@ def reference(text: str) -> dict[str, str] | None:
 
 
 def read_file(file: str | Path, *, sha256: str = "") -> bytes:
-    """Return the content of a user's file. Raises UsageError for what is no plain, small text file, or has another hash."""
+    """Return the content of a user's file. Raises UsageError for anything but a small text file, or for another hash."""
     path = Path(file)
     try:
         status = path.lstat()
@@ -179,21 +179,21 @@ def read_file(file: str | Path, *, sha256: str = "") -> bytes:
 
 
 def in_bundle(sha256: str) -> Path | None:
-    """Return the file with this hash that came with the bundle; None where none did."""
+    """Return the file with this hash that came with the bundle; None if none did."""
     path = Path(__file__).parent / FOLDER / f"{sha256}.py"
     return path if re.fullmatch(r"[0-9a-f]{64}", sha256) and path.is_file() else None
 
 
 def restrict_imports(importer: Callable[..., Any] | None) -> None:
-    """Let `importer` stand for `__import__` in every user's file that this process loads from now on; None: as usual."""
+    """Replace `__import__` by `importer` in the user's files that this process loads from now on; None: the usual one."""
     global _importer
     _importer = importer
 
 
 def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[Any]:
-    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for whatever goes wrong.
+    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for any failure.
 
-    Each call runs it anew, so that models share none of its variables.
+    Each call runs it again, so that models share none of its variables.
     """
     name, content = Path(file).name, read_file(file, sha256=sha256)
     module = ModuleType(f"own_{hashlib.sha256(content).hexdigest()[:16]}")
@@ -222,7 +222,7 @@ def instance_of(settings: OwnFile) -> Any:
 
 @contextmanager
 def as_usage_error(what: str, do: str = "Mend the file.") -> Iterator[None]:
-    """Turn what a user's code raises into one UsageError: `what`, and the exception as the reason."""
+    """Turn an exception of a user's code into one UsageError: `what`, and the exception as the reason."""
     try:
         yield
     except UsageError:
@@ -239,7 +239,7 @@ def digest_of(*parts: object) -> str:
 
 
 def _measured(cls: type[Any], fields: Fields) -> Any:
-    """Return what a trial found, from the JSON values of it. Raises Unsound."""
+    """Read a trial's measurements from JSON values. Raises Unsound."""
     hints = get_type_hints(cls)
     read: dict[type[Any], Callable[[Value], Any]] = {
         int: lambda item: item.whole(),

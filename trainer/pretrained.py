@@ -4,8 +4,8 @@
     encoder = "models/tcn-volatility_ticks_1m.safetensors"     # beside the job file
     encoder_training = "unfreeze"
 
-The encoder's file is known by its sha256, and by the time until which it has seen bars and labels. Both are read from the file
-before anything is planned (`trainer/train/encoder.py`); reading a job reads no file. Standard library only.
+The encoder's file is identified by its sha256, and names the time until which it has seen bars and labels. Both are read
+from the file before anything is planned (`trainer/train/encoder.py`); reading a job reads no file. Standard library only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PretrainedSettings(ModelSettings):
 def stage_of(weight: str, *, num_blocks: int) -> int:
     """Return when a weight of a network begins to train: 0 with the head, then block by block, the last one first.
 
-    What lies before the first block, and the norm behind the last one, come at the end.
+    The weights before the first block, and the norm behind the last one, come last.
     """
     if weight.startswith(HEAD):
         return 0

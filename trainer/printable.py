@@ -1,4 +1,4 @@
-"""The one place where texts that somebody else wrote are made harmless to a terminal: those of nodes, files and AWS."""
+"""Escape untrusted texts (of nodes, files and AWS) for a terminal. The only module that does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal obeys instead of showing: control characters, bidirectional marks and lone surrogates.
+    """Escape control characters, bidirectional marks and lone surrogates.
 
     Line ends and tabs stay.
     """

@@ -1,7 +1,7 @@
 """Read untrusted JSON: bounded in size and depth, and strict about types and ranges.
 
-What a node writes, a plan and a model's card are hostile until this module has read them. Every violation is one `Unsound`,
-which names the place. Texts may hold control characters: they are escaped where they are printed (`trainer.cli.output`).
+Documents of a node, plans and cards are untrusted until this module has read them. Every violation raises `Unsound`, which
+names the field. Texts may hold control characters: they are escaped when they are printed (`trainer.cli.output`).
 Standard library only, and nothing else of ours: the sweeper's zip carries this file.
 """
 
@@ -25,7 +25,7 @@ _REQUIRED: Any = object()
 
 
 class Unsound(ValueError):
-    """A document that nobody of ours wrote, and the first thing that is wrong with it."""
+    """A malformed document, with its first fault."""
 
 
 def instant(text: str) -> datetime:
@@ -43,7 +43,7 @@ def instant(text: str) -> datetime:
 
 
 def read_object(body: bytes, *, most_bytes: int, name: str, most_number: float = MOST_NUMBER) -> Fields:
-    """Read a JSON object. Raises Unsound where it is larger, deeper or stranger than one of ours can be."""
+    """Read a JSON object. Raises Unsound if it is too large, too deep or malformed."""
     if len(body) > most_bytes:
         raise Unsound(f"{name} has {len(body):,} bytes, more than {most_bytes:,} bytes")
     try:
@@ -57,7 +57,7 @@ def read_object(body: bytes, *, most_bytes: int, name: str, most_number: float =
 
 
 def check_values(value: Any, name: str, most_number: float = MOST_NUMBER) -> None:
-    """Raise Unsound for a JSON value that is too deep, or that holds a number or a text that no writer of ours makes."""
+    """Raise Unsound for a JSON value that is too deep, or that holds a number or a text out of bounds."""
     waiting: list[tuple[Collection[Any], int]] = [([value], 1)]
     while waiting:
         items, depth = waiting.pop()
@@ -218,11 +218,11 @@ class Fields:
         return self.value(key, default).whole(least=least, most=most)
 
     def number(self, key: str, *, least: float = -MOST_NUMBER, most: float = MOST_NUMBER) -> float | None:
-        """Return a number, or None where there is none."""
+        """Return a number, or None if there is none."""
         return None if self.values.get(key) is None else self.value(key).number(least=least, most=most)
 
     def truth(self, key: str) -> bool | None:
-        """Return true or false, or None where there is neither."""
+        """Return true or false, or None if there is neither."""
         return None if self.values.get(key) is None else self.value(key).truth()
 
     def instant(self, key: str) -> datetime:
@@ -235,7 +235,7 @@ class Fields:
         return {name: table.instant(name) for name, value in table.values.items() if value}
 
     def table(self, key: str, *, most: int = MOST_WHOLE) -> Fields:
-        """Return the fields of an object with at most so many keys; an empty one where there is none."""
+        """Return the fields of an object with at most so many keys; an empty one if there is none."""
         return self.value(key, {}).fields(most=most)
 
     def tables(self, key: str, *, most: int) -> Iterator[tuple[str, Fields]]:

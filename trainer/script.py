@@ -1,4 +1,4 @@
-"""The `[script]` table of a job: a training script of the user's own, its files, its variables, and the rule for file names.
+"""The `[script]` table of a job: a user's training script, its files, its variables, and the rule for file names.
 
 Standard library only: the desk, the control plane and the node all read it.
 """
@@ -32,7 +32,7 @@ _SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENT
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptSettings:
-    """The `[script]` table. A job has a script where `command` is given."""
+    """The `[script]` table. A job has a script if `command` is given."""
 
     command: str = setting("", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs.")
     files: tuple[str, ...] = setting((), "Files and folders that it needs; empty: those that it names, and what they import.")
@@ -71,7 +71,7 @@ class ScriptSettings:
                 raise UsageError(f"script.command uses ${name}", why="no such variable", do=do)
 
     def _check_secrets(self) -> None:
-        """Raise UsageError for a name that is no variable's, is set otherwise, or stands twice."""
+        """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""
         for name in self.secrets:
             if not _NAME.fullmatch(name) or name.startswith((*_OURS, "LD_", "PYTHON")) or name in ("PATH", "HOME", "TMPDIR"):
                 expected = "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
@@ -83,12 +83,12 @@ class ScriptSettings:
 
     @property
     def combinations(self) -> dict[str, Combination]:
-        """Return the values of each piece, by the name of its folder; {} where the script runs once."""
+        """Return the values of each piece, by the name of its folder; {} if the script runs once."""
         return combinations(self.over)
 
     @property
     def value_variables(self) -> tuple[str, ...]:
-        """Return the variables that tell a script its values."""
+        """Return the variables that hold a script's values."""
         return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
 
     def places(self, devices: int) -> list[tuple[int, ...]]:
@@ -129,7 +129,7 @@ class ScriptSettings:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable is called like a secret."""
+    """Return whether a variable has a name like a secret's."""
     return bool(_SECRET.search(name))
 
 

@@ -1,4 +1,4 @@
-"""Declare the keys of a job's tables, read and check their values; the classes that settings of models and targets extend.
+"""Declare, read and check the keys of a job's tables; base classes of the settings of models and targets.
 
 Standard library only: the control plane reads and prices a job by these. A home is described in docs/models-and-targets.md.
 """
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 from trainer.errors import UsageError
 
 MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
-WINDOWS, CHUNKS = "windows", "chunks"  # what a model reads: one output a window, or one for each bar of a chunk
+WINDOWS, CHUNKS = "windows", "chunks"  # a model's reads: windows with one output, or chunks with one for each bar
 FLOAT, HALF = 4, 2  # bytes of a number
 HIGHER, LOWER = "higher", "lower"
 # Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A series' number is
@@ -68,12 +68,12 @@ def volatility_bars_setting() -> Any:
 
 
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
-    """Return the error for a value that makes no sense. `key` has its table: train.epochs."""
+    """Return the error for an invalid value. `key` has its table: train.epochs."""
     return UsageError(f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=f"Set {key} to {expected}.")
 
 
 def brief(value: Any) -> str:
-    """Write a value as an error names it: not more of it than fits a line."""
+    """Format a value for an error, shortened to a line."""
     if isinstance(value, int) and not -MOST_NUMBER <= value <= MOST_NUMBER:
         return "a number of more than 18 digits"
     text = repr(value)
@@ -163,12 +163,12 @@ class ModelSettings(HomeSettings):
     part = "model"
     reads: ClassVar[str] = WINDOWS
     default_batch: ClassVar[int] = 256  # windows, or chunks, in one optimizer step where the job names no batch
-    shape: ClassVar[tuple[str, ...]] = ()  # keys that its speed depends on, with the batch: what was tuned is kept by them
+    shape: ClassVar[tuple[str, ...]] = ()  # keys that, with the batch, determine its speed: tuned settings are stored by them
     shorter: ClassVar[str] = "lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
-    is_recurrent: ClassVar[bool] = False  # runs the recurrent kernels of a GPU's library, whose precision has rules of its own
+    is_recurrent: ClassVar[bool] = False  # uses cuDNN's recurrent kernels, which have their own rules of precision
     can_recompute: ClassVar[bool] = True  # `network.build` takes `recompute`
     half_by_default: ClassVar[bool] = True  # `precision = auto` multiplies in half precision on a GPU
     counts_gradients: ClassVar[bool] = False  # `activations` includes the gradients of the weights
@@ -205,12 +205,12 @@ class ModelSettings(HomeSettings):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Return what `network.build` needs besides the architecture, on this machine."""
+        """Return the further arguments of `network.build` on this machine."""
         return {}
 
     @property
     def is_measured(self) -> bool:
-        """Return whether memory and cost are known: a user's own model has to be built for that."""
+        """Return whether memory and cost are known; a user's own model has to be built first."""
         return True
 
     @property
@@ -220,12 +220,12 @@ class ModelSettings(HomeSettings):
 
     @property
     def title(self) -> str:
-        """Return what people call it."""
+        """Return its label."""
         return self.name
 
     @property
     def words(self) -> str:
-        """Return its size in words."""
+        """Return its size as text."""
         return ""
 
     @property
@@ -235,21 +235,21 @@ class ModelSettings(HomeSettings):
 
     @property
     def costs(self) -> tuple[float, float]:
-        """Return what one output costs to train on a CPU and on a GPU, against the default model's."""
+        """Return the cost of training one output on a CPU and on a GPU, relative to the default model's."""
         return 1.0, 1.0
 
     @property
     def cpu_slice(self) -> int:
-        """Return how many windows, or chunks, a CPU is fastest with at once."""
+        """Return the number of windows, or chunks, per slice at which a CPU is fastest."""
         return 256
 
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
-        """Return what `network.build` needs to build it again, as JSON values: what the card keeps."""
+        """Return the arguments of `network.build` that the card keeps, as JSON values."""
         return {"features": features, "outputs": outputs}
 
     @classmethod
     def check_architecture(cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int) -> None:
-        """Raise UsageError for a card's architecture that no settings have, or that sees other bars than the card says."""
+        """Raise UsageError for a card's architecture that no settings have, or whose bars differ from the card's."""
         known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
         settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
         made = settings.architecture(features=features, outputs=outputs)
@@ -268,14 +268,14 @@ class ModelSettings(HomeSettings):
         return 0
 
     def flops(self, *, features: int, outputs: int) -> float:
-        """Return the floating-point operations of one read, forward and backward; 0 where nobody counted them.
+        """Return the floating-point operations of one read, forward and backward; 0 if nobody counted them.
 
         A multiplication and an addition are two. What activation checkpointing does again is left out, as in MFU.
         """
         return 0.0
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return what a slice of `reads` windows or chunks takes."""
+        """Return the memory of a slice of `reads` windows or chunks."""
         return Activations(kept=0.0, workspace=0.0)
 
 
@@ -291,7 +291,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a receipt: the place of its value in the scores of a span, and of the value in brackets."""
+    """A column of a receipt: the path of its value in the scores of a span, and of the value in brackets."""
 
     title: str
     value: tuple[str, ...]
@@ -308,7 +308,7 @@ class TargetSettings(HomeSettings):
     gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "horizon"  # the keys that change how far a label looks ahead, for messages
-    needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers fitted in training without which no output can be read
+    needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers fitted in training that are needed to read an output
 
     def __post_init__(self) -> None:
         check_values("target", self)
@@ -333,7 +333,7 @@ class TargetSettings(HomeSettings):
         return (self,)
 
     def about(self) -> dict[str, Any]:
-        """Return the description of its metrics that stands beside them in the card."""
+        """Return the description of its metrics for the card."""
         described = {
             metric.name: {"title": metric.title, "better": metric.better, "unit": metric.unit} for metric in self.metrics
         }

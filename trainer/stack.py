@@ -38,7 +38,7 @@ def require_sign_in(access: Access) -> None:
 
 
 def folder_stack(folder: Path) -> StackOutputs:
-    """Return what stands in the place of a stack where a folder stands in that of its bucket: nothing can be launched there."""
+    """Return the outputs for a folder instead of a bucket, which has no stack: nothing can be launched there."""
     return StackOutputs(
         format=FORMAT,
         project=PROJECT,
@@ -67,7 +67,7 @@ def folder_stack(folder: Path) -> StackOutputs:
 
 
 def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
-    """Return what Pulumi wrote for this stack. Raises ConfigError where there is none, or one of another version."""
+    """Return this stack's outputs. Raises ConfigError if there are none, or of another version."""
     if access.folder is not None:
         return folder_stack(access.folder)
     from botocore.exceptions import BotoCoreError, ClientError
@@ -99,7 +99,7 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
 
 
 def _other_stacks(ssm: Any, project: str) -> list[str]:
-    """Return the stacks that do exist, for the error text; nothing where we may not list them."""
+    """Return the names of existing stacks, for the error text; empty if listing is not permitted."""
     from botocore.exceptions import ClientError
 
     try:

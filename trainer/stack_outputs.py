@@ -99,7 +99,7 @@ class StackOutputs:
     script_profile_arn: str = ""  # instance profile of machines whose script gets secrets; '' in outputs of before 2026-11-22
     script_role_id: str = ""  # unique id of its role
     storage: str = "s3"  # or efs-cache, local
-    file_system: str = ""  # of the cache, where there is one
+    file_system: str = ""  # of the cache, if there is one
     efs_throughput: str = ""  # of that
 
     @property

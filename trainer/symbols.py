@@ -18,7 +18,7 @@ def tidy(symbol: str) -> str:
 
 
 def flaw(symbol: str) -> str:
-    """Return what keeps a text from being a symbol, '' where nothing does."""
+    """Return what keeps a text from being a symbol, '' if nothing does."""
     if not symbol:
         return "it is empty"
     if not symbol.isprintable():
@@ -35,7 +35,7 @@ def flaw(symbol: str) -> str:
 
 
 def file_flaw(name: str) -> str:
-    """Return what keeps a text from being the name of a candle file, '' where nothing does."""
+    """Return what keeps a text from being the name of a candle file, '' if nothing does."""
     if not name.isprintable() or len(name.encode(errors="replace")) > MOST_FILE_BYTES:
         return f"names are UTF-8, printable, and have at most {MOST_FILE_BYTES} bytes"
     return "it has a slash, or begins with a dot" if set(name) & set("/\\") or name[:1] in ("", ".") else ""
@@ -47,7 +47,7 @@ def brief(symbol: str) -> str:
 
 
 def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
-    """Return what keeps a text from being the relative path of a file below some folder, '' where nothing does."""
+    """Return what keeps a text from being the relative path of a file below some folder, '' if nothing does."""
     parts = path.split("/")
     if not path.isprintable() or "\\" in path:
         return "its name has a character that can't be printed, or a backslash"

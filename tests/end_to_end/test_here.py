@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import json
 import os
 import signal
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.desk import Desk
+from tests.desk import QUICK, Desk
 
 SCRIPT = """
 import os, time
@@ -111,3 +113,40 @@ def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
     receipt = json.loads(out)
     assert (run.returncode, receipt["state"]) == (130, "stopped"), err
     assert [file["file"] for file in receipt["files"]] == ["made.txt"] and "repeat the command" in err
+
+
+@pytest.mark.slow
+def test_a_training_into_a_folder_has_a_receipt_without_an_instance_and_models_that_every_verb_reads(desk, candles):
+    words = ("--data", str(candles), "--set", "symbols=AAA", "--set", "epochs=1", "--set", "tune=never", *QUICK)
+    run = desk.run("agent", "--here", "--local", "store", "--json", *words)
+    assert run.returncode == 0, run.stdout + run.stderr
+    receipt = json.loads(run.stdout)
+    run_id = receipt["run_id"]
+    assert (receipt["state"], receipt["work"], receipt["instances"], receipt["dollars"]["spent_high"]) == (
+        "done",
+        "train",
+        [],
+        0,
+    )
+    assert receipt["host"] and "No instance" in receipt["note"]
+    (model,) = receipt["models"]
+    assert (model["piece"], model["metrics"]["test"]["auc"] > 0) == ("AAA", True)
+    assert hashlib.sha256((desk.folder / "store" / model["key"]).read_bytes()).hexdigest() == model["sha256"]
+    assert "no instance" in desk.run("receipts", run_id, "--local", "store").stdout
+
+    def look(*verb: str) -> str:
+        done = desk.run(*verb, "--local", "store")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    (shown,) = json.loads(look("status", "--json"))["runs"]
+    (listed,) = json.loads(look("models", "list", "--json"))["models"]
+    assert (shown["state"], listed["run_id"], listed["sha256"]) == ("done", run_id, model["sha256"])
+    look("models", "pull", listed["name"], "--out", "one")
+    look("pull", run_id, "--out", "all")
+    predicted = look("predict", "--run", run_id, "--data", str(candles), "--last", "3")
+    rows = list(csv.DictReader(predicted.splitlines()))
+    assert [row["symbol"] for row in rows] == ["AAA"] * 3
+    assert look("predict", listed["name"], "--data", str(candles), "--last", "3") == predicted
+    for folder in ("one", "all"):
+        assert desk.run("predict", folder, "--data", str(candles), "--last", "3").stdout == predicted

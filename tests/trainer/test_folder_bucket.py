@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import hashlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +40,36 @@ def test_records_change_by_compare_and_swap(access):
     assert head and (head.size, head.checksum) == (2, hashlib.sha256(b"22").hexdigest())
     assert objects.get(key="runs/r/run.json", version_id=first) is None  # what was replaced is gone
     assert objects.get(key="runs/none") is None
+
+
+def test_no_update_is_lost_between_writers(access):
+    objects = open_objects(access, "")
+    objects.put(key="runs/count", body=b"0", create=True)
+
+    def add_one(_: int) -> None:
+        while True:
+            stored = objects.get(key="runs/count")
+            with contextlib.suppress(Conflict):
+                objects.put(key="runs/count", body=str(int(stored.body) + 1).encode(), if_match=stored.etag)
+                return
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add_one, range(40)))
+    assert objects.get(key="runs/count").body == b"40"
+
+
+def test_a_writer_killed_in_the_middle_keeps_no_other_out(access):
+    objects = open_objects(access, "")
+    objects.put(key="runs/r", body=b"1")
+    held = "import sys, time; from pathlib import Path; from trainer.folder_bucket import FolderBucket\n"
+    held += "with FolderBucket(Path(sys.argv[1]))._writing(): print('held', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", held, str(access.folder)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"held\n"
+        with (access.folder / ".lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        writer.kill()
+    objects.put(key="runs/r", body=b"2")
+    assert objects.get(key="runs/r").body == b"2"
 
 
 def test_listings_are_by_prefix_and_by_folder(access):

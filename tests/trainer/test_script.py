@@ -39,6 +39,7 @@ def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without
         ({"script": {"command": "run", "env": ["no value"]}}, "it must be NAME=value"),
         ({"script": {"command": "run"}, "model": {"name": "tcn"}}, "a script with [model]"),
         ({"script": {"command": "run"}, "data": {"path": "x"}}, "a script with data.path"),
+        ({"script": {"command": "run"}, "data": {"refresh": "x.py"}}, "a script with data.refresh"),
         ({"data": {"folder": "x"}}, "data.folder without a script"),
         ({"script": {"command": "run", "comand": "x"}}, "unknown job key 'script.comand'. Did you mean script.command?"),
     ],

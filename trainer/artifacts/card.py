@@ -1,4 +1,4 @@
-"""The card of a model: what it is, what it was trained on, how well it does. It travels in the model's own metadata.
+"""The card of a model: its settings, training data and scores, stored in the metadata of the model file.
 
 Standard library only: the Lambdas read cards, and a card is read without loading a weight. `card_reading.py` checks every type
 and bound of one, `weights.py` writes files.
@@ -25,7 +25,7 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class CardSeries:
-    """One series that a model was trained on, and what belongs to it alone."""
+    """One series that a model was trained on, with its own values."""
 
     symbol: str
     calendar: str
@@ -34,8 +34,8 @@ class CardSeries:
     splits: dict[str, Any]
     fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
     data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
-    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty where the card's are of it alone
-    number: int = 0  # of a panel: what the model knows it by; 0: training saw no window of it
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty if the card's are of it alone
+    number: int = 0  # number in a panel's embedding; 0: no window of it was in training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +57,16 @@ class CardPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Everything a reader needs to use a model, and to judge it."""
+    """Everything that a reader needs to use and to judge a model."""
 
     model: str
-    piece: str  # what people call what it was made of
+    piece: str  # label of the piece
     kind: str  # of piece: symbol, pooled, or another
     family: str
     series: list[CardSeries]
     timeframe: str
     architecture: dict[str, Any]
-    features: list[str]  # what the model reads of each bar, in order
+    features: list[str]  # the inputs of each bar, in order
     features_version: str
     lookback: int
     metrics: dict[str, dict[str, Any]]  # by span, of all series together; `about`: `settings.TargetSettings.about`
@@ -102,7 +102,7 @@ class Card:
 
 
 def card_from_json(text: str) -> Card:
-    """Read a card. Raises DataError for a format that is not known here, and for what no training of ours writes."""
+    """Read a card. Raises DataError for an unknown format and for a malformed card."""
     values = read_values(text)
     panel = CardPanel(**values["panel"]) if values["panel"] else None
     return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]], "panel": panel})
@@ -141,7 +141,7 @@ def _header_of(start: bytes, name: str) -> Fields:
 
 
 def _check_size(header: Fields, path: Path, header_bytes: int, size: int) -> None:
-    """Compare the file's length with what its header promises: half an upload must not pass for a model."""
+    """Compare the file's length with its header: a partial upload must not pass for a model."""
     try:
         tensors = [item.fields() for key, item in header.entries().items() if key != "__metadata__"]
         ends = [tensor.value("data_offsets").items(least=2, most=2)[1].whole() for tensor in tensors]

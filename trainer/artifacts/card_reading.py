@@ -1,6 +1,6 @@
 """Read a card strictly: every type and bound is checked, for a card may come from anywhere.
 
-What an architecture and a target's settings may hold their homes know (`trainer.train.load_model`). Standard library only.
+Settings of model and target are checked by their homes (`trainer.train.load_model`). Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainer.symbols import flaw
 
 FORMAT = 2  # 1, before pieces: one series, whose fields are the card's
 READABLE_FORMATS = (1, 2)
-SERIES_DATA = ("bars", "first", "last", "holes", "ties")  # of a card's `data`, what tells of one series
+SERIES_DATA = ("bars", "first", "last", "holes", "ties")  # fields of a card's `data` about one series
 MOST_CARD_BYTES = 32 * 1024 * 1024  # 10 KB, 5 KB more a series, and the user's files of up to 1 MB each
 MOST_SERIES = 5_000
 PANEL_SCALERS = ("pooled", "series", "rank")  # values of data.scaler
@@ -83,7 +83,7 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
 
 
 def _series(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the fields of one series that stood in the card itself once."""
+    """Return the fields of one series, which older cards have at the top level."""
     symbol = fields.text("symbol")
     if why := flaw(symbol):
         raise Unsound(f"{fields.name}.symbol is none: {why}")
@@ -102,7 +102,7 @@ def _fitted(fields: Fields) -> dict[str, Any]:
 
 
 def _panel(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return what a panel's series have in common."""
+    """Return the values that a panel's series share."""
     parts = fields.exactly(("scaler_of", "scaler", "fitted", "calendar", "horizon"))
     scaler = _scaler(parts["scaler"].fields(), inputs)
     if not scaler:

@@ -1,6 +1,6 @@
-"""Scores as people read them, by the description that stands beside them in the card (`settings.TargetSettings.about`).
+"""Scores as text, by their description in the card (`settings.TargetSettings.about`).
 
-Standard library only. Scores of before 2026-11-22 have no description: there is nothing to show of them but a dash.
+Standard library only. Scores of before 2026-11-22 have no description, and are shown as a dash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BEYOND_CHANCE, BETTER = "beyond chance", "better"  # than every baseline
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raise ValueError where the description does not fit what this module shows by it; scores may be anything."""
+    """Raise ValueError if the description is malformed; scores may be anything."""
     about = metrics.get("about") or {}
     if not about:
         return
@@ -36,7 +36,7 @@ def titles(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def cells(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
-    """Return the values of a model's columns on a span, each with what stands beside it in brackets."""
+    """Return the values of a model's columns on a span, each with its baseline in brackets."""
     scores = metrics.get(span) or {}
     return [_cell(scores, column) for column in _table(metrics)]
 
@@ -56,19 +56,19 @@ def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
 
 
 def headline_column(metrics: Mapping[str, Any]) -> int:
-    """Return the place of the column that shows the headline; 0 where none does."""
+    """Return the place of the column that shows the headline; 0 if none does."""
     places = [
         number for number, column in enumerate(_table(metrics)) if list(column["value"]) == [metrics["about"]["headline"]]
     ]
     return places[0] if places else 0
 
 
-def gain_over_baselines(metrics: Mapping[str, Any], span: str = "test") -> str:
-    """Return how the headline stands against every baseline: BEYOND_CHANCE, BETTER, or '' for neither, or nothing to compare.
+def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
+    """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to compare.
 
     Beyond chance: the interval of the gain lies above zero. Where blocks are too few for intervals, it is BETTER at most.
     """
-    about, scores = metrics.get("about") or {}, metrics.get(span) or {}
+    about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""
     ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
     theirs = [_at(other, (name,)) for other in others.values()] if isinstance(others, Mapping) else []

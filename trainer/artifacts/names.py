@@ -1,4 +1,4 @@
-"""Names of models: `<family>-<target>_<symbol>_<timeframe>`, with `_f<fold>_s<seed>` after it where a symbol has several.
+"""Names of models: `<family>-<target>_<symbol>_<timeframe>`, followed by `_f<fold>_s<seed>` if a symbol has several.
 
 The name is the file's, the key's last part, and the model's in events. Standard library only: the control plane reads names.
 """
@@ -30,7 +30,7 @@ def is_model_file(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName:
-    """The parts of a name. `fold` counts from 1, oldest first; both numbers are None where the job makes one model a symbol."""
+    """The parts of a name. `fold` counts from 1, oldest first; both numbers are None if the job makes one model a symbol."""
 
     family: str
     symbol: str
@@ -41,7 +41,7 @@ class ModelName:
 
     @property
     def draws(self) -> str:
-        """Return the name that random numbers follow from, with the seed: without target, fold and seed."""
+        """Return the part of the name that seeds random numbers, together with the seed: without target, fold and seed."""
         return f"{self.family}_{self.symbol}_{self.timeframe}"
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class ModelName:
 
 
 def read_name(text: str) -> ModelName:
-    """Take a name apart. Anything has parts: what nobody named is empty, so that a foreign key can still be listed."""
+    """Split a name. Missing parts are empty, so that any foreign key can be listed."""
     match = _NAME.fullmatch(text)
     if match is None:
         return ModelName(family="", symbol=text, timeframe="")
@@ -67,5 +67,5 @@ def read_name(text: str) -> ModelName:
 
 
 def label(symbol: str, *, fold: int, seed: int, models_per_symbol: int) -> str:
-    """Return what people are shown of a model: its symbol, with fold and seed where there is more than one of it."""
+    """Return a model's label: its symbol, with fold and seed if there are several."""
     return symbol if models_per_symbol == 1 else f"{symbol} f{fold} s{seed}"

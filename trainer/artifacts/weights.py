@@ -1,6 +1,6 @@
 """Model files: safetensors with the card inside, a JSON copy of the card beside. Loading runs no code.
 
-Owns reading and writing on disk; where the files go in S3 is the node's and the registry's business.
+Owns reading and writing on disk; S3 is left to the node and the registry.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trainer.errors import DataError
 
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
-    """Write model and card, each whole or not at all; return the model file's sha256.
+    """Write model and card, each atomically; return the model file's sha256.
 
-    The card's JSON copy (`<name>.json`) is there before the model is, so that who sees the model sees both.
+    The card's JSON copy (`<name>.json`) is written before the model, so that a reader of the model finds both.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save(
@@ -39,7 +39,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], Card]:
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of a model file, whose card was read before, on the CPU. Raises DataError."""
+    """Read the tensors of a model file onto the CPU; its card was read before. Raises DataError."""
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:

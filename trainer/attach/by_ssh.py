@@ -1,4 +1,4 @@
-"""A line, a shell or ports of a machine by SSH, on this process's own streams."""
+"""Run a command or a shell, or forward ports, over SSH with this process's streams."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ LOOK_SECONDS = 1.0
 STDIN, STDOUT = 0, 1
 
 
-def attach_by_ssh(
-    host: str, request: AttachRequest, *, pinned: Sequence[HostKey], key_file: Path, user: str = USER, port: int = PORT
-) -> int:
+def attach_by_ssh(host: str, request: AttachRequest, *, pinned: Sequence[HostKey], key_file: Path) -> int:
     """Carry ports until Ctrl-C, or run a line or a shell; return its exit code.
 
-    With a terminal on both ends a line gets one of the machine, too. Raises ours.
+    A command gets a terminal if stdin and stdout are one. Raises a TrainerError.
     """
     terminal = os.isatty(STDIN) and os.isatty(STDOUT)
     if not request.line and not request.forwards and not terminal:
         raise UsageError("a shell needs a terminal", do="Name a command: mayfly attach RUN -- COMMAND")
     try:
-        with connection(host, pinned=pinned, key_file=key_file, user=user, port=port) as transport:
+        with connection(host, pinned=pinned, key_file=key_file, user=USER, port=PORT) as transport:
             if request.forwards:
                 return carry_ports(transport, request)
             if terminal:
@@ -48,7 +46,7 @@ def attach_by_ssh(
 
 
 def carry_ports(transport: paramiko.Transport, request: AttachRequest) -> int:
-    """Carry ports until Ctrl-C; return 0. Raises ConnectionFailed where the connection ends before."""
+    """Carry ports until Ctrl-C; return 0. Raises ConnectionFailed if the connection ends before."""
     never = Event()
     with ExitStack() as ports:
         for forward in request.forwards:

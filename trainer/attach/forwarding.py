@@ -1,4 +1,4 @@
-"""Ports of a node at this desk: what connects to a port of 127.0.0.1 here comes out at a port of the node's own loopback."""
+"""Port forwarding: connections to a local port of 127.0.0.1 reach a port of the node's loopback."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BLOCK_BYTES = 1 << 16
 
 
 class ForwardedPort:
-    """A listening port, from `with` on; each connection is a channel of its own. It ends with the connection to the node."""
+    """A listening port; each connection is a channel of its own. Ends with the connection to the node."""
 
     def __init__(self, transport: paramiko.Transport, forward: Forward) -> None:
-        """Raises UsageError where the local port is taken."""
+        """Raises UsageError if the local port is taken."""
         self._transport, self._remote = transport, forward.remote
         try:
             self._listener = socket.create_server((HERE, forward.local))

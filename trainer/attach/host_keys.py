@@ -1,4 +1,4 @@
-"""Host keys of a node, as it published them through its own role: S3 lets only that instance write them (runs.keys)."""
+"""Host keys of a node, which it published through its own role: S3 lets only that instance write them (runs.keys)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HostKey:
 
 
 def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
-    """Return the keys that a node has published. Raises ConnectionFailed where it has not yet, ConfigError for spoiled ones."""
+    """Return a node's published keys. Raises ConnectionFailed if there are none yet, ConfigError for malformed ones."""
     stored = given(lambda: objects.get(key=keys.host_keys, first_bytes=MOST_BYTES + 1))
     if stored is None:
         why = "it does so as soon as its agent has started; before that no machine can be told from another"
@@ -40,7 +40,7 @@ def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
 
 
 def parse_host_keys(body: bytes) -> tuple[HostKey, ...]:
-    """Read lines of `kind base64 comment`; () where any line is none, or where there are too many."""
+    """Read lines of `kind base64 comment`; () if any line is malformed, or if there are too many."""
     if len(body) > MOST_BYTES:
         return ()
     found = []
@@ -52,6 +52,6 @@ def parse_host_keys(body: bytes) -> tuple[HostKey, ...]:
             return ()
         if blob[:4] != len(kind).to_bytes(4, "big") or blob[4 : 4 + len(kind)] != kind.encode():
             return ()
-        if kind in KINDS:  # others are real, too, and not asked for
+        if kind in KINDS:  # other kinds are valid, but not used
             found.append(HostKey(kind=kind, blob=blob))
     return tuple(found) if len(found) <= MOST_KEYS else ()

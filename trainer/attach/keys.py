@@ -2,7 +2,7 @@
 
     <state folder>/keys/<run id>     the private half, OpenSSH's format, 0600
 
-A key is forgotten once its run has a receipt, and at the latest when no machine of its run can live any more.
+A key is deleted once its run has a receipt, and at the latest when no machine of its run can be alive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
 
 def make_key(run_id: str) -> str:
-    """Make a run's key pair and return the public half, one line. Raises ConfigError where the private one can't be kept."""
+    """Make a run's key pair and return the public half, one line. Raises ConfigError if the private one can't be kept."""
     from cryptography.hazmat.primitives import serialization as form  # late: of the extra `attach`
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -45,7 +45,7 @@ def make_key(run_id: str) -> str:
 
 
 def find_key(run_id: str) -> Path:
-    """Return the file of a run's private key. Raises ConfigError where this desk has none, or where others may read it."""
+    """Return the file of a run's private key. Raises ConfigError if this desk has none, or if others may read it."""
     path = _path(run_id)
     try:
         about = path.lstat()

@@ -1,4 +1,4 @@
-"""Parse the request of `mayfly attach`: a line for the machine's shell, or ports to forward."""
+"""Parse the request of `mayfly attach`: a command line, or ports to forward."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def run_command(transport: paramiko.Transport, line: str, *, stdin: int, stdout:
 
 
 def run_shell(transport: paramiko.Transport, line: str, *, keyboard: int, screen: int) -> int:
-    """Give a shell of the node, or a line of it, a terminal of the node's that is led to this one; return its exit code.
+    """Run a shell or a command with a terminal on the node, connected to this one; return its exit code.
 
     `keyboard` and `screen` are file descriptors of a terminal. Call it from the main thread: it follows changes of size.
     """
@@ -56,7 +56,7 @@ def run_shell(transport: paramiko.Transport, line: str, *, keyboard: int, screen
 
 
 def _talk(channel: paramiko.Channel, keyboard: int, screen: int) -> None:
-    """Copy both ways until the node's side ends, as it is: every key goes there, Ctrl-C too."""
+    """Copy bytes both ways until the node's side ends; every key is sent, Ctrl-C too."""
     listening = [channel, keyboard]
     while True:
         ready, _, _ = select.select(listening, [], [])
@@ -79,14 +79,14 @@ def _talk(channel: paramiko.Channel, keyboard: int, screen: int) -> None:
 def _raw(terminal: int) -> Iterator[None]:
     before = termios.tcgetattr(terminal)
     try:
-        tty.setraw(terminal, termios.TCSADRAIN)  # what was typed ahead is the shell's
+        tty.setraw(terminal, termios.TCSADRAIN)  # input typed ahead belongs to the shell
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _send(stdin: int, channel: paramiko.Channel) -> None:
-    """Send what comes on stdin. Without Python's buffer: a thread that waits in it keeps the process from ending cleanly."""
+    """Send stdin, read without Python's buffer: a thread that waits in it keeps the process from ending cleanly."""
     try:
         while block := os.read(stdin, _BLOCK_BYTES):
             channel.sendall(block)
@@ -102,7 +102,7 @@ def _print(receive: Callable[[int], bytes], sink: BinaryIO) -> None:
 
 
 def _exit_code(channel: paramiko.Channel) -> int:
-    """Return the command's exit code. Raises ConnectionFailed where the connection ended before it."""
+    """Return the command's exit code. Raises ConnectionFailed if the connection ended before it."""
     code: int = channel.recv_exit_status()
     channel.close()
     if code < 0:

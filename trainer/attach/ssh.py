@@ -18,7 +18,7 @@ import paramiko
 from trainer.attach.host_keys import HostKey
 from trainer.errors import ConnectionFailed, PermissionDenied
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our errors say it, once
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our own errors report it
 USER, PORT = "mayfly", 22
 CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 30.0
 KEEPALIVE_SECONDS = 30  # a firewall on the way forgets silent connections
@@ -29,9 +29,9 @@ _ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of a signature by
 def connection(
     host: str, *, pinned: Sequence[HostKey], key_file: Path, user: str = USER, port: int = PORT
 ) -> Iterator[paramiko.Transport]:
-    """Give a connection whose other end has proven one of the pinned keys, and that took the run's own.
+    """Yield a connection whose server has proven one of the pinned keys and accepted the run's key.
 
-    Raises ConnectionFailed where nobody answers, or somebody else does, and PermissionDenied where the key is not taken.
+    Raises ConnectionFailed if no server or another one answers, and PermissionDenied if it refuses the key.
     """
     transport = paramiko.Transport(_dial(host, port))
     try:
@@ -52,7 +52,7 @@ def _dial(host: str, port: int) -> socket.socket:
 
 
 def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[HostKey]) -> None:
-    """Exchange keys, and go on only with a pinned one: before that nothing of ours is sent, no name and no signature."""
+    """Exchange keys, and go on only with a pinned one: no name and no signature is sent before."""
     wanted = [name for key in pinned for name in _ALGORITHMS.get(key.kind, (key.kind,))]
     options = transport.get_security_options()
     options.key_types = [name for name in options.key_types if name in wanted]

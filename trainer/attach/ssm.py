@@ -1,7 +1,7 @@
-"""Sessions through AWS's Session Manager, by AWS's own CLI and its plugin: their command lines, and whether they are here.
+"""Sessions through AWS's Session Manager: command lines of the AWS CLI and its plugin, and a check that both are installed.
 
 Nothing listens on the machine, and no key is needed: IAM decides (infra/attach.py). A session's user is `ssm-user`, who may
-become root. Session Manager tells no command's exit code: what ends by itself is 0.
+become root. Session Manager reports no exit code of a command: one that ends by itself counts as 0.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def _check(name: str) -> None:
 
 
 def shell_command(instance_id: str, *, region: str, line: str = "") -> list[str]:
-    """Return the call of a shell on an instance, or of one line of a shell's."""
+    """Return the command line of a shell on an instance, or of one command."""
     return (
         _start(instance_id, region, "AWS-StartInteractiveCommand", {"command": [line]}) if line else _start(instance_id, region)
     )
 
 
 def forward_command(instance_id: str, *, region: str, forward: Forward) -> list[str]:
-    """Return the call that forwards a port."""
+    """Return the command line that forwards a port."""
     ports = {"portNumber": [str(forward.remote)], "localPortNumber": [str(forward.local)]}
     return _start(instance_id, region, "AWS-StartPortForwardingSession", ports)
 
 
 def _start(instance_id: str, region: str, document: str = "", parameters: dict[str, list[str]] | None = None) -> list[str]:
-    """Return a call of start-session. Without a document the account's default one is a shell."""
+    """Return a command line of start-session. Without a document the account's default one opens a shell."""
     named = ["--document-name", document, "--parameters", json.dumps(parameters)] if document else []
     return [CLI, "ssm", "start-session", "--region", region, "--target", instance_id, *named]
 
@@ -62,7 +62,7 @@ def _start(instance_id: str, region: str, document: str = "", parameters: dict[s
 def attach_by_session_manager(instance_id: str, request: AttachRequest, *, region: str) -> int:
     """Carry ports until Ctrl-C, or run a line or a shell; return the CLI's exit code.
 
-    Raises ConfigError where one of the two programs is missing.
+    Raises ConfigError if one of the two programs is missing.
     """
     check_tools()
     for forward in request.forwards:
@@ -72,9 +72,9 @@ def attach_by_session_manager(instance_id: str, request: AttachRequest, *, regio
 
 
 def _run(commands: Sequence[Sequence[str]]) -> int:
-    """Run the calls side by side on this process's streams until all have ended; return the first exit code that is not 0.
+    """Run the commands concurrently with this process's streams until all have ended; return the first exit code that is not 0.
 
-    Ctrl-C is theirs: a shell's goes to the machine, a forwarded port ends with it.
+    They handle Ctrl-C: a shell sends it to the machine, a forwarded port ends.
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which a child would inherit
     try:

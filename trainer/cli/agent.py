@@ -1,4 +1,4 @@
-"""`mayfly agent --here`: run a job on this machine, whatever it is: a desk with a GPU, another cloud's, a container.
+"""`mayfly agent --here`: run a job on this machine: a desk with a GPU, a rented machine of another cloud, a container.
 
 The agent, its uplink, the record and the receipt are those of a node on EC2; there is no instance, no plan and no price. The
 deadline ends the training and leaves the machine alone. Reads downwards, like launch.py: job, inputs, record, agent, receipt.
@@ -7,13 +7,12 @@ deadline ends the training and leaves the machine alone. Reads downwards, like l
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import socket
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,13 +23,11 @@ from trainer.access import Access, aws_error, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
 from trainer.cli.connect import connected
-from trainer.cli.encoder import encoder_file
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import mayfly, say, say_json
 from trainer.cli.question import question
-from trainer.cli.script_launch import read_data
-from trainer.cli.script_packages import with_packages
+from trainer.cli.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
@@ -39,8 +36,10 @@ from trainer.control.stop import StopSignal
 from trainer.data.paths import check_path
 from trainer.errors import ConfigError, UsageError
 from trainer.extras import needs
-from trainer.job import Job, job_from, with_keys, with_settings
+from trainer.job import Job, job_from, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.encoder import encoder_file
 from trainer.launch.here import ScriptInputs, here_manifest, here_record, register_here, work_sha256
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.planning import with_candles
@@ -56,7 +55,7 @@ from trainer.train.encoder import portable as portable_encoder
 from trainer.train.own_check import checked, contents, portable
 
 DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
-LOCAL_USER = "LOCALUSER"  # in the place of an `aws:userid`, where a folder is all there is
+LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_from(settings)
     with ExitStack() as ends:
         ends.callback(console.close)
+        script = _desk_script(job, console, ends, python=arguments.python) if job.is_script else None  # before anything starts
         access, outputs = _stack(arguments, ends)
         objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
         user_id = user_id_of(access)
-        if job.is_script:
-            prepared = _script(job, access, outputs, console, ends, python=arguments.python)
+        if script:
+            prepared = _script(script, access, outputs, console)
         else:
             prepared = _training(job, settings, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def user_id_of(access: Access) -> str:
-    """Return the caller's `aws:userid`, which their keys begin with. Raises ours where STS does not say."""
+    """Return the caller's `aws:userid`, which their keys begin with. Raises a TrainerError if STS does not say."""
     if access.folder is not None:
         return LOCAL_USER
     from botocore.exceptions import BotoCoreError, ClientError
@@ -173,24 +173,27 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
     return access, read_stack(access, stack=arguments.stack)
 
 
-def _script(job: Job, access: Access, outputs: StackOutputs, console: Console, ends: ExitStack, *, python: str) -> Prepared:
-    if job.script.secrets:
-        why = "the stack's secrets are for the role of its instances"
-        do = "Leave script.secrets out; a script here may read a file of yours."
-        raise UsageError("a script on a machine of yours gets no secrets", why=why, do=do)
-    files: Mapping[str, bytes] = script_files(job.script)
+def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) -> DeskScript:
+    """Return the script with its packages, its secrets seen to be there. Raises ours for what can't run here."""
+    from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
+
+    own_secrets(job.script.secrets)
+    script = DeskScript(job=job, files=script_files(job.script))
     if not python:  # another Python's packages are not looked at from here: it has them, or the requirements name them
-        job, files, packages = with_packages(job, files, (), outputs, rehearsal=True, console=console)
-        if packages:
-            console.line(f"packages: {', '.join(packages.names)}; {packages.keep()}")
-    data = read_data(job, console, ends)
-    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
-    uploaded = upload_data(data, access, bucket=outputs.bucket) if data else []
+        script = script.with_packages("", rehearsal=True, console=console)
+    return replace(script, data=read_data(job, console, ends))
+
+
+def _script(script: DeskScript, access: Access, outputs: StackOutputs, console: Console) -> Prepared:
+    if script.packages:
+        console.line(f"packages: {', '.join(script.packages.names)}; {script.packages.keep()}")
+    uploaded = upload_data(script.data, access, bucket=outputs.bucket) if script.data else []
+    sha256 = script_sha256(script.job.script, script.hashes, script.data)
     return Prepared(
-        job=job,
-        bundle=build_bundle(script_files=files),
-        inputs=ScriptInputs(files=hashes, data=uploaded, sha256=script_sha256(job.script, hashes, data)),
-        places={file.sha256: file.place for file in data},
+        job=script.job,
+        bundle=build_bundle(script_files=script.files),
+        inputs=ScriptInputs(files=script.hashes, data=uploaded, sha256=sha256),
+        places={file.sha256: file.place for file in script.data},
         looks=("pull",),
     )
 
@@ -293,7 +296,7 @@ def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutp
 
 
 def _lend(access: Access, pid: int) -> None:
-    """Keep a rehearsal's AWS up for as long as the agent lives, whatever becomes of this command."""
+    """Keep a rehearsal's AWS up for as long as the agent lives, also after this command has ended."""
     if access.rehearsal and access.access_key:
         from trainer.rehearsal.client import default_root, lease_server
 

@@ -1,4 +1,4 @@
-"""`mayfly attach RUN`: a shell, a command or a port of the machine that a run is on, as the stack's setting `attach` allows."""
+"""`mayfly attach RUN`: a shell, a command or a port of a run's machine, if the stack's setting `attach` allows it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
-    """Return the machine that a run is on. Raises UsageError for a run without one, ConfigError where nobody may attach."""
+    """Return the machine of a run. Raises UsageError for a run without one, ConfigError if the stack has attach = off."""
     cloud = AwsCloud(access, outputs)
     settled = settle_run(cloud, run_id)
     if settled.receipt is not None:
@@ -95,7 +95,7 @@ def _announce(forward: Forward, *, browser: bool) -> None:
 
 
 def address_of(access: Access, instance_id: str, *, attach_from: str) -> str:
-    """Return an instance's public address of the kind that `attach_from` has. Raises ConnectionFailed where it has none."""
+    """Return an instance's public address, IPv4 or IPv6 as `attach_from` asks. Raises ConnectionFailed if it has none."""
     found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
     version = 6 if ":" in attach_from else 4
     address = found.get("Ipv6Address" if version == 6 else "PublicIpAddress")

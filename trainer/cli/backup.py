@@ -1,4 +1,4 @@
-"""`mayfly backup [FOLDER]`: the local folder to the bucket, file by file what has changed; `--restore` brings it back."""
+"""`mayfly backup [FOLDER]`: upload the changed files of the local folder to the bucket; `--restore` downloads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.stack_outputs import StackOutputs
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Back the folder up, or restore it. Returns 0; 2 where a restore left files alone that differ."""
+    """Back the folder up, or restore it. Returns 0, or 2 if a restore skipped files that differ."""
     folder = Path(arguments.folder) if arguments.folder else environment.local_folder()
     if arguments.overwrite and not arguments.restore:
         raise UsageError("--overwrite is for --restore", do="A backup never overwrites: S3 keeps the version before.")
@@ -46,7 +46,7 @@ def _refuse_other_modes(outputs: StackOutputs) -> None:
 
 
 def _tell(report: BackupReport, done: str) -> None:
-    """Print what came of it, to stderr; the files themselves were printed as they went."""
+    """Print a summary to stderr; files are printed as they are copied."""
     for name, why in report.skipped.items():
         warn(f"left out: {name} ({why})")
     for name in report.differing:

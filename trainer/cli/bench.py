@@ -1,4 +1,4 @@
-"""`mayfly bench`: the cost of training a large model on this machine, in seconds, memory and dollars, by batch."""
+"""`mayfly bench`: measure the training of a large model on this machine: seconds, memory and dollars for each batch size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trainer.cli.terminal import show
 from trainer.cost.instances import InstanceType, catalogue
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
-from trainer.job import job_from, parse_assignments, with_keys
+from trainer.job import job_from, parse_assignments
+from trainer.job_tables import with_keys
 from trainer.models import chunk_models
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
@@ -34,7 +35,7 @@ COLUMNS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, then print the table and what to read in it."""
+    """Measure, then print the table with a line of advice."""
     settings = parse_assignments(arguments.settings)
     if arguments.gpu_profile is not None:
         settings["gpu_profile"] = arguments.gpu_profile
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """Raise UsageError for what can't be measured."""
+    """Raise UsageError for options that can't be measured."""
     model = chunk_models()[0]
     job = job_from(with_keys({}, {"model": model, **settings}))
     for key in settings:
@@ -83,7 +84,7 @@ def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
 
 
 def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
-    """Return dollars an hour of one device, and whose price that is."""
+    """Return the price of one device in dollars per hour, and its source."""
     if given is not None:
         return given, "--price"
     if kind == "cpu":

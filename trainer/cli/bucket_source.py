@@ -1,4 +1,4 @@
-"""Data in a bucket of the user's, `--data s3://BUCKET/PREFIX`: fetched to the desk with the user's own credentials.
+"""Download data from another bucket (`--data s3://BUCKET/PREFIX`) with the user's credentials.
 
 From there on they are a local folder: checked, and uploaded to the data set of the stack's bucket, where nodes may read.
 """
@@ -29,7 +29,7 @@ def is_in_bucket(path: str) -> bool:
 
 
 def fetch_candles(path: str, access: Access, into: Path) -> Path:
-    """Download the candle files below s3://BUCKET/PREFIX, or the one of that key, with their folders; return where they lie.
+    """Download the candle files below s3://BUCKET/PREFIX, or the one of that key, with their folders; return the local folder.
 
     Raises DataError for none, or more than MOST_FILES or MOST_BYTES, ours for what AWS refuses.
     """
@@ -68,7 +68,7 @@ def _is_candles(key: str, parts: list[str]) -> bool:
 
 
 def _listed(s3: Any, bucket: str, prefix: str, is_meant: Callable[[str, list[str]], bool]) -> Iterator[tuple[str, int]]:
-    """Yield key and size of the files that a prefix means: the object of that key, else all below it as a folder."""
+    """Yield key and size of each object: the one with exactly this key, else all below it as a folder."""
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
             key = item["Key"]

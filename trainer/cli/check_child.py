@@ -1,6 +1,6 @@
 """The data check as a child process: it needs pyarrow, and the launcher does not.
 
-It ends with the launcher, whatever ends that. Its errors are the user's errors, word for word.
+It ends when the launcher ends, for any reason. Its errors are the user's errors, word for word.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ from trainer.errors import ConfigError, UsageError
 
 @contextmanager
 def connected(*, rehearse: bool, program: bool = True, create: bool = True, local: str | None = None) -> Iterator[Access]:
-    """Give access for as long as a command runs. `program=False`: a look, which needs the bucket alone and creates nothing;
-    `create=False`: a look at the whole stack, where there is one. `local`: a folder in the place of the bucket, '' for the
-    user's own.
+    """Yield access while a command runs. `program=False`: for commands that only read the bucket; creates nothing.
+    `create=False`: needs an existing stack. `local`: a folder instead of a bucket, '' for the default one.
     """
     if local is not None:
         yield _folder_access(local, rehearse=rehearse)

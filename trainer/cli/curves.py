@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.cli.output import piece_noun
 from trainer.cli.parts import PartReader
 from trainer.cli.table import FittedTable, TableColumn, lines, styled
 from trainer.control.cloud import Cloud
@@ -21,9 +22,8 @@ SHOWN_EPOCHS = 3  # of each model
 CURVE_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 KEPT = "✓"
-WHAT_KEPT_MEANS = f"{KEPT} lowest validation loss: these weights are the model"
-COLUMNS = (
-    TableColumn(title="model"),
+LOWEST = f"{KEPT} lowest validation loss"
+COLUMNS = (  # behind the name
     TableColumn(title="epoch", right=True),
     TableColumn(title="train loss", right=True, leaves=2),
     TableColumn(title="validation loss", right=True),
@@ -35,7 +35,7 @@ Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its 
 
 @dataclass(kw_only=True)
 class RunEvents:
-    """The events of a run: as they lie in S3, read, and how many lines were none of ours."""
+    """The events of a run: as they lie in S3, read, and the number of lines that are not ours."""
 
     raw: bytes = b""
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class RunEvents:
 
     @property
     def epochs(self) -> Epochs:
-        """Return the epochs of each piece; of one that was trained again the last counts."""
+        """Return the epochs of each piece; an epoch that was trained again replaces the first."""
         found: dict[str, dict[int, Mapping[str, Any]]] = {}
         for event in self.events:
             if event["event"] == "epoch":
@@ -61,7 +61,7 @@ class EventsReader:
     def read_new(self) -> RunEvents:
         """Return what came since the last call, of the attempt that the run's record names.
 
-        Raises UsageError where there is no such run.
+        Raises UsageError if there is no such run.
         """
         record, _ = read_record(self._objects, self._run_id)
         raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.nodes)
@@ -69,18 +69,24 @@ class EventsReader:
 
 
 def read_events(cloud: Cloud, run_id: str) -> RunEvents:
-    """Return the events so far of the attempt that the run's record names. Raises UsageError where there is no such run."""
+    """Return the events so far of the attempt that the run's record names. Raises UsageError if there is no such run."""
     return EventsReader(cloud, run_id).read_new()
 
 
-def curves_view(epochs: Epochs, *, last: int) -> RenderableType:
-    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small."""
+def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> RenderableType:
+    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small.
+
+    `work` is the run's: a script decides itself which weights it keeps.
+    """
     rows = [row for piece in sorted(epochs) for row in _rows(piece, epochs[piece], last)]
-    return lines(FittedTable(COLUMNS, rows), styled(WHAT_KEPT_MEANS, "dim"))
+    kept = any(KEPT in row for row in rows)
+    means = LOWEST if work == "script" else f"{LOWEST}: these weights are the model"
+    columns = (TableColumn(title=piece_noun(len(epochs), work)), *COLUMNS)
+    return lines(FittedTable(columns, rows), *([styled(means, "dim")] if kept else []))
 
 
 class CurveFiles:
-    """The events of a run in a folder, and what a training at a desk keeps of them (TensorBoard's files too), as they come."""
+    """Write a run's events to a folder, with the files that a local training makes of them, such as TensorBoard's."""
 
     def __init__(self, folder: Path) -> None:
         self._events, self._observed = folder / EVENTS, folder / OBSERVED
@@ -105,7 +111,7 @@ class CurveFiles:
 
 
 def _clear(events: Path, observed: Path) -> None:
-    """Remove what an earlier pull wrote: events are appended to these files."""
+    """Remove the files of an earlier pull, since events are appended."""
     events.unlink(missing_ok=True)
     for path in [*observed.glob("tensorboard/*/events.out.tfevents.*"), *observed.glob("*/*.jsonl"), *observed.glob("*.jsonl")]:
         path.unlink()
@@ -131,7 +137,7 @@ def _rows(piece: str, epochs: Mapping[int, Mapping[str, Any]], last: int) -> lis
 
 
 def small_curve(values: Sequence[float]) -> str:
-    """Draw numbers as bars, the lowest smallest; of many, the last of each equal share."""
+    """Return a sparkline of the numbers; many are sampled evenly."""
     if len(values) > CURVE_WIDTH:
         values = [values[(place + 1) * len(values) // CURVE_WIDTH - 1] for place in range(CURVE_WIDTH)]
     if not values:

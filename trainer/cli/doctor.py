@@ -1,6 +1,6 @@
-"""`mayfly doctor`: check everything that a run depends on, each on its own, and say what to do about what is not well.
+"""`mayfly doctor`: check everything that a run depends on, one by one, and print a remedy for each failure.
 
-With `--fix` it deletes remains of runs that ended, after it has shown them and asked.
+With `--fix` it lists the remains of ended runs, asks, and deletes them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def examine(access: Access, *, stack: str) -> list[Finding]:
 
 
 def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
-    """Return the check of what `mayfly attach` needs at this desk, by its name; none where the stack has attach = off."""
+    """Return the check of what `mayfly attach` needs at this desk, by its name; empty if the stack has attach = off."""
 
     def check() -> str:
         if outputs.attach == "ssm":
@@ -92,7 +92,7 @@ def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
 
 
 def _refuse_unasked(arguments: argparse.Namespace) -> None:
-    """Raise UsageError where something would be deleted and nobody can be asked."""
+    """Raise UsageError if something would be deleted and there is no terminal to ask on."""
     if arguments.yes or (sys.stdin.isatty() and sys.stderr.isatty() and not arguments.json):
         return
     why = "--json was given" if arguments.json else "there is no terminal to ask on"
@@ -127,7 +127,7 @@ def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
 
 
 def finding(name: str, check: Callable[[], str]) -> Finding:
-    """Make one check, and return what came of it."""
+    """Run one check and return its finding."""
     try:
         note = check()
     except (BotoCoreError, ClientError) as error:

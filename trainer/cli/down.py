@@ -1,4 +1,4 @@
-"""`mayfly down`: take the stack away again, all but its bucket. Nothing of it may be open: a run would lose its safety net."""
+"""`mayfly down`: remove the stack except its bucket. Refuses while a run is open, since that run would lose its safety net."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLI = "https://www.pulumi.com/docs/install/"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Refuse while a run is open, then run `pulumi destroy --exclude-protected`, which leaves the bucket as it is."""
+    """Refuse while a run is open, then run `pulumi destroy --exclude-protected`, which keeps the bucket."""
     access = own_access()
     if access.rehearsal:
         raise UsageError("this shell rehearses: there is no stack to take down", do="mayfly rehearse --stop ends its AWS.")

@@ -1,4 +1,4 @@
-"""rich's console, made safe; what is drawn by it as text. The one module that makes such consoles."""
+"""A rich console that escapes all texts, and rendering to plain text. The only module that makes rich consoles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def console_on(stream: TextIO, *, plain: bool = False) -> SafeConsole:
 
 
 def live_region(stream: TextIO, picture: Callable[[], RenderableType]) -> Live:
-    """Start a live region on a terminal: `picture` is drawn a few times a second until it is stopped, and then is gone."""
+    """Start a live region on a terminal: `picture` is redrawn a few times a second until it is stopped, and then removed."""
     region = Live(
         console=console_on(stream),
         get_renderable=picture,

@@ -1,4 +1,4 @@
-"""`mayfly gpu RUN`: use, memory, power and temperature of a running node's GPUs, from the progress that it puts into S3."""
+"""`mayfly gpu RUN`: use, memory, power and temperature of a running node's GPUs, from its progress in S3."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _now(cloud: Cloud, beat: Heartbeat | None) -> RenderableType:
 
 
 def gpu_view(beat: Heartbeat | None, now: datetime) -> RenderableType:
-    """Return the table of one sample, with its age: a node that fell silent is seen to be."""
+    """Return the table of one sample, with its age, which shows whether the node still reports."""
     sample = beat.sample if beat else None
     if beat is None or sample is None:
         return styled(NONE_YET, "")

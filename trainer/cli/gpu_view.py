@@ -1,4 +1,4 @@
-"""The table of GPUs x time x dollars, as people read it: a line a chip, a column for each number of GPUs."""
+"""The table of times and dollars by GPU: a row per chip, a column per number of GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     for chip in chips:
         if refused := [row for row in rows if row.machine.gpu_model == chip and row.refused]:
             yield f"   {_name(refused[-1])}: {refused[-1].refused}"
-    # Of a chip with the most GPUs, where that is pointless.
+    # The largest number of GPUs of each chip, if it is pointless.
     most = {row.machine.gpu_model: row for row in sorted(rows, key=lambda row: row.devices)}
     if pointless := [most[chip] for chip in chips if most[chip].is_pointless]:
         named = ", ".join(f"{row.devices}×{_name(row)} {row.speedup:.1f}" for row in pointless)

@@ -1,4 +1,4 @@
-"""`mayfly import FILE`: a SkyPilot or dstack task as a job, and what of it could not be carried, a line for each key."""
+"""`mayfly import FILE`: turn a SkyPilot or dstack task into a job, and list the keys that could not be converted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.job import job_from, load_job
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the job beside the task's files, with the script of its commands where it needs one; overwrites nothing."""
+    """Write the job beside the task's files, with a script of its commands if needed; overwrite nothing."""
     path = Path(arguments.file)
     task, root = _imported(read_yaml(path), path)
     if not root.is_dir():
@@ -58,7 +58,7 @@ def _imported(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Path
 
 
 def _files(task: ImportedTask, root: Path, job: Path) -> dict[Path, str]:
-    """Return what is written, by place: the job first. Names of files in the job are from its folder. Raises UsageError."""
+    """Return the files to write, by path, the job first. Paths in the job are relative to its folder. Raises UsageError."""
     beside, made = job.parent, dict[Path, str]()
     if task.run:
         place = root / f"{job.stem}-run.sh"

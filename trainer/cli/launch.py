@@ -1,6 +1,6 @@
 """`mayfly launch` (python -m trainer.launch): from a job to its receipt.
 
-Reads downwards: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
+In order: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
 `launch.plan` and `runs.reconcile` decide. From here `control.drive` leads to CreateFleet (`control.cloud`) and to the receipt
 (`runs.receipt`).
 """
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,17 +22,17 @@ from trainer.attach.keys import forget_ended, make_key
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import DataCheck, find_candles
 from trainer.cli.connect import connected
-from trainer.cli.encoder import encoder_file
 from trainer.cli.local import local_candles
 from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.ready import Ready
 from trainer.cli.ready_to_train import ReadyToTrain
-from trainer.cli.script_launch import read_data, script_preflight, with_script
+from trainer.cli.script_launch import DeskScript, read_data, script_preflight, with_script
 from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
-from trainer.control.drive import drive, start
+from trainer.control.cloud import AwsCloud
+from trainer.control.drive import drive, pace, start
 from trainer.control.settle import settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
@@ -39,9 +40,11 @@ from trainer.cost.planner import workload
 from trainer.data.paths import check_path
 from trainer.errors import ConfigError, Stopped, UsageError
 from trainer.extras import needs
-from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import job_from, load_job, parse_assignments, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.candidates import UNPROVEN
+from trainer.launch.encoder import encoder_file
 from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
@@ -76,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = given_settings(arguments)
     job = job_from(settings)
     machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
-    files = script_files(job.script) if job.is_script else {}
+    script = DeskScript(job=job, files=script_files(job.script)) if job.is_script else None
     if job.data.path and not is_in_bucket(job.data.path):
         check_path(job.data.path)
     if job.own_files:
@@ -93,7 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
             fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
             settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
             job = with_settings(job, path=settings["data"]["path"])
-        data = read_data(job, console, ends) if job.is_script else ()
+        if script and arguments.rehearse:  # whose image is this environment: what it can't have is refused before it starts
+            script = script.with_packages("", rehearsal=True, console=console)
+        if script:
+            script = replace(script, data=read_data(job, console, ends))
         check = DataCheck(job) if job.data.path else None  # started first: it runs beside everything else
         if check:
             ends.callback(check.close)
@@ -101,8 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         outputs = read_stack(access, stack=arguments.stack)
-        if job.is_script:
-            ready: Ready = script_preflight(arguments, job, files, data, machines, access, outputs, console)
+        if script:
+            ready: Ready = script_preflight(arguments, script, machines, access, outputs, console)
         else:
             if here := local_candles(outputs, job):
                 console.line(f"candles of {here}, the local folder")
@@ -135,10 +141,11 @@ def run(arguments: argparse.Namespace) -> int:
             console.line()
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
             watch = Watch(console, stop)
+            cloud = AwsCloud(access, ready.outputs)
             if arguments.detach:
-                left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+                left = start(cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, ready, console)
-            receipt = drive(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+            receipt = drive(cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop)
         if receipt is None:
             return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready, console)
         return _end(arguments, receipt, ready, console)
@@ -215,7 +222,7 @@ def _preflight(
 
 
 def _dry_run(arguments: argparse.Namespace, ready: Ready, view: RenderableType, access: Access) -> int:
-    """Print the plan, then what the account says to it. It sweeps nothing: a dry run changes nothing."""
+    """Print the plan, then the result of the account's checks. Changes nothing, so it sweeps nothing."""
     if not arguments.json:
         show(view)
     return _print_notes(arguments, ready, _checked(ready, access, sweep=False))
@@ -231,14 +238,14 @@ def _print_notes(arguments: argparse.Namespace, ready: Ready, notes: list[str]) 
 
 
 def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
-    """Return what the account has to say to the plan. Raises ours for what would fail."""
+    """Return the notes of the account's checks. Raises a TrainerError for a launch that would fail."""
     now = utc_now()
     record = ready.record(preflight_at=now, now=now)
     return check_account(access, ready.outputs, record, sweep=sweep)
 
 
 def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
-    """Raise UsageError where money would be spent and nobody can be asked."""
+    """Raise UsageError if money would be spent and there is no terminal to ask on."""
     if access.rehearsal or arguments.yes:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -257,12 +264,12 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
 
 
 def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
-    """Make the run's SSH key where its stack has attach = ssh, and return the public half; keys of ended runs go."""
+    """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended runs."""
     if ready.outputs.attach != "ssh" or access.rehearsal:
         return ""
     try:
         needs("paramiko")
-    except ConfigError as error:  # a run that nobody can attach to is one all the same
+    except ConfigError as error:  # the run does not depend on attaching
         console.line(f"note: nobody will be able to attach to this run: {error}")
         return ""
     forget_ended(ready.objects)
@@ -270,7 +277,7 @@ def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> 
 
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, console: Console) -> int:
-    """Leave a run that has its instance; print the receipt of one that ended before."""
+    """Leave a run that has its instance; print the receipt if it has ended."""
     receipt = read_receipt(ready.objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
         return _end(arguments, receipt, ready, console)

@@ -1,4 +1,4 @@
-"""`mayfly logs RUN`: a run's log, from the parts that its node puts into S3; `--metrics`: its learning curves."""
+"""`mayfly logs RUN`: a run's log, from the parts that its node uploads to S3; `--metrics`: its learning curves."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
         }
         say_json({"run_id": arguments.run, "models": curves})
     elif epochs:
-        show(curves_view(epochs, last=arguments.tail or SHOWN_EPOCHS))
+        work = "script" if any(event["event"] == "script" for event in events.events) else "train"
+        show(curves_view(epochs, last=arguments.tail or SHOWN_EPOCHS, work=work))
     else:
         say("no epoch has ended yet")
     return 0
@@ -71,7 +72,7 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
 class LogReader:
     """Reads the log of one run, each part once, in order.
 
-    Of a node that has sent no part (its agent never spoke) it reads what the boot left: bootstrap.log, else the console.
+    If a node has sent no part, because its agent never started, it reads bootstrap.log, else the console output.
     """
 
     def __init__(self, cloud: Cloud, run_id: str) -> None:
@@ -80,7 +81,7 @@ class LogReader:
         self._booted: dict[str, str] = {}  # bootstrap.log's key, or the console's instance -> the text that was read
 
     def read_new(self) -> str:
-        """Return the text of the parts that came since the last call. Raises UsageError where there is no such run."""
+        """Return the text of the parts that came since the last call. Raises UsageError if there is no such run."""
         record, _ = read_record(self._objects, self._run_id)
         return "".join(
             self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys) for keys in record.nodes

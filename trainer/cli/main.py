@@ -1,4 +1,4 @@
-"""The one entry point: parse, import the verb's module, run it, print what went wrong in one line, return the exit code.
+"""The one entry point: parse, import the verb's module, run it, print an error in one line, return the exit code.
 
 Data goes to stdout, messages to stderr; under `--json` an error is data too: {"error": {"code", "what", "why", "do"}}.
 """
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         what = "interrupted before anything was launched" if words[:1] == ["launch"] else "interrupted"
         return _report({"code": 130, "what": what, "why": "Ctrl-C", "do": ""}, f"{what}.", as_json)
     except BrokenPipeError:
-        # The reader of stdout is gone (`| head`): there is nobody left to tell.
+        # The reader of stdout has ended (`| head`): nothing can be printed any more.
         sys.stdout = None  # or the interpreter flushes into the closed pipe at exit
         return 0
     except Exception as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
 
 
 def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of `mayfly attach` and those after `--`, which are not ours; of another verb all of them, and none."""
+    """Split the words of `mayfly attach` at `--`: ours, and the command's. Other verbs keep all."""
     if words[:1] != ["attach"] or "--" not in words:
         return words, []
     end = words.index("--")
@@ -57,7 +57,7 @@ def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _problem(error: Exception) -> TrainerError | None:
-    """Return the user's error behind an exception: itself, or what botocore's means; None for a mistake of ours."""
+    """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug of ours."""
     from trainer.errors import TrainerError  # late, like everything here: --help needs none of it
 
     if isinstance(error, TrainerError):
@@ -66,7 +66,7 @@ def _problem(error: Exception) -> TrainerError | None:
         from trainer.extras import missing_library
 
         return missing_library(error)
-    if "botocore.exceptions" not in sys.modules:  # nothing spoke to AWS, so the error is none of botocore's
+    if "botocore.exceptions" not in sys.modules:  # without botocore loaded it is no error of botocore's
         return None
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -78,7 +78,7 @@ def _problem(error: Exception) -> TrainerError | None:
 
 
 def _report(error: dict[str, object], line: str, as_json: bool) -> int:
-    """Print an error where its reader looks for it and return its exit code."""
+    """Print an error, to stderr or as JSON to stdout, and return its exit code."""
     from trainer.cli.output import say_json, warn
 
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trainer.artifacts.folder import check_folder
+from trainer.arguments import check_folder
 from trainer.artifacts.metrics import headline
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
 from trainer.cli.connect import connected
@@ -39,7 +39,7 @@ VERSIONS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List every model with its run, version and scores on the test span; download one; show production and roll it back."""
+    """List models with run, version and test scores; download one; show production models and roll one back."""
     if arguments.action == "pull":
         check_folder(Path(arguments.out or "."))
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:
-    """List the production models with their versions, the newest first, or those of one."""
+    """List the production models, or the versions of one, newest first."""
     names = [arguments.model] if arguments.model else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
     versions = [one for name in names if is_model_file(f"{name}{MODEL_SUFFIX}") for one in production_versions(objects, name)]
     if arguments.json:

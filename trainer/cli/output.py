@@ -13,7 +13,7 @@ from trainer.printable import printable
 
 
 def mayfly() -> str:
-    """Return the command as this shell can run it: `mayfly` where it is on PATH, else its place beside this Python."""
+    """Return the command for this shell: `mayfly` if it is on PATH, else its path beside this Python."""
     if shutil.which("mayfly"):
         return "mayfly"
     beside = Path(sys.executable).with_name("mayfly")
@@ -24,12 +24,12 @@ def mayfly() -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line that a terminal only shows."""
+    """Return a text as one line, with control characters escaped."""
     return printable(text).replace("\n", " ")
 
 
 def folded(line: str, stream: TextIO) -> str:
-    """Return a line as a terminal shows it best, broken between words; elsewhere, and where it fits, as it is."""
+    """Wrap a line between words to the width of the terminal; without a terminal return it unchanged."""
     width = shutil.get_terminal_size().columns
     if not stream.isatty() or len(line) <= width:
         return line
@@ -43,12 +43,12 @@ def say(*lines: str) -> None:
 
 
 def say_json(value: object) -> None:
-    """Print a JSON document to stdout: it is ASCII, with every control character escaped."""
+    """Print a JSON document to stdout, in ASCII, with control characters escaped."""
     print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
 
 
 def say_text(text: str) -> None:
-    """Print a text of many lines to stdout, as it is but for what a terminal obeys."""
+    """Print a text of several lines to stdout, with control characters escaped."""
     sys.stdout.write(printable(text))
     sys.stdout.flush()
 
@@ -59,13 +59,13 @@ def warn(line: str) -> None:
 
 
 def ask(question: str) -> str:
-    """Print a question to stderr and return the line that is typed, without its end."""
+    """Print a question to stderr and return the answer without its line end."""
     print(one_line(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
 
 
 def bars_are(synthetic: bool | None) -> str:
-    """Return the word for bars, so that generated ones never pass for a market's."""
+    """Return the label of the bars: generated ones are always marked as such."""
     return "-" if synthetic is None else "SYNTHETIC" if synthetic else "real"
 
 
@@ -74,8 +74,20 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def piece_noun(number: int, work: str) -> str:
+    """Return what a run's pieces are: `model`; of a script's run `value`, or `script` where it has one."""
+    if work != "script":
+        return "model"
+    return "script" if number == 1 else "value"
+
+
+def pieces_counted(number: int, work: str) -> str:
+    """Return the number of a run's pieces with their noun."""
+    return counted(number, piece_noun(number, work))
+
+
 def duration(seconds: float) -> str:
-    """Write seconds for people: 45s, 2m05s, 30m, 1h08m."""
+    """Format seconds: 45s, 2m05s, 30m, 1h08m."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -86,5 +98,5 @@ def duration(seconds: float) -> str:
 
 
 def money(dollars: float) -> str:
-    """Write dollars for people: cents, and more digits below one cent."""
+    """Format dollars: to the cent, with more digits below one cent."""
     return f"${dollars:,.2f}" if dollars >= 0.01 or dollars == 0 else f"${dollars:.4f}"

@@ -1,6 +1,6 @@
-"""Files of a data set with bars of one symbol and one time: fetched to the desk and compared, once.
+"""Compare files of a data set that have bars of the same symbol and time: downloaded and compared once.
 
-Each file was checked by itself when it came. Whether two that overlap agree is known only when both are read.
+Each file was checked alone when it was added; whether overlapping files agree takes both.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trainer.runs.store import Objects
 def compare_overlaps(candles: ChosenCandles, objects: Objects, *, writes: bool = True) -> tuple[ChosenCandles, list[str]]:
     """Return the candles without symbols whose files disagree, and a note on each file that is too large to compare here.
 
-    At most MOST_BYTES are fetched. `writes`: keep in the bucket which files agree, so that no launch compares them again.
-    Raises DataError where no symbol is left.
+    At most MOST_BYTES are fetched. `writes`: store in the bucket which files agree, so that they are compared only once.
+    Raises DataError if no symbol is left.
     """
     meeting = overlapping(candles)
     open_ = {symbol: items for symbol, items in meeting.items() if objects.get(key=_agreement_key(symbol, items)) is None}
@@ -56,7 +56,7 @@ def _errors(inputs: Mapping[str, Input], objects: Objects) -> dict[str, DataErro
 
 
 def _without(candles: ChosenCandles, errors: Mapping[str, DataError]) -> ChosenCandles:
-    """Return the candles without some symbols, and without the files that nobody needs then."""
+    """Return the candles without some symbols and without files that no remaining symbol needs."""
     if not errors:
         return candles
     bars = {symbol: count for symbol, count in candles.bars.items() if symbol not in errors}
@@ -67,6 +67,6 @@ def _without(candles: ChosenCandles, errors: Mapping[str, DataError]) -> ChosenC
 
 
 def _agreement_key(symbol: str, items: tuple[Input, ...]) -> str:
-    """Return the key that exists once these files were seen to agree about the symbol."""
+    """Return the key of the note that these files agree on the symbol."""
     named = json.dumps([symbol, sorted(item.sha256 for item in items)])
     return f"{INDEX}agreed/{hashlib.sha256(named.encode()).hexdigest()}.json"

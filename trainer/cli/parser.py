@@ -107,7 +107,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
     predict.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
     predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N bars of each symbol only")
-    _where_flags(predict)
+    _where_flags(predict, local=True)
 
     # Its flags are those of trainer/train/__main__.py, which main.py calls.
     verbs.add_parser("train", add_help=False, help="train every model of a job on this machine, without any cloud")

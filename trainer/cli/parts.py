@@ -1,4 +1,4 @@
-"""Numbered parts that a node puts into S3 every few seconds: its log, its metrics. Each is read once, in order and bounded."""
+"""Read the numbered parts of a log or of metrics that a node uploads every few seconds: each once, in order, bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_BYTES = 256 * 1024 * 1024  # of all parts together; what is beyond is not r
 
 
 class PartReader:
-    """Reads the parts of some prefixes; of each, and of all together, no more than a node of ours sends."""
+    """Reads the parts under prefixes, with a limit on the size of each part and of all together."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -23,7 +23,7 @@ class PartReader:
         return prefix in self._last
 
     def read_new(self, prefix: str) -> bytes:
-        """Return what came under a prefix since the last call."""
+        """Return the bytes that were added under a prefix since the last call."""
         parts = []
         for listed in self._objects.list(prefix=prefix, most=MOST_PARTS):
             if listed.key > self._last.get(prefix, "") and self._bytes < MOST_BYTES:

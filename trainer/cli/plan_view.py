@@ -1,4 +1,4 @@
-"""The plan as people read it: the work, a table of candidates, and the hard stop."""
+"""The plan as text: the work, a table of candidates, and the hard stop."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
 
 
 def _packages(packages: Mapping[str, Any]) -> RenderableType:
-    """Return the packages that were resolved for this launch: where from, which, and what is left to the image."""
+    """Return the resolved packages: their source, their versions, and the ones that the image provides."""
     left = [f"of the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
     first, *others = packages["packages"]
     return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
 
 
 def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
-    """Yield how many values a script runs over, of what, and the GPUs of each."""
+    """Yield the number of values that a script runs over, their names, and the GPUs of each."""
     combinations = list(job.script.combinations.values())
     yield f"{counted(len(plan.pieces), 'run')} of it"
     for column in combinations[0]:
@@ -116,7 +116,7 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
 
 
 def _encoder(job: Job) -> Iterator[str]:
-    """Yield what the models start from, where they start from an encoder."""
+    """Yield the pretrained encoder that the models start from, if any."""
     if encoder := encoder_of(job.model):
         yield f"encoder: {encoder.encoder}, {encoder.encoder_training}"
         yield f"it has seen bars until {encoder.encoder_until}"
@@ -162,7 +162,7 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
 
 
 def _storage(cost: StorageCost) -> str:
-    """Return what the inputs cost where they are kept."""
+    """Return the storage cost of the inputs."""
     size = f"{cost.gigabytes:.2f} GB" if cost.gigabytes >= 0.1 else f"{cost.gigabytes * 1000:.1f} MB"
     price = money(cost.month_usd) if cost.month_usd >= 0.01 else "less than a cent"
     kept = f"{price} a month for these {size}"
@@ -175,7 +175,7 @@ def _storage(cost: StorageCost) -> str:
 
 
 def _baking(baking: Baking) -> str:
-    """Return what a baked image saves, and from how many runs a month on it pays."""
+    """Return what a baked image would save, and from how many runs a month it pays off."""
     basis = f"by {counted(baking.runs_measured, 'boot')}" if baking.runs_measured else "assumed, not measured"
     what = "The image is baked: that saves" if baking.in_use else "A baked image (image_pipeline) would save"
     if baking.runs_per_month is None:

@@ -1,10 +1,10 @@
-"""`mayfly predict`: what models forecast for the bars of a file or folder, as one CSV on stdout. For Python: `trainer.predict`.
+"""`mayfly predict`: print the forecasts of models for the bars of a file or folder as one CSV. In Python: `trainer.predict`.
 
     mayfly predict MODEL ... --data PATH     # .safetensors files, folders of them, names or keys in the bucket
     mayfly predict --run RUN --data PATH     # every model of a run
 
 The columns are model, symbol, bar, available_at and those of the target, such as `probability` (docs/models-and-targets.md
-lists them); the card has the horizon. Over the bars that a model was tested on, the numbers are those its card was scored from.
+lists them); the card has the horizon. Over a model's test bars, its card's scores were computed from the same numbers.
 A model of your own needs its Python file: a card runs no code.
 """
 
@@ -55,6 +55,7 @@ class PredictionRequest:
     model_file: str | Path | None
     rehearse: bool
     stack: str
+    local: str | None = None  # a folder in the place of the bucket, '' for the user's own
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         model_file=arguments.model_file,
         rehearse=arguments.rehearse,
         stack=arguments.stack,
+        local=arguments.local,
     )
     notes: list[str] = []
     with _predicted(request, notes) as (predictions, missing):
@@ -118,9 +120,9 @@ def frame(request: PredictionRequest) -> pandas.DataFrame:
 
 @contextmanager
 def _predicted(request: PredictionRequest, notes: list[str]) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
-    """Give predictions as they are made, and the list of what could not be predicted, complete once they are used up.
+    """Yield an iterator of predictions, and a list of failures that is complete once the iterator is exhausted.
 
-    `notes` gets the lines about how files were read. The iterator raises the first error where nothing could be predicted.
+    `notes` receives lines about how files were read. The iterator raises the first error if nothing could be predicted.
     """
     check_path(request.data)
     with _model_files(request) as paths:
@@ -135,7 +137,7 @@ def _predicted(request: PredictionRequest, notes: list[str]) -> Iterator[tuple[I
 
 
 def _sorted_out(made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted]) -> Iterator[Predictions]:
-    """Yield the predictions and add the others to `missing`. Raises the first error where nothing was predicted."""
+    """Yield the predictions and add failures to `missing`. Raises the first error if nothing was predicted."""
     from trainer.train.predict import NotPredicted
 
     some = False
@@ -152,7 +154,7 @@ def _sorted_out(made: Iterable[Predictions | NotPredicted], missing: list[NotPre
 
 
 def _write(predictions: Iterator[Predictions]) -> None:
-    """Print CSV; at a terminal a table of the same rows, rounded, while they are few."""
+    """Print CSV; on a terminal, a rounded table if there are few rows."""
     few: list[Predictions] = []
     if is_terminal(sys.stdout):
         while sum(len(item.bar) for item in few) <= MOST_DRAWN:
@@ -200,7 +202,7 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
-    """Give models as local files; those from a bucket are fetched into a folder that lasts as long as it is needed."""
+    """Yield models as local files; those in a bucket are downloaded into a temporary folder."""
     run = request.run
     if bool(request.models) == bool(run):
         why = "both were given" if run else "neither was given"
@@ -216,13 +218,13 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     from trainer.stack import read_stack
 
     with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
-        with connected(rehearse=request.rehearse, program=False) as access:
+        with connected(rehearse=request.rehearse, program=False, local=request.local) as access:
             outputs = read_stack(access, stack=request.stack)
             objects = open_objects(access, outputs.bucket)
             if run:
                 chosen = list(models_of_run(objects, run))
                 if not chosen:
-                    read_record(objects, run)  # which knows the runs that there are
+                    read_record(objects, run)  # which can list the runs
                     raise UsageError(
                         f"run {run} has no models", do="mayfly status shows runs, mayfly models list their models."
                     )
@@ -235,7 +237,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
 
 
 def _origin(model: Any, experiment_days: int, *, run: str) -> str:
-    """Return which model a name stands for, and until when it is kept."""
+    """Return the model that a name refers to, and when it expires."""
     until = model.expires(experiment_days)
     of = "production" if not model.run_id else f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
     kept = f"; experiments expire, this one after {until}" if until else ""
@@ -243,7 +245,7 @@ def _origin(model: Any, experiment_days: int, *, run: str) -> str:
 
 
 def _local_files(name: str) -> list[Path]:
-    """Return the model files that a local path names, none for a name in a bucket. Raises UsageError for a path without any."""
+    """Return the model files of a local path, empty for a name in a bucket. Raises UsageError for a path without models."""
     path = Path(name)
     if path.is_file() and path.suffix == MODEL_SUFFIX:
         return [path]
@@ -265,7 +267,7 @@ def _local_files(name: str) -> list[Path]:
 
 
 def _distinct(paths: list[Path]) -> list[Path]:
-    """Return the paths by name. Raises UsageError for two models of one name: their rows could not be told apart."""
+    """Return the paths by name. Raises UsageError for two models of one name, whose rows could not be distinguished."""
     seen: dict[str, Path] = {}
     for path in paths:
         if path.stem in seen:

@@ -1,4 +1,4 @@
-"""`mayfly profiles`: what is known of each chip, and which profile holds on this machine. Needs torch for AMD's chips only."""
+"""`mayfly profiles`: list GPU profiles and the one that applies on this machine. Needs torch only for AMD's chips."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ LARGE = chunk_models()[0]  # the model of the column "chunks"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List every profile, and say which one holds here and why.
+    """List every profile, and print which one applies here and why.
 
-    Where $GPU_PROFILE names one that can't hold, the list is printed all the same, and then that is the error.
+    If $GPU_PROFILE names one that can't apply, the list is printed before the error.
     """
     gpus = gpus_here() or _amd_gpus()
     known = {**profiles(), "cpu": choose("cpu", None).profile}
@@ -116,7 +116,7 @@ def _state(path: Path) -> str:
 
 
 def _amd_gpus() -> tuple[Device, ...]:
-    """Ask torch, where AMD's compute driver shows its device: nvidia-smi knows nothing of those."""
+    """Return AMD's GPUs by torch, if AMD's compute driver is loaded: nvidia-smi does not list them."""
     if not Path("/dev/kfd").exists():
         return ()
     from trainer.train.workers.devices import gpus_of_torch  # torch takes 1.2 s, so only here

@@ -1,4 +1,4 @@
-"""A run's progress as a picture: the phase with its bar, the models that train, counts. Pure."""
+"""Drawing of a run's progress: the phase with its bar, the models in training, counts. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainer.cli.output import counted, duration, money, one_line
+from trainer.cli.output import duration, money, one_line, pieces_counted
 from trainer.cli.table import DIM, GOOD, STRONG, Inline, lines, styled
 from trainer.control.progress import RunProgress
 
@@ -43,10 +43,10 @@ def piece_share(piece: Mapping[str, Any]) -> float:
 
 
 class PhaseEnded:
-    """A phase that has ended: `✓ boot  7s`, and as much of what is worth knowing of it as its line has room for."""
+    """A phase that has ended: `✓ boot  7s`, followed by as many details as fit in the line."""
 
     def __init__(self, phase: str, seconds: float, details: Sequence[str] = ()) -> None:
-        """The first of the details count most."""
+        """`details`: the most important first."""
         self._phase, self._seconds, self._details = phase, seconds, details
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -60,7 +60,7 @@ class PhaseEnded:
 
 
 class PhaseBar:
-    """The phase at work: its time, and while models train a bar with the share done, the time left and the dollars."""
+    """The current phase: its time, and during training a bar with the share done, the time left and the dollars."""
 
     def __init__(self, progress: RunProgress, seconds: float) -> None:
         self._progress, self._seconds = progress, seconds
@@ -77,42 +77,45 @@ class PhaseBar:
             )
             return
         share = share_done(progress.pieces.values(), progress.models_total)
+        if not share and progress.work == "script":  # which may tell nothing until it ends
+            yield from _cut(begin.append(f"   {money(progress.spent_usd)}" if progress.spent_usd else ""), options)
+            return
         ends = [f"{share:4.0%}", time_left(self._seconds, share), money(progress.spent_usd) if progress.spent_usd else ""]
         end = "   ".join(filter(None, ends))
         yield _with_bar(begin, share, end, options.max_width)
 
 
 class PieceRows:
-    """The models that train, one to a row: epoch, bar, loss."""
+    """The models in training, one per row: epoch, bar, loss."""
 
-    def __init__(self, pieces: Mapping[str, Mapping[str, Any]]) -> None:
-        self._pieces = pieces
+    def __init__(self, pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> None:
+        self._pieces, self._silent = pieces, "runs" if work == "script" else "begins"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a row for each model."""
         begins = _aligned([_short(one_line(name)) for name in self._pieces])
-        epochs = _aligned([_epoch(piece) for piece in self._pieces.values()])
+        epochs = _aligned([_epoch(piece) or self._silent for piece in self._pieces.values()])
         ends = _aligned([_numbers(piece) for piece in self._pieces.values()])
         for begin, epoch, end, piece in zip(begins, epochs, ends, self._pieces.values(), strict=True):
             line = Text(f"      {begin}").append(f"  {epoch}", DIM)
-            if options.max_width < NARROW:
+            if options.max_width < NARROW or not end.strip():
                 yield from _cut(line.append(f"  {end}"), options)
             else:
                 yield _with_bar(line, piece_share(piece), end, options.max_width, widest=PIECE_BAR)
 
 
 def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> RenderableType:
-    """Return the live region: the phase at work for so many seconds, the models that train, counts, and a hint."""
+    """Return the live region: the current phase with its seconds, the models in training, counts, and a hint."""
     if progress.phase != "train" or not progress.pieces:
         return lines(PhaseBar(progress, seconds), *_footer([hint]))
     training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") == "training"}
     drawn = dict(sorted(training.items())[:MOST_ROWS])
     parts = [f"{len(training) - len(drawn)} more in training" if len(training) > len(drawn) else "", *counts(progress), hint]
-    return lines(PhaseBar(progress, seconds), PieceRows(drawn), *_footer(parts))
+    return lines(PhaseBar(progress, seconds), PieceRows(drawn, work=progress.work), *_footer(parts))
 
 
 def counts(progress: RunProgress) -> list[str]:
-    """Return how many models wait, are done and have failed, and the rate; nothing for none."""
+    """Return the numbers of waiting, done and failed models, and the rate; empty for none."""
     states = [str(piece.get("state")) for piece in progress.pieces.values()]
     total = max(progress.models_total, len(states))
     done, failed, training = (states.count(state) for state in ("done", "failed", "training"))
@@ -131,15 +134,20 @@ def rate_of(progress: RunProgress) -> str:
 
 
 def time_left(seconds: float, share: float) -> str:
-    """Return the time that is left, by the share done in so many seconds; nothing at the very beginning."""
+    """Return the time left, extrapolated from the share done; empty at the very beginning."""
     return f"{duration(seconds * (1 - share) / share)} left" if SHORTEST_SHARE <= share < 1 else ""
 
 
 def models_line(progress: RunProgress) -> str:
-    """Return a training in one line, for where nothing can be drawn."""
+    """Return the progress of a training in one line, for output without a terminal."""
     share = share_done(progress.pieces.values(), progress.models_total)
-    total = counted(max(progress.models_total, len(progress.pieces)), "model")
-    return "  ".join(filter(None, [f"{share:.0%} of {total}", *counts(progress)]))
+    number = max(progress.models_total, len(progress.pieces))
+    total = pieces_counted(number, progress.work)
+    if progress.work == "script" and not share:
+        total = total if number > 1 else ""
+    else:
+        total = f"{share:.0%} of {total}"
+    return "  ".join(filter(None, [total, *counts(progress)]))
 
 
 def _footer(parts: list[str]) -> Iterator[RenderableType]:
@@ -150,12 +158,13 @@ def _footer(parts: list[str]) -> Iterator[RenderableType]:
 
 
 def _epoch(piece: Mapping[str, Any]) -> str:
-    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else "begins"
+    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else ""
 
 
 def _numbers(piece: Mapping[str, Any]) -> str:
     loss = piece.get("loss")
-    return f"{piece_share(piece):4.0%}" + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
+    share = f"{piece_share(piece):4.0%}" if piece.get("steps") else ""
+    return share + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
 
 
 def _aligned(texts: list[str]) -> list[str]:
@@ -164,7 +173,7 @@ def _aligned(texts: list[str]) -> list[str]:
 
 
 def _with_bar(begin: Text, share: float, end: str, width: int, *, widest: int = PHASE_BAR) -> RenderableType:
-    """Return a line whose bar takes what is left of the width; without room for one, without."""
+    """Return a line whose bar fills the rest of the width; without room, a line without a bar."""
     room = width - begin.cell_len - cell_len(end) - 5
     if room < 8:
         return begin.append(f"  {end}")

@@ -1,4 +1,4 @@
-"""`mayfly retrains publish`: check a job as a launch would, put job and code in the bucket by hash, swap the publication."""
+"""`mayfly retrains publish`: check a job as a launch would, upload job and code by hash, replace the publication."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -16,18 +16,19 @@ from typing import Any
 import trainer
 from trainer.access import Access
 from trainer.cli.candles import find_candles
-from trainer.cli.encoder import encoder_file
 from trainer.cli.refresh_script import with_refresh_script
-from trainer.cli.script_launch import read_data, refuse_secrets_without_role
-from trainer.cli.script_packages import with_packages
+from trainer.cli.script_launch import DeskScript, read_data, refuse_secrets_without_role
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import Job, job_from, load_job, parse_assignments, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.encoder import encoder_file
+from trainer.launch.images import line_for
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
@@ -61,7 +62,7 @@ GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of
 def publish(
     arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
 ) -> tuple[PublishedRetrain, PlannedRetrain | PlannedScript, list[str]]:
-    """Publish a job for a retrain; return the publication, what it would do now, and notes. Checks come before writes."""
+    """Publish a job for a retrain; return the publication, its plan of now, and notes. Checks come before writes."""
     now = utc_now()
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
@@ -88,28 +89,27 @@ def publish(
 def _publish_script(
     job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, now: datetime
 ) -> tuple[PublishedRetrain, PlannedScript, list[str]]:
-    """Publish a script with its files, and the data of its folder, or the name of the set that is listed at each time."""
+    """Publish a script with its files, and with its data or the name of the data set to list at each scheduled time."""
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)
     refuse_secrets_without_role(job, outputs)
     listed = bool(data_set_of(job.data.folder, outputs.bucket))
     if listed and job.script.secrets:
-        why, do = "its role reads the data that was pinned for it", "Leave script.secrets out, or name another data.folder."
+        why = "the role that reads secrets reads no data set"
+        do = "Leave script.secrets out, or name a folder of this desk, whose files are pinned now."
         raise UsageError("a script with secrets can't read a data set", why=why, do=do)
-    files: Mapping[str, bytes] = script_files(job.script)
+    desk = DeskScript(job=job, files=script_files(job.script))
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
-        machines, rehearsal = machines_of(job), access.rehearsal
-        job, files, _ = with_packages(job, files, machines, outputs, rehearsal=rehearsal, console=console)
-        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+        desk = desk.with_packages(line_for(machines_of(job), outputs), rehearsal=access.rehearsal, console=console)
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
-    sha256 = script_sha256(job.script, hashes, data)
-    job = with_settings(job, **{"script.root": "", **({} if listed else {"data.folder": ""})})
-    script = PublishedScript(files=hashes, inputs=inputs, sha256=sha256)
+    sha256 = script_sha256(desk.job.script, desk.hashes, data)
+    job = with_settings(desk.job, **{"script.root": "", **({} if listed else {"data.folder": ""})})
+    script = PublishedScript(files=desk.hashes, inputs=inputs, sha256=sha256)
     ready = plan_script_now(job, script, schedule, access, outputs, objects)
-    bundle = build_bundle(script_files=files)
+    bundle = build_bundle(script_files=desk.files)
     record = script_record(job, ready.plan, bundle, outputs, preflight_at=now, now=now)
     notes = check_account(access, outputs, record, sweep=True)
     if schedule.promote != "never":
@@ -128,7 +128,7 @@ def plan_script_now(
     *,
     image_id: str = "",
 ) -> PlannedScript:
-    """Return what a retrain's script would do now, within its budgets and on types that control may start."""
+    """Plan a retrain's script for now, within its budgets and on types that control may start."""
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)
     ready = plan_script_retrain(
@@ -149,7 +149,7 @@ def plan_script_now(
 def plan_now(
     job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, *, image_id: str = ""
 ) -> tuple[PlannedRetrain, list[str]]:
-    """Return what a retrain's job would do now, within its budgets and on types that control may start, and notes on its data.
+    """Plan a retrain's job for now, within its budgets and on types that control may start; return also notes on its data.
 
     Files of the set that no launch put there are fetched, looked at and indexed: control can't.
     """
@@ -172,7 +172,7 @@ def plan_now(
 
 
 def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:
-    """Raise BudgetError where one run may cost more than a month's budget."""
+    """Raise BudgetError if one run may cost more than the month's budget."""
     if plan.hard_stop_usd > schedule.budget_month:
         why = f"one run may cost ${plan.hard_stop_usd:.2f}"
         do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
@@ -181,14 +181,14 @@ def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:
 
 
 def refuse_unfit_stack(outputs: StackOutputs) -> None:
-    """Raise ConfigError where the deployed control reads publications of another format."""
+    """Raise ConfigError if the deployed control function reads another format of publications."""
     if outputs.retrain_format != PUBLISHED_FORMAT:
         why = f"it reads publications of format {outputs.retrain_format}, this Mayfly writes {PUBLISHED_FORMAT}"
         raise ConfigError("the stack's control function is of another version", why=why, do="Run pulumi up.")
 
 
 def refuse_skipped_times(schedule: RetrainSchedule, now: datetime) -> None:
-    """Raise UsageError for a schedule with a local time that a clock change skips: Scheduler would leave it out."""
+    """Raise UsageError for a schedule with a local time that a clock change skips: Scheduler would not run it."""
     skipped = skipped_times(schedule.expression, now, days=GAP_DAYS)
     if skipped:
         why = f"{schedule.cron}: clocks go forward there on that day, and EventBridge leaves the run out"
@@ -214,7 +214,7 @@ def _written(
     *,
     script: PublishedScript | None = None,
 ) -> PublishedRetrain:
-    """Put job and code where their hashes say, then swap the publication; a pause outlives it."""
+    """Upload job and code under their hashes, then replace the publication; a pause stays."""
     upload_bundle(bundle, objects)
     sha256 = _by_hash(objects, json.dumps(job.to_dict(), indent=1, sort_keys=True).encode())
     script_hash = _by_hash(objects, script.to_json()) if script else ""
@@ -239,7 +239,7 @@ def _written(
 
 
 def _by_hash(objects: Objects, body: bytes) -> str:
-    """Put a document where its hash says, unless it is there, and return the hash."""
+    """Upload a document under its hash unless it exists, and return the hash."""
     sha256 = hashlib.sha256(body).hexdigest()
     with suppress(Conflict):  # published before
         objects.put(key=f"code/{sha256}.json", body=body, create=True)
@@ -247,7 +247,7 @@ def _by_hash(objects: Objects, body: bytes) -> str:
 
 
 def _replaced(objects: Objects, name: str) -> tuple[bool, str]:
-    """Return whether the present publication is paused, and its ETag. One that can't be read is replaced, too."""
+    """Return whether the current publication is paused, and its ETag. An unreadable one is replaced, too."""
     try:
         before = read_published(objects, name)
     except UnreadablePublication:
@@ -257,7 +257,7 @@ def _replaced(objects: Objects, name: str) -> tuple[bool, str]:
 
 
 def swap(objects: Objects, retrain: PublishedRetrain, *, replaces: str) -> None:
-    """Write a publication. Raises UsageError where somebody else published meanwhile."""
+    """Write a publication. Raises UsageError if another desk published in the meantime."""
     try:
         write_published(objects, retrain, replaces=replaces)
     except Conflict as error:
@@ -266,7 +266,7 @@ def swap(objects: Objects, retrain: PublishedRetrain, *, replaces: str) -> None:
 
 
 def commit() -> str:
-    """Return the commit of the checkout that this package lies in; '' where it lies in none."""
+    """Return the commit of the checkout that holds this package; '' outside of one."""
     folder = Path(next(iter(trainer.__path__))).parent
     if not (folder / ".git").exists():
         return ""

@@ -1,6 +1,6 @@
-"""`mayfly pull RUN`: everything that a run made, into one folder: models with their cards, receipt, log, learning curves.
+"""`mayfly pull RUN`: download a run's models with their cards, its receipt, log and learning curves into one folder.
 
-With --live it goes on until the run ends, and the folder grows with it. All of it is in S3: nothing connects to the machine.
+With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.artifacts.folder import check_folder
+from trainer.access import Access, aws_error
+from trainer.arguments import check_folder
 from trainer.cli.connect import connected
 from trainer.cli.curves import OBSERVED, CurveFiles, EventsReader
 from trainer.cli.local import folder_of_run
 from trainer.cli.logs import LogReader
 from trainer.cli.output import say, say_json, warn
-from trainer.cli.script_pull import save_output
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import pace
 from trainer.control.script_files import outputs_seen
 from trainer.control.settle import Settled, settle_run
+from trainer.errors import ConfigError, UsageError
 from trainer.registry.store import Model, models_of_run, save_model, write_whole
 from trainer.stack import read_stack
+from trainer.symbols import path_flaw
+from trainer.transfer import fetch_file
 
 LOG = "log.txt"
 
@@ -39,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
         check_folder(folder)
         cloud = AwsCloud(access, outputs)
-        pulled = Pulled(cloud, arguments.run, folder, partial(save_output, access, outputs.bucket))
+        pulled = Pulled(cloud, arguments.run, folder, partial(_save_output, access, outputs.bucket))
         while True:
             new = pulled.bring()
             if not arguments.json:
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Pulled:
-    """The folder of one run, brought up to date as often as it is asked for; each model and each line is fetched once."""
+    """The local folder of one run; `bring` updates it. Each model and each line is downloaded once."""
 
     def __init__(self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]) -> None:
         self._save_output = save_output
@@ -69,12 +72,12 @@ class Pulled:
 
     @property
     def ended(self) -> bool:
-        """Return whether the run had ended when it was looked at last."""
+        """Return whether the run had ended at the last look."""
         return self._settled is not None and self._settled.receipt is not None
 
     def bring(self) -> list[Path]:
-        """Fetch what is new; return the files that were not there before."""
-        self._settled = settle_run(self._cloud, self._run_id)  # first: what an ended run has left is complete
+        """Download what is new; return the files that were added."""
+        self._settled = settle_run(self._cloud, self._run_id)  # first: the files of an ended run are complete
         before = set(self.files)
         for model in models_of_run(self._cloud.objects, self._run_id):
             if f"{model.key} {model.version_id}" not in self._models:
@@ -94,7 +97,7 @@ class Pulled:
         return [path for path in self.files if path not in before]
 
     def document(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the document of `--json`."""
         assert self._settled is not None, "bring() comes first"
         receipt = self._settled.receipt
         models = [{"name": one.name, "version_id": one.version_id, "sha256": one.sha256} for one in self._models.values()]
@@ -124,3 +127,23 @@ def _announce(new: list[Path], pulled: Pulled) -> None:
         say(str(path))
     if pulled.folder / OBSERVED in new:
         warn(f"learning curves: tensorboard --logdir {pulled.folder / OBSERVED / 'tensorboard'}")
+
+
+def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path) -> Path:
+    """Write an output file under `into`, by its relative path. Raises ConfigError if it is missing or has another hash."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if why := path_flaw(item["file"]):
+        raise ConfigError(f"{item['file'][:80]!r} is not written here", why=why, do="mayfly receipts RUN --json has its key.")
+    path: Path = into / str(item["file"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository
+        raise UsageError(f"{path.parent} leads out of {into}", why="it is a link", do="Choose another --out.")
+    try:
+        sha256 = fetch_file(path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket)
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, f"cannot read s3://{bucket}/{item['key']}") from error
+    if sha256 != item["sha256"]:
+        why = f"sha256 is {sha256}, it should be {item['sha256']}"
+        raise ConfigError(f"{item['file']} is damaged", why=why, do="Fetch it again.")
+    return path

@@ -1,4 +1,4 @@
-"""The question that Ctrl-C puts on a terminal: end the run, leave it running, or go on."""
+"""The question after Ctrl-C on a terminal: end the run, leave it running, or go on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MOST_BYTES = 4096
 
 
 class TerminalQuestion:
-    """Asks on the terminal, below the story, without holding up the run. The live region is gone as long as it is open."""
+    """Asks on the terminal without holding up the run. The live region is hidden while the question is open."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def open(self) -> None:
-        """Put the question. What was typed before it is no answer."""
+        """Print the question and discard earlier input."""
         self._console.pause()
         while _is_typed():
             if not os.read(sys.stdin.fileno(), MOST_BYTES):
@@ -29,7 +29,7 @@ class TerminalQuestion:
         self._console.prompt(f"\n{WORDS}")
 
     def answer(self) -> Wish | None:
-        """Return the answer that was typed; None for nothing yet. Anything but an answer is asked again."""
+        """Return the answer, None if there is none yet. Asks again after an invalid one."""
         if not _is_typed():
             return None
         typed = os.read(sys.stdin.fileno(), MOST_BYTES).decode(errors="replace").strip().lower()
@@ -39,12 +39,12 @@ class TerminalQuestion:
         return wish
 
     def close(self) -> None:
-        """Go on with the story on a line of its own."""
+        """Start a new line and show the live region again."""
         self._console.resume()
 
 
 def question(console: Console) -> TerminalQuestion | None:
-    """Return the question where somebody sits at a terminal and can answer it."""
+    """Return the question if stdin and stderr are a terminal, else None."""
     return TerminalQuestion(console) if sys.stdin.isatty() and console.stream.isatty() else None
 
 

@@ -1,4 +1,4 @@
-"""A launch whose preflight is done, with nothing written yet: what every kind of work has in common."""
+"""A launch after preflight, before anything is written: the part that all kinds of work share."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Ready:
         raise NotImplementedError
 
     def record(self, *, preflight_at: datetime, now: datetime) -> RunRecord:
-        """Return the record of a run that begins now."""
+        """Return the record of a run that starts now."""
         raise NotImplementedError
 
     def upload(self, access: Access, console: Console) -> Any:
-        """Put the desk's data into the bucket, and return what `register` pins."""
+        """Upload the desk's data, and return the inputs that `register` pins."""
         raise NotImplementedError
 
     def register(self, record: RunRecord, uploaded: Any, attach: Mapping[str, str]) -> None:
-        """Write what the run needs, then its record. `attach` is how people may get onto the machine."""
+        """Write the run's objects, then its record. `attach`: the access that people have to the machine."""
         raise NotImplementedError
 
     def looks(self, receipt: Receipt) -> list[str]:

@@ -1,4 +1,4 @@
-"""A launch of models of ours whose preflight is done: its candles, its record, and the commands that its receipt ends with."""
+"""A launch of a training after preflight: its candles, its record, and the commands printed below its receipt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyToTrain(Ready):
-    """A launch of models of ours; its job has the symbols and the timeframe that the candles decide."""
+    """A launch of a training; its job has the symbols and the timeframe of the candles."""
 
     checked: CheckedCandles
     candles: ChosenCandles

@@ -1,4 +1,4 @@
-"""The receipt as people read it: outcome, time by phase, dollars, machine and its proof, models."""
+"""The receipt as text: outcome, time by phase, dollars, machines and the proof of their end, models."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def receipt_view(receipt: dict[str, Any]) -> RenderableType:
 
 
 def set_by(item: dict[str, Any]) -> str:
-    """Return what set the deadline of a receipt or of a status document, as text."""
+    """Return the source of the deadline of a receipt or status document, as text."""
     return f"set by {CAUSES.get(item['deadline_cause'], item['deadline_cause'])}"
 
 
@@ -94,7 +94,7 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _cache(inputs: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield what the shared cache gave, where the stack has one."""
+    """Yield the use of the shared cache, if the stack has one."""
     if inputs["cache_failed"]:
         yield "cache", f"not used, inputs came from S3: {inputs['cache_failed']}"
     elif inputs["cache_files"] or inputs["cache_added"] or inputs["cache_refused"]:
@@ -133,7 +133,7 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 
 def spent(dollars: dict[str, float]) -> str:
-    """Return what a run cost: its low and high bound, once where they read the same."""
+    """Return a run's cost: its low and high bound, or one number if both read the same."""
     low, high = money(dollars["spent_low"]), money(dollars["spent_high"])
     return low if low == high else f"{low} to {high}"
 
@@ -176,9 +176,11 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield a script's end, its last lines, and what it left."""
+    """Yield a script's exit, its last lines, and its output files."""
     if len(receipt["scripts"]) > 1:
         yield from _values(receipt["scripts"])
+        for number, line in enumerate(receipt.get("devices", {}).get("out_of_service", ())):
+            yield "" if number else "out of service", styled(line, BAD)
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
@@ -206,7 +208,7 @@ def _best(script: Mapping[str, Any]) -> str:
 
 
 def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield how a script ended for each of its values, and the last lines of those that were not done."""
+    """Yield the outcome of a script for each value, and the last lines of those that failed."""
     shown = sorted(scripts, key=lambda script: (script["done"], script["piece"]))[:MOST_SHOWN_VALUES]
     yield "values", FittedTable(VALUES, [_value(script) for script in shown])
     if len(scripts) > len(shown):

@@ -1,4 +1,4 @@
-"""`mayfly receipts [RUN]`: receipts of ended runs. Settles runs that no command drives first."""
+"""`mayfly receipts [RUN]`: receipts of ended runs. First settles runs that no command drives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, duration, say, say_json, warn
+from trainer.cli.output import bars_are, counted, duration, say, say_json, warn
 from trainer.cli.receipt_view import receipt_view, spent
 from trainer.cli.table import FittedTable, TableColumn
 from trainer.cli.terminal import show
@@ -22,7 +22,7 @@ COLUMNS = (
     TableColumn(title="run"),
     TableColumn(title="state"),
     TableColumn(title="exit code", right=True, leaves=5),
-    TableColumn(title="models", right=True),
+    TableColumn(title="made", right=True),
     TableColumn(title="failed", right=True, leaves=3),
     TableColumn(title="bars", leaves=4),
     TableColumn(title="time", right=True, leaves=1),
@@ -67,7 +67,7 @@ def _row(receipt: dict[str, Any]) -> list[str]:
         receipt["run_id"],
         receipt["state"],
         str(receipt["exit_code"]),
-        str(len(receipt["models"])),
+        _made(receipt),
         str(len(receipt["failed"])),
         bars_are(receipt["data"].get("synthetic")),
         duration(receipt["seconds"]["total"]),
@@ -75,3 +75,10 @@ def _row(receipt: dict[str, Any]) -> list[str]:
         instance["instance_id"] if instance else "-",
         instance["state"] if instance else "-",
     ]
+
+
+def _made(receipt: dict[str, Any]) -> str:
+    """Return how much a run made: models, or files of a script or of a prepare run."""
+    if receipt.get("work", "train") == "train":
+        return counted(len(receipt["models"]), "model")
+    return counted(len(receipt["files"]), "file")

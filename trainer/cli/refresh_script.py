@@ -1,4 +1,4 @@
-"""A retrain's refresh script at the desk: read, hashed, and checked as far as that goes without running it."""
+"""Read, hash and check a retrain's refresh script at the desk, without running it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has ano
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshScript:
-    """A job with its refresh script by hash, and the script's content by hash: as the bundle carries it."""
+    """A job that names its refresh script by hash, and the script's content for the bundle."""
 
     job: Job
     files: dict[str, bytes]
@@ -29,7 +29,7 @@ class RefreshScript:
 def with_refresh_script(job: Job) -> RefreshScript:
     """Read and check the job's refresh script, if it has one.
 
-    Raises UsageError for a file that is no plain, small Python file, and for an import that a prepare run does not have.
+    Raises UsageError for anything but a small Python file, and for an import that a prepare run lacks.
     """
     if not job.data.refresh:
         return RefreshScript(job=job, files={})
@@ -44,7 +44,7 @@ def with_refresh_script(job: Job) -> RefreshScript:
 
 
 def _refuse_imports(tree: ast.Module, name: str) -> None:
-    """Raise UsageError for a module that the script needs from its first line on and a prepare run's lock does not bring."""
+    """Raise UsageError for a module that the script imports at the top and that the lock of prepare runs lacks."""
     wanted = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     wanted |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
     there = {*sys.stdlib_module_names, *locked_modules()}

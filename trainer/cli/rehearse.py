@@ -1,6 +1,6 @@
-"""`mayfly rehearse`: lend the embedded AWS of this desk to a shell, or end it.
+"""`mayfly rehearse`: point a shell at this desk's embedded AWS, or end it.
 
-eval "$(mayfly rehearse --env)"     # boto3, the AWS CLI and mayfly itself speak to it from now on
+eval "$(mayfly rehearse --env)"     # boto3, the AWS CLI and mayfly use it from now on
 mayfly rehearse --stop
 """
 

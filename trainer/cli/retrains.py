@@ -1,4 +1,4 @@
-"""`mayfly retrains`: publish what schedules run, see when they run and what came of it, run one now, pause it."""
+"""`mayfly retrains`: publish the job of a schedule, list its times and their results, run it now, pause it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _view(ready: PlannedRetrain | PlannedScript) -> RenderableType:
 
 
 def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs) -> int:
-    """Call control as the schedule would, with this second as the scheduled time."""
+    """Invoke the control function as the schedule would, with the current second as the scheduled time."""
     from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
 
     now = utc_now().replace(microsecond=0)
@@ -184,7 +184,7 @@ def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
 
 
 def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
-    """Return a publication for the list, and warn of one that can't be read: the others are shown."""
+    """Return a publication for the list; None, with a warning, if it can't be read."""
     try:
         stored = read_published(objects, name)
     except TrainerError as error:
@@ -194,7 +194,7 @@ def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
 
 
 def _entries(objects: Objects, keys: Iterable[str]) -> Iterator[ScheduledRun]:
-    """Yield the entries of these keys, and warn of those that can't be read: the others are shown."""
+    """Yield the entries of these keys, with a warning for each that can't be read."""
     for key in keys:
         try:
             yield read_entry(objects, key)[0]
@@ -231,7 +231,7 @@ def _told(entry: ScheduledRun) -> list[str]:
 
 
 def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> dict[str, Any]:
-    """Return a retrain as --json has it."""
+    """Return a retrain for --json."""
     published = None
     if retrain is not None:
         published = {
@@ -246,7 +246,7 @@ def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> d
 
 
 def _entry(entry: ScheduledRun) -> dict[str, Any]:
-    """Return an entry as --json has it."""
+    """Return an entry for --json."""
     return {
         "scheduled_at": iso(entry.scheduled_at),
         "state": entry.state,

@@ -1,15 +1,16 @@
-"""A script's part of a launch: its flag, its data at the desk, its preflight and its plan. The order is launch.py's."""
+"""The parts of a launch that are specific to a script: flag, data, preflight, plan. launch.py calls them in order."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +26,10 @@ from trainer.cli.terminal import Console
 from trainer.control.settle import settle_unwatched
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError, UsageError
-from trainer.job import MAX_JOB_NAME, Job, Tables
+from trainer.job import MAX_JOB_NAME, Job
+from trainer.job_tables import Tables
 from trainer.launch.bundle import build_bundle
-from trainer.launch.images import refuse_unfit
+from trainer.launch.images import line_for, refuse_unfit
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import look
@@ -40,6 +42,26 @@ from trainer.stack_outputs import StackOutputs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeskScript:
+    """A script as the desk has it: its job, its files' content by path, its data, and packages that were resolved for it."""
+
+    job: Job
+    files: Mapping[str, bytes]
+    data: tuple[DataFile, ...] = ()
+    packages: Packages | None = None
+
+    def with_packages(self, image_line: str, *, rehearsal: bool, console: Console) -> DeskScript:
+        """Return it with what it needs of the image line, as `script_packages.with_packages` does. Raises ours."""
+        job, files, packages = with_packages(self.job, self.files, image_line, rehearsal=rehearsal, console=console)
+        return replace(self, job=job, files=files, packages=packages)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Return the sha256 of each of its files, by path."""
+        return {path: hashlib.sha256(content).hexdigest() for path, content in self.files.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +108,7 @@ class ReadyToRun(Ready):
 
 
 def with_script(tables: Tables, file: str) -> Tables:
-    """Return the tables with `--script FILE`: its command, its folder, and its name for the run where there is none."""
+    """Return the tables with `--script FILE`: its command, its folder, and the run's name if none is given."""
     path = Path(file)
     if not path.is_file():
         what = "is no file" if path.exists() else "does not exist"
@@ -105,12 +127,12 @@ def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ..
         console.update(f"fetching {folder} ...")
         fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
         folder = str(fetch_files(folder, own_access(), fetched))
-    console.update(f"hashing {folder} ...")
+    console.update(f"hashing {os.path.normpath(folder)} ...")
     return tuple(data_files(folder))
 
 
 def refuse_secrets_without_role(job: Job, outputs: StackOutputs) -> None:
-    """Raise ConfigError for a script with secrets where the stack has no role that reads them."""
+    """Raise ConfigError for a script with secrets if the stack has no role that may read them."""
     if job.script.secrets and not outputs.script_profile_arn:
         why = "it is older than they are"
         raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
@@ -118,33 +140,32 @@ def refuse_secrets_without_role(job: Job, outputs: StackOutputs) -> None:
 
 def script_preflight(
     arguments: argparse.Namespace,
-    job: Job,
-    files: Mapping[str, bytes],
-    folder: Sequence[DataFile],
+    script: DeskScript,
     machines: Sequence[InstanceType],
     access: Access,
     outputs: StackOutputs,
     console: Console,
 ) -> ReadyToRun:
-    """Look at account and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
+    """Check account and prices concurrently, and make the plan. Writes nothing but the receipts of old runs."""
     if not access.rehearsal:
-        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
-    refuse_secrets_without_role(job, outputs)
-    job, files, packages = with_packages(job, files, machines, outputs, rehearsal=access.rehearsal, console=console)
-    objects = open_objects(access, outputs.bucket)
-    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
-    sha256 = script_sha256(job.script, hashes, folder)
+        refuse_unfit(machines, outputs, named=bool(script.job.machine.instance))
+    refuse_secrets_without_role(script.job, outputs)
+    if not arguments.rehearse:  # a rehearsal's packages were resolved before it started
+        script = script.with_packages(line_for(machines, outputs), rehearsal=access.rehearsal, console=console)
+    job, objects = script.job, open_objects(access, outputs.bucket)
+    hashes = script.hashes
+    sha256 = script_sha256(job.script, hashes, script.data)
     with ThreadPoolExecutor(max_workers=5) as pool:
         offered = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
-        bundle = pool.submit(build_bundle, script_files=files)
+        bundle = pool.submit(build_bundle, script_files=script.files)
         boots = pool.submit(known_boots, objects)
         known = pool.submit(known_times, objects, [job.name], sha256, rehearsal=access.rehearsal)
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(machines if job.machine.instance else (), None)
     offers = offered.result()
-    input_bytes = sum(file.bytes for file in folder)
+    input_bytes = sum(file.bytes for file in script.data)
     refuse_small_disks(machines, input_bytes, volume_gib=offers.volume_gib)
     return ReadyToRun(
         outputs=outputs,
@@ -163,6 +184,6 @@ def script_preflight(
         ),
         files=hashes,
         sha256=sha256,
-        folder=tuple(folder),
-        packages=packages,
+        folder=script.data,
+        packages=script.packages,
     )

@@ -18,14 +18,12 @@ from typing import Any
 
 from trainer import environment
 from trainer.cli.terminal import Console
-from trainer.cost.instances import InstanceType
 from trainer.errors import ConnectionFailed, UsageError
 from trainer.extras import needs
 from trainer.job import Job, with_settings
-from trainer.launch.images import line_for
 from trainer.launch.requirements import IMAGES_OWN, has_hashes, images_own, normalized, requirement_lines
 from trainer.launch.script_imports import packages_of, versions_here
-from trainer.stack_outputs import StackOutputs, architecture_of
+from trainer.stack_outputs import architecture_of
 
 MADE = "# Packages of a script for"  # how a file begins that is written here
 RESOLVE_SECONDS = 180.0
@@ -79,21 +77,19 @@ class Packages:
 def with_packages(
     job: Job,
     files: Mapping[str, bytes],
-    machines: Sequence[InstanceType],
-    outputs: StackOutputs,
+    image_line: str,
     *,
     rehearsal: bool,
     console: Console,
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
-    """Return job and files with the packages that the script needs as its requirements; None where they have hashes already.
+    """Return job and files with the packages that the script needs as its requirements; None if they have hashes already.
 
-    In a `rehearsal`, and without machines (on one of the caller's own), they are for this Python, and what it has is there.
-    Raises UsageError for a package that the machine can't have, ConnectionFailed where the index does not answer.
+    In a `rehearsal`, and on a machine of the caller's own, they are for this Python, and what it has is there: no image line.
+    Raises UsageError for a package that the machine can't have, ConnectionFailed if the index does not answer.
     """
     script, files = job.script, dict(files)
     name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""
     wheels = {path: content for path, content in files.items() if path.endswith(".whl")}
-    image_line = line_for(machines, outputs) if machines else ""
     if name and has_hashes(name, files[name]):
         if wheels or not rehearsal:  # a rehearsal asks no index
             _refuse_unfit(requirement_lines(name, files[name]), image_line, script.python, wheels, rehearsal)
@@ -104,7 +100,7 @@ def with_packages(
     lines = requirement_lines(name, files[name]) if name else packages_of(files, script.words, brought=brought)
     if not lines:
         return job, files, None
-    _refuse_other_torch(lines, image_line)
+    _refuse_other_torch(lines, here.get("torch", "") if rehearsal else image_line.partition("pytorch-")[2])
     target = target_of(image_line, given=script.python, rehearsal=rehearsal)
     console.update(f"resolving packages for {target} ...")
     text = resolve(
@@ -197,7 +193,7 @@ def _names(text: str) -> list[str]:
 
 
 def _refuse_unfit(lines: Sequence[str], line: str, given: str, wheels: Mapping[str, bytes], rehearsal: bool) -> None:
-    """Raise UsageError where a requirement with hashes has no wheel for the machine: it may be for another Python.
+    """Raise UsageError if a requirement with hashes has no wheel for the machine: it may be for another Python.
 
     What can't be asked is left to the machine: an index that does not answer, and an image whose Python is not known.
     """
@@ -238,18 +234,18 @@ def _without_images_own(text: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _refuse_other_torch(lines: Sequence[str], line: str) -> None:
-    """Raise UsageError where a requirement pins another torch than that of the image line."""
-    there = re.search(r"pytorch-(\d+\.\d+)", line)
+def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
+    """Raise UsageError if a requirement pins another torch than the image's, whose version is the beginning of `image`."""
+    there = re.match(r"\d+\.\d+", image)
     for wanted in lines:
         pinned = re.fullmatch(r"torch\s*==\s*(\d+\.\d+)\S*(\s*;.*)?", wanted)
-        if pinned and there and pinned[1] != there[1]:
-            why, do = f"the image has torch {there[1]}, built for its driver", "Take the line out, or set another image_line."
+        if pinned and there and pinned[1] != there[0]:
+            why, do = f"the image has torch {there[0]}, built for its driver", "Take the line out, or set another image_line."
             raise UsageError(f"the script's requirements name {wanted}", why=why, do=do)
 
 
 def _refuse_anothers(place: Path) -> None:
-    """Raise UsageError where a file lies at this place that was not written here."""
+    """Raise UsageError if a file lies at this place that was not written here."""
     if place.exists() and not (place.is_file() and place.read_bytes().startswith(MADE.encode())):
         do = f'Rename it, or use it: requirements = "{place.name}".'
         raise UsageError(f"{place} is in the way", why="the packages of the script are kept there", do=do)

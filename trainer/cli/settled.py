@@ -1,4 +1,4 @@
-"""Print the ends of runs that no command was attached to; the next launch settles them."""
+"""Settle runs that no command drives, and print how they ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.errors import TrainerError
 
 
 def report_settled(settled: Future[Settling] | None, console: Console) -> None:
-    """Print how runs ended that no command drove. Trouble with an old run is a warning and does not stop a new one."""
+    """Settle and print ended runs. A problem with an old run is a warning and does not stop a new one."""
     if settled is None:
         return
     try:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from trainer.attach.keys import forget_ended
 from trainer.cli.connect import connected
-from trainer.cli.output import counted, duration, money, say, say_json, warn
+from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.progress_view import share_done
 from trainer.cli.receipt_view import receipt_view, set_by
 from trainer.cli.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
@@ -37,8 +37,7 @@ COLUMNS = (
     TableColumn(title="zone", leaves=8),
     TableColumn(title="market", leaves=7),
 )
-PIECES = (
-    TableColumn(title="model"),
+PIECES = (  # behind the name
     TableColumn(title="state"),
     TableColumn(title="epoch", right=True),
     TableColumn(title="step", right=True, leaves=1),
@@ -47,7 +46,7 @@ PIECES = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show one run, or every open run and the last that ended; newest last."""
+    """Show one run, or every open run and the last ended ones; newest last."""
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         if arguments.run:
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
-    """Return every open run, settled as far as it goes, and the last ended ones, oldest first."""
+    """Settle open runs; return them and the last ended ones, oldest first."""
     settling = settle_all(cloud)
     shown = [_shown(settled, cloud.now()) for settled in settling.settled]
     shown += [_of_problem(run_id, error) for run_id, error in settling.problems.items()]
@@ -84,11 +83,12 @@ def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
 
 
 def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
-    """Return the row of a run that can't be looked at; the others are shown."""
+    """Return the row of a run that can't be read."""
     nothing = {"instances": [], "pieces": {}, "models_done": 0, "models_total": 0, "receipt": None}
     numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
     return {
         "run_id": run_id,
+        "work": "",
         "state": UNREADABLE,
         "phase": "",
         **nothing,
@@ -110,6 +110,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
         "run_id": receipt["run_id"],
+        "work": receipt.get("work", "train"),
         "state": receipt["state"],
         "instances": instances,
         "phase": "",
@@ -130,6 +131,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
     return {
         "run_id": progress.run_id,
+        "work": progress.work,
         "state": progress.state,
         "instances": [
             {
@@ -174,15 +176,16 @@ def _row(item: dict[str, Any]) -> list[str]:
 
 
 def _done(item: dict[str, Any]) -> str:
-    """Return how far the models are together: the share of all steps while they train, else models done."""
+    """Return the overall progress: the share of all steps while models train, else the number of models done."""
     pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
     if not pieces:
-        return f"{item['models_done']}/{counted(item['models_total'], 'model')}" if item["models_total"] else "-"
+        total = item["models_total"]
+        return f"{item['models_done']}/{pieces_counted(total, item['work'])}" if total else "-"
     return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
 def _detail(item: dict[str, Any]) -> RenderableType:
-    """Return one run in detail: its receipt if it ended, else where it is."""
+    """Return one run in detail: its receipt if it has ended, else its current state."""
     if item["receipt"] is not None:
         return receipt_view(item["receipt"])
     instance = item["instances"][-1] if item["instances"] else None
@@ -196,10 +199,10 @@ def _detail(item: dict[str, Any]) -> RenderableType:
         names = ("instance_id", "instance_type", "market", "availability_zone", "state")
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
     if item["pieces"]:
-        entries += [
-            ("", ""),
-            ("models", FittedTable(PIECES, (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"])))),
-        ]
+        noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
+        rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))
+        title = noun if noun == "script" else f"{noun}s"
+        entries += [("", ""), (title, FittedTable((TableColumn(title=noun), *PIECES), rows))]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
 

@@ -1,4 +1,4 @@
-"""`mayfly stop RUN`: end a run from anywhere. Finished models are uploaded, then the machine is terminated and seen to go."""
+"""`mayfly stop RUN`: end a run. Finished models are uploaded, then the machine is terminated and its end observed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import drive
+from trainer.control.drive import drive, pace
 from trainer.control.stop import StopSignal, Wish, request_stop
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.stored_receipt import read_receipt
@@ -19,7 +19,7 @@ from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask a run to stop and follow it to its receipt. Returns 0 once it is seen to be gone, 110 where that can't be seen."""
+    """Ask a run to stop and follow it to its receipt. Returns 0 once its machine has ended, 110 if that can't be confirmed."""
     console = Console(plain=arguments.json)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
             receipt = read_receipt(cloud.objects, record.run_id) if record.state == "closed" else None
             if receipt is None:
                 watch = Watch(console, stop)
-                receipt = drive(access, outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+                receipt = drive(
+                    cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop
+                )
         forget_ended(cloud.objects)
     console.close()
     assert receipt is not None  # only a question lets a user leave

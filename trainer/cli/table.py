@@ -1,6 +1,6 @@
-"""Layouts of the command line, drawn by rich: tables that fit their terminal, parts that stay whole, labelled blocks.
+"""Layouts of the command line for rich: tables that fit the terminal, unbreakable parts, labelled blocks.
 
-Texts are shown as they are: nothing in them is markup. `trainer.cli.terminal` escapes what a terminal would obey.
+Texts are literal: no markup. `trainer.cli.terminal` escapes control characters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GOOD, BAD, DIM, STRONG = "green", "red", "dim", "bold"  # styles
 
 @dataclass(frozen=True, kw_only=True)
 class TableColumn:
-    """A column of a table. As it gets narrow columns leave, the one with the highest `leaves` first; 0 stays."""
+    """A column of a table. If the width is too small, columns with the highest `leaves` are dropped first; 0 always stays."""
 
     title: str
     right: bool = False
@@ -37,7 +37,7 @@ class TableColumn:
 
 
 class FittedTable:
-    """Rows under their titles, with as many columns as the width has room for. Columns without a value are left out."""
+    """Rows under their titles, with as many columns as fit. Columns without a value are left out."""
 
     def __init__(self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Cell]], *, indent: int = 0) -> None:
         """Each row has a cell for each column."""
@@ -84,7 +84,7 @@ class FittedTable:
 
 
 class Inline:
-    """Short texts in a row, separated by dots. A line ends between two of them and never inside one, unless it is too long."""
+    """Short texts in a row, separated by dots. Lines break between texts; inside one only if it is longer than a line."""
 
     def __init__(self, parts: Iterable[Cell]) -> None:
         self._parts = [text for part in parts if (text := _text(part)).plain]

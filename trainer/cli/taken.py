@@ -1,6 +1,6 @@
-"""Files of a data set that came by other means than a launch, such as `aws s3 sync`: fetched to the desk, looked at, indexed.
+"""Files of a data set that came by other means than a launch, such as `aws s3 sync`: downloaded, checked, indexed.
 
-The data check describes each by itself; the next launch finds hash and content on record and fetches nothing.
+The data check describes each alone; later launches use its index entry and download nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MOST_BYTES = 1 << 30  # fetched by one launch
 
 
 def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> tuple[list[Input], list[str]]:
-    """Return the inputs, those without an index entry now with one where they could be read, and a note on each of these.
+    """Index the inputs that have no index entry; return all inputs, and notes.
 
-    At most MOST_BYTES are fetched, small files first. `writes`: keep what was found in the bucket.
+    At most MOST_BYTES are fetched, small files first. `writes`: store the index entries in the bucket.
     """
     notes, fetched, left = [], list[Input](), MOST_BYTES
     for item in sorted((item for item in inputs if not item.summary), key=lambda item: item.bytes):
@@ -44,7 +44,7 @@ def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> t
 
 
 def fetch(item: Input, objects: Objects, folder: Path) -> str | None:
-    """Write an object of a data set into a folder and return its sha256; None where it was deleted since it was listed."""
+    """Download an object of a data set into a folder and return its sha256; None if it was deleted after it was listed."""
     stored = objects.get(key=item.key, version_id=item.version_id)
     if stored is None:
         return None

@@ -1,7 +1,7 @@
 """The streams of a command: `show` prints data to stdout, `Console` messages to stderr.
 
 On a terminal the messages have a live region below them. Piped, with NO_COLOR, TERM=dumb or `--json`, they are plain lines, one
-for each event. rich is imported where something is drawn: it takes a while to load, and a wrong word should not wait for it.
+for each event. rich is imported only when something is drawn: it is slow to load, and usage errors should not wait for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
-    """Print to stdout, or to another stream: drawn on a terminal, plain and as wide as it is elsewhere."""
+    """Print to stdout or another stream: drawn on a terminal, elsewhere as plain text of any width."""
     from trainer.cli.drawing import console_on, drawn
 
     stream = stream or sys.stdout
@@ -42,7 +42,7 @@ def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
 
 
 class Console:
-    """Messages on stderr: lines that stay, and on a terminal a region below them that changes in place."""
+    """Messages on stderr: permanent lines, and on a terminal a live region below them."""
 
     def __init__(
         self, stream: TextIO | None = None, *, plain: bool = False, clock: Callable[[], float] = time.monotonic
@@ -58,7 +58,7 @@ class Console:
         self._printed_at = float("-inf")
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         if self._paused:
             self._held.append(lambda: self.line(text, style))
         elif self.live:
@@ -70,7 +70,7 @@ class Console:
             self._printed_at = self._clock()
 
     def show(self, renderable: RenderableType) -> None:
-        """Print something that stays, above the live region."""
+        """Print a renderable permanently, above the live region."""
         if self._paused:
             self._held.append(lambda: self.show(renderable))
             return
@@ -81,7 +81,7 @@ class Console:
         self._printed_at = self._clock()
 
     def update(self, text: str) -> None:
-        """Show progress: in the live region; without one as a line, at most every QUIET_SECONDS."""
+        """Show progress in the live region; without one, as a line at most every QUIET_SECONDS."""
         if self.live:
             from trainer.cli.table import DIM, styled
 
@@ -90,7 +90,7 @@ class Console:
             self.line(text)
 
     def draw(self, picture: Callable[[], RenderableType]) -> None:
-        """Show a picture in the live region, drawn anew a few times a second; without a live region do nothing."""
+        """Show a renderable in the live region, redrawn a few times a second; without a live region do nothing."""
         if not self.live or self._paused:
             return
         self._picture = picture
@@ -101,17 +101,17 @@ class Console:
         self._region.refresh()
 
     def prompt(self, text: str) -> None:
-        """Print a text as it is, and leave the cursor behind it."""
+        """Print a text without a line end."""
         self.stream.write(printable(text))
         self.stream.flush()
 
     def pause(self) -> None:
-        """Keep the terminal as it is until `resume`: no live region, no updates, and lines wait."""
+        """Stop all output until `resume`: no live region, no updates; lines are queued."""
         self.close()
         self._paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`, with the lines that waited."""
+        """Continue after `pause` and print the queued lines."""
         self._paused = False
         held, self._held = self._held, []
         for print_it in held:

@@ -1,4 +1,4 @@
-"""A training at this desk, drawn while it lasts (`mayfly train`): its events as lines, and below them the models that train."""
+"""Output of `mayfly train`: its events as lines, and below them the models in training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_DIGITS = 12  # of a sha256, which a model's file is checked against in who
 
 
 class TrainStory(Story):
-    """Shows a training on a terminal as a run is shown; elsewhere as plain lines."""
+    """Shows a local training like a run: drawn on a terminal, elsewhere as plain lines."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock=clock)
@@ -43,7 +43,7 @@ class TrainStory(Story):
             self._console.draw(lambda: picture(self._as_of_a_run(), seconds=self._clock() - self._since))
 
     def finish(self) -> None:
-        """Remove what is drawn."""
+        """Remove the live region."""
         self._console.close()
 
     def print_models(self, models: Sequence[Mapping[str, str]]) -> None:

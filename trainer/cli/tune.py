@@ -1,4 +1,4 @@
-"""`mayfly tune`: measure how this machine trains a job's models fastest, and keep the answer for its next runs."""
+"""`mayfly tune`: measure the fastest settings of this machine for a job's models, and store them for its next runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn, lines
 from trainer.cli.terminal import show
 from trainer.errors import UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script
+from trainer.job_tables import with_keys
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.gpu_profiles.choice import Choice
@@ -26,7 +27,7 @@ MOST_SECONDS = 60.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table of candidates, the chosen first, and where the answer is kept."""
+    """Print the table of candidates, the chosen one first, and the file that stores it."""
     job = _job(arguments)
     # Late: torch takes a second to load, and a wrong setting should not wait for it.
     from trainer.train.own_check import checked
@@ -68,7 +69,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 
 def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
-    """Return the seconds to measure, the largest batch that `auto` may become, and why so long."""
+    """Return the seconds to measure, the largest batch for `auto`, and the reason for this time."""
     seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
     why = "--seconds" if arguments.seconds else "--seconds says otherwise"
     if not job.data.path:
@@ -88,7 +89,7 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
 
 
 def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType:
-    """Return the candidates as a table, with the sentence that says how to read it."""
+    """Return the candidates as a table with a legend."""
     unit, batch = job.model.reads, job.train.batch
     steps = f"of {batch} {unit}" if batch else "of batches that differ"
     reading = f"Most {unit} a second wins; it/s are {steps} and mislead."

@@ -1,4 +1,4 @@
-"""Messages while a run goes on: phases as they end, and below them the one at work, with time and dollars so far."""
+"""Messages during a run: ended phases, and below them the current one with time and dollars so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PHASES = {
     "boot": "the machine boots",
     "stage": "devices, data and code on the machine",
     "train": "training",
-    "upload": "uploading the last models",
+    "upload": "uploading what it made last",
     "terminate": "ending: waiting to see the machine gone",
 }
 HERE = {**PHASES, "boot": "the agent starts", "stage": "devices and data", "terminate": "ending"}  # on a machine of yours
@@ -28,13 +28,13 @@ ORDER = ("preflight", *PHASES)
 class Watch:
     """Shows a run. One for each; `on_event` is what `control.drive` calls.
 
-    On a terminal a phase that has ended is a line with its seconds, and the one at work is drawn. Elsewhere an event is a line.
+    On a terminal an ended phase is a line with its seconds, and the current one is drawn. Elsewhere each event is a line.
     """
 
     def __init__(
         self, console: Console, stop: StopSignal, *, here: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`here`: a run on the user's own machine, which nothing ends."""
+        """`here`: a run on the user's machine, which is not terminated."""
         self._here, self._words = here, HERE if here else PHASES
         self._console, self._stop, self._clock = console, stop, clock
         self._phase = ""
@@ -45,7 +45,7 @@ class Watch:
         self._wish = stop.wish
 
     def on_event(self, progress: RunProgress) -> None:
-        """Print the changes since the last look, and draw the rest anew."""
+        """Print the changes since the last look, and redraw the live region."""
         self._report_wish(progress)
         if self._console.live:
             self._settle(progress)
@@ -106,18 +106,18 @@ class Watch:
         return new
 
     def _report_wish(self, progress: RunProgress) -> None:
-        """Print what the user wished, once, where the run did not do it yet."""
+        """Print a pending request of the user (stop or leave) once."""
         if self._stop.wish is self._wish:
             return
         self._wish = self._stop.wish
         if self._wish is Wish.END:
             then = "" if self._here else ", then the machine is terminated"
-            self._console.line(f"Ending the run: finished models are uploaded{then}.", STRONG)
+            self._console.line(f"Ending the run: what is finished is uploaded{then}.", STRONG)
         if self._wish is Wish.LEAVE and not progress.instances and not self._here:
             self._console.line("Leaving the run as soon as its machine is started.", STRONG)
 
     def _hint(self, progress: RunProgress) -> str:
-        """Return what Ctrl-C does now, where somebody at a terminal may press it, and when the run ends at the latest."""
+        """Return the effect of Ctrl-C, if there is a terminal, and the latest end of the run."""
         if progress.state == "ending" or self._stop.wish is not Wish.GO_ON:
             return f"ends by {progress.deadline.at:%H:%M} UTC at the latest"
         return "Ctrl-C: end or leave" if self._stop.asks else "Ctrl-C: end"

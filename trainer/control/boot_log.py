@@ -1,4 +1,4 @@
-"""The log of a machine whose agent never spoke: what its bootstrap sent to S3, else the console that EC2 kept."""
+"""The boot log of a machine whose agent never reported: bootstrap.log in S3, else the console output that EC2 keeps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MOST_BOOT_LOG_BYTES = 256 * 1024  # bootstrap.sh sends no more; EC2 keeps 64 KB 
 
 
 def boot_log(cloud: Cloud, keys: NodeKeys) -> str:
-    """Return bootstrap.log, or the console's output where there is none; '' where neither is there yet. Raises TrainerError."""
+    """Return bootstrap.log, or the console's output if there is none; '' if neither is there yet. Raises TrainerError."""
     return bootstrap_log(cloud.objects, keys) or cloud.console_output(instance_id=keys.instance_id)
 
 
 def bootstrap_log(objects: Objects, keys: NodeKeys) -> str:
-    """Return what the bootstrap sent to S3, '' where it sent nothing."""
+    """Return the log that the bootstrap sent to S3, '' if it sent none."""
     stored = given(functools.partial(objects.get, key=keys.bootstrap_log, first_bytes=MOST_BOOT_LOG_BYTES))
     return stored.body.decode(errors="replace") if stored else ""

@@ -1,23 +1,105 @@
-"""Ask the account before a run is registered whether it would take it: the safety net, quotas, and dry runs of the request."""
+"""Check before a run is registered that the account accepts it: the safety net, quotas, and dry runs of the request.
+
+In a dry run AWS checks the request of each type, with its template, overrides and tags, and launches nothing. An instant fleet
+launches under the caller's own rights, so RunInstances is asked as well as CreateFleet.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
-from trainer.access import Access
-from trainer.control.dry_run import dry_run_note
+from botocore.exceptions import ClientError
+
+from trainer.access import Access, error_code, error_message
+from trainer.aws_errors import meaning
+from trainer.control.fleet import create_fleet_request, own_profile
+from trainer.errors import TrainerError
 from trainer.launch.checks import account_checks, ask_all
 from trainer.launch.preflight import limit_seconds
-from trainer.runs.record import RunRecord
+from trainer.runs.launching import refusal
+from trainer.runs.record import Launch, RunRecord
 from trainer.stack_outputs import StackOutputs
+
+_ANOTHER_MAY = ("next_rung", "other_quota")  # steps after which other rungs of the ladder may still succeed
+_PASSED = "DryRunOperation"
+_PARALLEL = 8
 
 
 def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, sweep: bool) -> list[str]:
-    """Return what the account has to say to a run that is not stored yet. Raises ours for what would fail.
+    """Return notes on a run that is not stored yet. Raises a TrainerError if it would fail.
 
-    `sweep`: the sweeper has to sweep, and to answer.
+    `sweep`: invoke the sweeper, too, and require an answer.
     """
     seconds = limit_seconds(access)
     checks = account_checks(access, outputs, record.ladder, sweep=sweep)
     checks["the request"] = partial(dry_run_note, access, outputs, record, seconds=seconds)
     return ask_all(checks, seconds=seconds)
+
+
+def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, seconds: float) -> str:
+    """Try every type and market of a record's ladder. Returns a note for those that AWS would refuse.
+
+    Raises a TrainerError if all are refused, or one for a reason that refuses all. The record is one that is not stored yet.
+    """
+    ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
+    rungs = {(rung.instance_type, rung.market): number for number, rung in reversed(list(enumerate(record.ladder)))}
+    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+        refusals = list(pool.map(lambda number: _refusal(ec2, outputs, record, number), sorted(rungs.values())))
+    refused = [one for one in refusals if one is not None]
+    final = [error for error, another_may in refused if not another_may]
+    if final or len(refused) == len(refusals):
+        raise (final or [error for error, _ in refused])[0]
+    return "; ".join(str(error) for error, _ in refused)
+
+
+def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[str, dict[str, Any]]:
+    """Return operation -> arguments of the dry runs of one rung: the launch's own, without its token."""
+    rung = record.ladder[number]
+    launch = Launch(rung=number, token="dry-run", deadline=record.deadline, intended_at=record.created_at)
+    fleet = create_fleet_request(record.with_new_launch(launch), rung, launch)
+    del fleet["ClientToken"]
+    (config,) = fleet["LaunchTemplateConfigs"]
+    run: dict[str, Any] = {
+        "LaunchTemplate": config["LaunchTemplateSpecification"],
+        "InstanceType": rung.instance_type,
+        "ImageId": rung.image_id,
+        **own_profile(record),
+        "MinCount": 1,
+        "MaxCount": 1,
+        # RunInstances takes no subnet beside a template's interface, so the interface is given again.
+        "NetworkInterfaces": [
+            {
+                "DeviceIndex": 0,
+                "SubnetId": rung.subnet_id,
+                "Groups": [outputs.security_group],
+                "AssociatePublicIpAddress": outputs.public_address,
+                "DeleteOnTermination": True,
+            }
+        ],
+        "TagSpecifications": [one for one in fleet["TagSpecifications"] if one["ResourceType"] != "fleet"],
+    }
+    if rung.market == "spot":
+        run["InstanceMarketOptions"] = {"MarketType": "spot"}
+    return {"create_fleet": {**fleet, "DryRun": True}, "run_instances": {**run, "DryRun": True}}
+
+
+def _refusal(ec2: Any, outputs: StackOutputs, record: RunRecord, number: int) -> tuple[TrainerError, bool] | None:
+    """Return the error of one rung, and whether another rung may succeed; None if AWS would launch it."""
+    rung = record.ladder[number]
+    for operation, arguments in requests_of(record, outputs, number).items():
+        error = _failure(ec2, operation, arguments)
+        if error is not None:
+            return refusal(rung, *error), meaning(*error).step(exception=True) in _ANOTHER_MAY
+    return None
+
+
+def _failure(ec2: Any, operation: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    try:
+        getattr(ec2, operation)(**arguments)
+    except ClientError as error:
+        code = error_code(error)
+        return None if code == _PASSED else (code, error_message(error))
+    return None

@@ -30,7 +30,7 @@ _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Cloud(Protocol):
-    """The side effects and looks of a run. Every call may be repeated; each raises TrainerError where AWS fails or refuses."""
+    """The calls that observe and change a run. Every call may be repeated; each raises TrainerError if AWS fails or refuses."""
 
     @property
     def objects(self) -> Objects: ...
@@ -80,7 +80,7 @@ class AwsCloud:
             return read_failure(error)
 
     def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]:
-        """Return every instance that carries the run's tag, whatever its state."""
+        """Return every instance that carries the run's tag, in any state."""
         filters = [{"Name": "tag:run_id", "Values": [run_id]}]
         try:
             pages = list(self._ec2.get_paginator("describe_instances").paginate(Filters=filters))
@@ -91,7 +91,7 @@ class AwsCloud:
         return tuple(sorted(map(_instance, described), key=lambda instance: (instance.launched_at, instance.instance_id)))
 
     def run_of(self, *, instance_id: str) -> str | None:
-        """Return the run that an instance of this stack belongs to; None for a foreign one, and one that is gone."""
+        """Return the run id of an instance of this stack; None for a foreign or unknown instance."""
         try:
             answer = self._ec2.describe_instances(InstanceIds=[instance_id])
         except (BotoCoreError, ClientError) as error:
@@ -120,7 +120,7 @@ class AwsCloud:
             raise failure
 
     def console_output(self, *, instance_id: str) -> str:
-        """Return what an instance printed on its console (EC2 keeps 64 KB, for an hour after its end); '' where it has none."""
+        """Return what an instance printed on its console (EC2 keeps 64 KB, for an hour after its end); '' if it has none."""
         try:
             return str(self._ec2.get_console_output(InstanceId=instance_id).get("Output") or "")
         except (BotoCoreError, ClientError) as error:
@@ -129,7 +129,7 @@ class AwsCloud:
             raise aws_error(error, f"cannot read the console of {instance_id}") from error
 
     def scheduled(self, *, name: str) -> datetime | None:
-        """Return the instant at which a one-time schedule fires, or None where there is none."""
+        """Return the instant at which a one-time schedule fires, or None if there is none."""
         try:
             schedule = self._scheduler.get_schedule(Name=name, GroupName=self._outputs.schedule_group)
         except (BotoCoreError, ClientError) as error:
@@ -149,7 +149,7 @@ class AwsCloud:
         self._put_schedule(name, at, target, {"InstanceIds": list(instance_ids)})
 
     def delete_schedule(self, *, name: str) -> None:
-        """Delete a schedule; one that is not there any more (it fired) counts as done."""
+        """Delete a schedule; one that does not exist (it has fired) counts as deleted."""
         try:
             self._scheduler.delete_schedule(Name=name, GroupName=self._outputs.schedule_group)
         except (BotoCoreError, ClientError) as error:
@@ -199,7 +199,7 @@ def schedule_request(
             "Arn": target_arn,
             "RoleArn": role_arn,
             "Input": json.dumps(target_input),
-            # The default of 185 tries in 24 hours would call for an instance that is long gone.
+            # The default is 185 tries in 24 hours, long after the instance has ended.
             "RetryPolicy": {"MaximumRetryAttempts": 30, "MaximumEventAgeInSeconds": 3600},
         },
     }

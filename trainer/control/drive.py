@@ -1,4 +1,4 @@
-"""Drive one run from wherever it is to its receipt: look, decide, act, report, sleep.
+"""Drive one run from its present state to its receipt: observe, decide, act, report, sleep.
 
 Owns the loop at the desk and every side effect, one after the other. Each action may be repeated, and two callers may act at
 once: the one that loses a compare-and-swap reads again. `runs.reconcile` decides, with one exception: a run whose deadline
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from trainer.access import Access
-from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn, learn_boot
 from trainer.control.observe import observe
@@ -42,7 +42,6 @@ from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Driver, Launch, RunRecord, iso
 from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
 from trainer.runs.stored_receipt import read_receipt
-from trainer.stack_outputs import StackOutputs
 
 POLL_SECONDS = 5.0
 REHEARSAL_POLL_SECONDS = 1.0  # six requests of the embedded AWS a look, and a node reports every three seconds
@@ -53,46 +52,12 @@ def say_nothing(progress: RunProgress) -> None:
     """Ignore progress."""
 
 
-def drive(
-    access: Access,
-    outputs: StackOutputs,
-    run_id: str,
-    *,
-    known: RunRecord | None = None,
-    on_event: Callable[[RunProgress], None] = say_nothing,
-    stop: StopSignal | None = None,
-) -> Receipt | None:
-    """Drive a run to its end and return its receipt; None where the user left it running, which requests no stop.
-
-    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped where the user waits for its end no
-    longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
-    Where no end could be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
-    that settles the run goes on.
-    """
-    cloud, seconds = AwsCloud(access, outputs), pace(access)
-    return drive_to_receipt(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
-
-
-def start(
-    access: Access,
-    outputs: StackOutputs,
-    run_id: str,
-    *,
-    known: RunRecord | None = None,
-    on_event: Callable[[RunProgress], None] = say_nothing,
-    stop: StopSignal | None = None,
-) -> RunRecord:
-    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
-    cloud, seconds = AwsCloud(access, outputs), pace(access)
-    return drive_to_instance(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
-
-
 def pace(access: Access) -> float:
     """Return the seconds between two looks."""
     return REHEARSAL_POLL_SECONDS if access.rehearsal else POLL_SECONDS
 
 
-def drive_to_receipt(
+def drive(
     cloud: Cloud,
     run_id: str,
     *,
@@ -102,7 +67,13 @@ def drive_to_receipt(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
-    """Do what `drive` does, with any Cloud and any way to sleep."""
+    """Drive a run to its end and return its receipt; None if the user left it running, which requests no stop.
+
+    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user waits for its end no
+    longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
+    If its end could not be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
+    that settles the run goes on.
+    """
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed":
@@ -114,7 +85,7 @@ def drive_to_receipt(
     raise AssertionError("a run is followed until it is closed")
 
 
-def drive_to_instance(
+def start(
     cloud: Cloud,
     run_id: str,
     *,
@@ -124,7 +95,7 @@ def drive_to_instance(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
-    """Do what `start` does, with any Cloud and any way to sleep."""
+    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed" or (goes_on_alone(look.record) and look.record.stop_requested_at is None):
@@ -133,7 +104,7 @@ def drive_to_instance(
 
 
 def goes_on_alone(record: RunRecord) -> bool:
-    """Return whether a run needs its command no longer: its instance exists and both schedules are armed."""
+    """Return whether a run no longer needs its command: its instance exists and both schedules are armed."""
     return record.last_launch is not None and record.last_launch.kill_armed_at is not None
 
 
@@ -149,7 +120,7 @@ def follow(
 ) -> Iterator[Step]:
     """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on.
 
-    Raises what fails at the first look; where the caller knows the record already, a lost connection and a record that S3 does
+    Raises the error of the first look; if the caller knows the record already, a lost connection and a record that S3 does
     not find now are looked at again.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
@@ -181,14 +152,14 @@ def follow(
 
 
 def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
-    """Look, decide, act, once. Raises TrainerError where the run can't be looked at; an action's failure is in the Step.
+    """Observe, decide and act once. Raises TrainerError if the run can't be looked at; an action's failure is in the Step.
 
     `starts`: the driver as which the caller may create instances, of that driver's runs alone; None: of no run.
-    `seen` says that the run's record was there before.
+    `seen`: the run's record is known to exist.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=record.driver == starts)
-    # Nobody but commands closes a run on its caller's own machine: control neither launches nor settles it.
+    # Only commands close a run on the caller's own machine: control neither launches nor settles it.
     actions = () if record.is_here and starts == "control" else reconcile(record, observed, cloud.now())
     current, moved = record, False
     try:
@@ -206,7 +177,7 @@ def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: boo
 
 
 def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> bool:
-    """Carry one action out and return whether it is worth looking again at once."""
+    """Carry out one action and return whether to observe again immediately."""
     run_id = record.run_id
     match action:
         case ArmSweep():
@@ -232,7 +203,7 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
 
 
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
-    """Call CreateFleet and store its answer. Raises ConnectionFailed where there is no clear one: the intent stays open."""
+    """Call CreateFleet and store its answer. Raises ConnectionFailed if there is no clear one: the intent stays open."""
     rung = record.ladder[launch.rung]
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
@@ -256,7 +227,7 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
 
 
 def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
-    """Store the answer to an intent in the record as it is by now: an answer of AWS outranks a lost race."""
+    """Store the answer to an intent in the current record; after a lost race, retry on the newer record."""
     while True:
         known = [item for item in record.attempt.launches if item.token == launch.token] if record.attempt else []
         if not known or known[0].outcome == "created" or record.state == "closed":
@@ -284,7 +255,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     if observed.result is not None and record.work == "train":
         learn(cloud.objects, observed.result.tuned)
     swap_record(cloud.objects, record, etag)
-    with suppress(TrainerError):  # whoever looks next takes it out
+    with suppress(TrainerError):  # the next look removes it
         take_out(cloud.objects, closed=[record.run_id])
 
 
@@ -304,7 +275,7 @@ def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerErr
 
 
 def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
-    """Return the receipt of a closed run: it was written before the run closed, so where it is not found S3 lags."""
+    """Return the receipt of a closed run. It was written before the run closed; if it is missing, S3 lags."""
     for _ in range(RECEIPT_TRIES):
         receipt = read_receipt(cloud.objects, run_id)
         if receipt is not None:
@@ -315,7 +286,7 @@ def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> R
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:
-    """Sleep in slices, so that a wish counts within a fifth of a second."""
+    """Sleep in slices of a fifth of a second, to react to Ctrl-C."""
     wish, left = stop.wish, seconds
     while left > 0 and stop.wish is wish:
         stop.attend()

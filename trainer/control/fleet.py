@@ -1,7 +1,7 @@
 """CreateFleet, both directions, as pure functions: the request for a stored intent, and the meaning of the answer.
 
-Everything that safety depends on travels in the one call: token, tags, deadline. User data, profile, shutdown behaviour and
-disks stand in the launch template; a run whose script gets secrets names a profile of its own. An instant fleet without
+The one call carries everything that safety depends on: token, tags, deadline. User data, profile, shutdown behaviour and
+disks are in the launch template; a run whose script gets secrets has its own profile. An instant fleet without
 capacity is an HTTP 200 with `Errors`, and a lost answer may hide a machine: an answer is created, refused or unclear.
 `runs.launching` takes another token only after "refused", or after it has looked for an instance in vain.
 """
@@ -18,13 +18,13 @@ from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
 TAGGED = ("instance", "volume", "network-interface", "fleet")
-# Of several errors in one answer the most final counts: a missing permission must never read as "no capacity".
+# Of several errors in one answer the most permanent counts: a missing permission must never read as "no capacity".
 _FINALITY: tuple[NextStep, ...] = ("stop", "other_quota", "new_token", "next_rung", "replay")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
-    """One answer of CreateFleet. `code` and `message` are AWS's own, empty where it created."""
+    """One answer of CreateFleet. `code` and `message` are AWS's own, empty if it created."""
 
     kind: Literal["created", "refused", "unclear"]
     of_the_call: bool = False  # an exception: it says nothing of an earlier call under the same token
@@ -36,7 +36,7 @@ class FleetAnswer:
 def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[str, Any]:
     """Return the keyword arguments of `ec2.create_fleet` for a stored intent: one instance, one pool, one token.
 
-    The same arguments give the same request, so a replay is the same call. Raises ValueError where the record lacks the intent.
+    The same arguments give the same request, so a replay is the same call. Raises ValueError if the record lacks the intent.
     """
     spot = rung.market == "spot"
     request: dict[str, Any] = {
@@ -73,7 +73,7 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
 
 
 def own_profile(record: RunRecord) -> dict[str, Any]:
-    """Return the parameter by which instances get another profile than their template's; {} where the run has none."""
+    """Return the parameter that replaces the template's instance profile; {} if the run has no profile."""
     return {"IamInstanceProfile": {"Arn": record.instance_profile}} if record.instance_profile else {}
 
 
@@ -96,7 +96,7 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
 
 
 def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
-    """Return the meaning of an HTTP 200 of CreateFleet. Without an instance it is a refusal: it consumed the token."""
+    """Interpret an HTTP 200 of CreateFleet. Without an instance it is a refusal, which has consumed the token."""
     ids = tuple(instance_id for entry in response.get("Instances", ()) for instance_id in entry.get("InstanceIds", ()))
     if ids:
         return FleetAnswer(kind="created", instance_ids=ids)
@@ -107,7 +107,7 @@ def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
 
 
 def read_failure(error: Exception) -> FleetAnswer:
-    """Return the meaning of an exception in the place of an answer: unclear where the call may have taken effect."""
+    """Interpret an exception of CreateFleet: unclear if the call may have taken effect."""
     unclear = meaning_of(error).step(exception=True) == "replay"
     kind: Literal["unclear", "refused"] = "unclear" if unclear else "refused"
     return FleetAnswer(kind=kind, of_the_call=True, code=error_code(error), message=error_message(error))

@@ -1,4 +1,4 @@
-"""The control Lambda: settles runs that nobody watches, and starts the runs that it drives.
+"""The control Lambda: settles runs without a command attached, and starts the runs that it drives.
 
 Called every five minutes with {}; by the schedule of each retrain, with its name and scheduled time; and by EC2's events about
 instances, which only hasten what the next call would do: an event about an instance that is none of this stack's is dropped
@@ -32,11 +32,11 @@ from trainer.runs.store import UnreadableRecord
 from trainer.stack import read_stack
 from trainer.stack_outputs import metrics_namespace
 
-LEFT_AT_END = 60.0  # seconds of the invocation for what comes after the last look
+LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the last look
 
 
 def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
-    """Settle what an event is about, or everything. Raises RuntimeError where a run could not be looked at: for the alarm."""
+    """Settle the run of an event, or all runs. Raises RuntimeError, for the alarm, if a run could not be observed."""
     own = function_environment()
     access = own_access()
     outputs = read_stack(access, stack=own.stack, project=own.project)
@@ -64,7 +64,7 @@ def answer(
     time_is_left: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Do what an event asks for and return what came of it: run -> state, retrain -> state, and what could not be looked at.
+    """Handle an event and return the states of runs and retrains, and the errors of those that could not be observed.
 
     An event about an instance settles its run alone; everything else settles all, and takes every scheduled time on.
     """
@@ -116,7 +116,7 @@ class Told:
         self.settled(settling.settled, settling.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
-        """Add runs. A record that no later call will be able to read either is named, and no failure."""
+        """Add runs. A permanently unreadable record is reported, but is no failure."""
         for item in settled:
             record = item.look.record
             self.runs[item.run_id] = record.outcome or record.state
@@ -129,7 +129,7 @@ class Told:
                 self.problems[run_id] = str(error)
 
     def bad_ends(self, home: RetrainHome) -> None:
-        """Publish a summary of each desk's run that this call closed and that was not done. Scheduled runs have their own."""
+        """Publish a summary of each failed run of a desk that this call closed. Scheduled runs have their own summaries."""
         for receipt in self.closed:
             try:
                 home.publish(bad_end_summary(receipt))
@@ -158,7 +158,7 @@ class Told:
 def settle_while_starting(
     cloud: Cloud, *, poll_seconds: float, time_is_left: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
 ) -> Settling:
-    """Settle every open run, and look again as long as one that control drives has no machine yet and time is left."""
+    """Settle every open run; repeat, while time is left, as long as a run that control drives has no machine."""
     while True:
         settling = settle_all(cloud, starts="control")
         waiting = [item for item in settling.settled if _starts(item)]

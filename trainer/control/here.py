@@ -1,4 +1,4 @@
-"""Follow the agent of a run on a machine of its caller's own, and close the run when the agent has ended."""
+"""Follow the agent of a run on a machine of the caller's own, and close the run when the agent has ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def follow_here(
     on_event: Callable[[RunProgress], None] = say_nothing,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
-    """Follow a run to its receipt; None where the user leaves it running. Raises Stopped where they don't wait for its end.
+    """Follow a run to its receipt; None if the user leaves it running. Raises Stopped if they don't wait for its end.
 
     The agent is asked to stop by SIGTERM as well as through the bucket, which may be out of reach.
     """

@@ -1,4 +1,4 @@
-"""Copy the models of a retrain that is done to where they last; promote those that beat their baselines, where that is set."""
+"""Copy the models of a finished retrain to their permanent keys; promote those that beat their baselines, if so set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keep_models(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Keep every model of a receipt; return the pieces that were promoted, and why others could not be.
 
-    Doing it again changes nothing. Raises TrainerError where S3 can't be asked: the next call goes on.
+    Doing it again changes nothing. Raises TrainerError if S3 can't be asked: the next call goes on.
     """
     models: Sequence[Mapping[str, Any]] = receipt["models"]
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:

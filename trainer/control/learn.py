@@ -15,12 +15,12 @@ from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, 
 from trainer.runs import boot
 from trainer.runs.store import Conflict, Objects
 
-TRIES = 5  # against other runs that end at the same moment
+TRIES = 5  # tries of a compare-and-swap, against other runs that end at the same time
 MOST_PROFILES, MOST_SHAPES = 4, 64  # of one result: a node has one chip and one job
 
 
 def learn(objects: Objects, measured: Mapping[str, Any]) -> None:
-    """Keep profile -> shape -> entry, by compare-and-swap; the same again changes nothing. Never raises TrainerError."""
+    """Merge entries (profile -> shape -> entry) by compare-and-swap; idempotent. Never raises TrainerError."""
     checked = islice(sound(measured).items(), MOST_PROFILES)
     newer = {key: dict(islice(entries.items(), MOST_SHAPES)) for key, entries in checked if entries}
     if newer:
@@ -29,7 +29,7 @@ def learn(objects: Objects, measured: Mapping[str, Any]) -> None:
 
 
 def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
-    """Remember what the last boot of a run took, by its instance's type. Never raises TrainerError."""
+    """Store the boot times of a run under its instance type. Never raises TrainerError."""
     if not receipt["boot"] or not receipt["instances"]:
         return
     instance_type = str(receipt["instances"][-1]["instance_type"])

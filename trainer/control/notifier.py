@@ -1,8 +1,8 @@
-"""The notifier Lambda: posts what the stack's topic brings to a webhook in Slack's shape, {"text": ...}.
+"""The notifier Lambda: posts the messages of the stack's topic to a webhook, in Slack's format: {"text": ...}.
 
 The webhook's URL is a secret: an SSM SecureString that a person puts under the stack's path (docs/notifications.md). It is read
-at each call and stands neither in the function's settings nor in its log. Without it, nothing is posted. This imports almost
-nothing, so that a message arrives with control and sweeper broken. Deployed as `trainer.control.notifier.handler`.
+at each call and is neither in the function's settings nor in its log. Without it, nothing is posted. This imports almost
+nothing, so that messages arrive even if control and sweeper are broken. Deployed as `trainer.control.notifier.handler`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ALLOWED = ("https://", "http://127.0.0.1:")  # the second: a rehearsal's
 
 
 class _StayThere(urllib.request.HTTPRedirectHandler):
-    """The message goes where its owner said, and nowhere else."""
+    """Refuse redirects: the message goes to the given URL only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
-    """Post each message of an event. Raises RuntimeError where the webhook fails: Lambda tries again, then keeps the event."""
+    """Post each message of an event. Raises RuntimeError if the webhook fails: Lambda tries again, then keeps the event."""
     own = function_environment()
     try:
         answer = boto3.client("ssm").get_parameter(Name=webhook_parameter(own.project, own.stack), WithDecryption=True)
@@ -48,7 +48,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
 
 
 def text_of(notification: Mapping[str, Any]) -> str:
-    """Return what a person reads of a message: an alarm's name, meaning and reason, or subject and text as they were sent."""
+    """Return the text of a message: an alarm's name, meaning and reason, or subject and text as they were sent."""
     message = str(notification["Message"])
     try:
         alarm = json.loads(message)

@@ -13,7 +13,7 @@ from trainer.control.cloud import Cloud
 from trainer.control.script_files import outputs_seen
 from trainer.errors import ConnectionFailed, TrainerError, TrainingFailed
 from trainer.reading import Unsound
-from trainer.registry.cards import card_of
+from trainer.registry.store import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
@@ -38,7 +38,7 @@ MODELS_SECONDS = 120.0  # for asking S3 about the models of one run; 2,000 take 
 
 
 def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Observation:
-    """Look at everything that a decision about this run needs. Raises TrainerError where AWS can't be asked."""
+    """Collect everything that a decision about this run needs. Raises TrainerError if AWS can't be asked."""
     run_id, objects, attempt = record.run_id, cloud.objects, record.attempt
     instances = () if record.is_here else cloud.instances(run_id=run_id)
     alive = any(instance.state in ALIVE for instance in instances)
@@ -65,7 +65,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
 
 
 def _boot_log(cloud: Cloud, record: RunRecord) -> str:
-    """Return what the run's last instance left of its boot; '' where AWS does not give it out: a run ends without it."""
+    """Return the boot log of the run's last instance; '' if AWS has none: a run can end without it."""
     try:
         return boot_log(cloud, record.nodes[-1]) if record.nodes else ""
     except TrainerError:
@@ -73,16 +73,16 @@ def _boot_log(cloud: Cloud, record: RunRecord) -> str:
 
 
 def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
-    """Return whether nothing but the models has yet to be looked at: they may be thousands, and each costs a request."""
+    """Return whether the models must be observed now. There may be thousands, and each costs a request, so they come last."""
     if record.state != "ending" or merge(record, seen, now) != record.instances:
         return False
     return all_gone(record, seen)
 
 
 def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) -> tuple[ModelSeen, ...]:
-    """Return the models of the run's attempt as S3 has them: those that the result names, else those right in its folder.
+    """Return the models of the run's attempt in S3: those that the result names, else those directly in its folder.
 
-    Raises ConnectionFailed where S3 does not tell of all within MODELS_SECONDS; the next look begins anew.
+    Raises ConnectionFailed if S3 takes longer than MODELS_SECONDS; the next look starts over.
     """
     if result is not None:
         named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
@@ -95,7 +95,7 @@ def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) 
 
 
 def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: str) -> tuple[ModelSeen, ...]:
-    """Look at every model, several at a time, within MODELS_SECONDS."""
+    """Describe every model, several at a time, within MODELS_SECONDS."""
     pool = ThreadPoolExecutor(MODELS_AT_ONCE)
     try:
         seen = list(pool.map(look, items, timeout=MODELS_SECONDS))
@@ -125,7 +125,7 @@ def _seen(stored: Stored) -> ModelSeen:
 
 
 def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | None:
-    """Return a node's last word. A spoiled lease counts as none: the boot allowance decides. So does spoiled progress."""
+    """Return a node's last report. A malformed lease or progress counts as missing: then the boot allowance decides."""
     body = _body(objects, keys.lease, MOST_LEASE_BYTES)
     if body is None:
         return None
@@ -156,6 +156,6 @@ def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult |
 
 
 def _body(objects: Objects, key: str, most_bytes: int) -> bytes | None:
-    """Return a node's object, at most one byte more than it may have; b"" for one that S3 does not give out."""
+    """Return a node's object, read up to one byte over its limit; b"" if S3 refuses it."""
     stored = given(lambda: objects.get(key=key, first_bytes=most_bytes + 1))
     return None if stored is None else stored.body

@@ -1,8 +1,8 @@
 """Remains of runs that ended: volumes, interfaces and one-time schedules of the stack with no open run. Find, and delete.
 
-Volumes and interfaces go with their machine and schedules with their run; what remains is of a launch that AWS half undid or
-of a command that was killed. Nothing of an open run is an orphan, and no schedule that may still end a machine: it stays until
-its time has passed.
+Volumes and interfaces end with their machine, schedules with their run; orphans come from a launch that AWS undid only partly,
+or from a killed command. Nothing of an open run is an orphan, and no schedule that may still end a machine: it stays until its
+time has passed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.runs.index import read_index
 from trainer.runs.store import Objects
 from trainer.stack_outputs import StackOutputs
 
-PASSED = timedelta(minutes=15)  # after its time, when Scheduler has called, tried again and deleted it
+PASSED = timedelta(minutes=15)  # after its time: by then Scheduler has called, retried and deleted it
 _RUN_SCHEDULE = re.compile(r"mayfly-(\d{8}-\d{6}-[a-z0-9-]+?)-(sweep|kill-\d+)")
 _AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
 _GONE = ("InvalidVolume.NotFound", "InvalidNetworkInterfaceID.NotFound", "ResourceNotFoundException")
@@ -28,7 +28,7 @@ _GONE = ("InvalidVolume.NotFound", "InvalidNetworkInterfaceID.NotFound", "Resour
 
 @dataclass(frozen=True, kw_only=True)
 class Orphan:
-    """One thing to delete."""
+    """One resource to delete."""
 
     kind: str  # volume, interface or schedule
     id: str
@@ -37,7 +37,7 @@ class Orphan:
 
 
 def orphans(kind: str, access: Access, outputs: StackOutputs, objects: Objects, *, now: datetime) -> list[Orphan]:
-    """Return the orphans of a kind. Open runs are read last: whatever was seen before them has its run there, if it is open."""
+    """Return the orphans of a kind. Open runs are read last, so that they include the run of each resource seen."""
     seen = list(_LISTS[kind](access, outputs, now))
     if not seen:
         return []
@@ -46,14 +46,14 @@ def orphans(kind: str, access: Access, outputs: StackOutputs, objects: Objects, 
 
 
 def orphans_note(kind: str, access: Access, outputs: StackOutputs, objects: Objects, *, now: datetime) -> str:
-    """Return what doctor says of the orphans of a kind, '' for none."""
+    """Return doctor's note on the orphans of a kind, '' for none."""
     found = orphans(kind, access, outputs, objects, now=now)
     named = ", ".join(f"{one.id} of run {one.run_id}{one.about}" for one in found)
     return f"of runs that ended: {named}. mayfly doctor --fix deletes what is left" if found else ""
 
 
 def delete(access: Access, outputs: StackOutputs, orphan: Orphan) -> None:
-    """Delete an orphan; one that is not there any more counts as done. Raises ClientError as AWS does."""
+    """Delete an orphan; a missing one counts as deleted. Raises ClientError as AWS does."""
     try:
         if orphan.kind == "schedule":
             access.client("scheduler").delete_schedule(Name=orphan.id, GroupName=outputs.schedule_group)
@@ -93,7 +93,7 @@ def _passed(schedule: Mapping[str, Any], now: datetime) -> bool:
 
 
 def _detached(outputs: StackOutputs) -> list[dict[str, Any]]:
-    """Return filters for what is the stack's, carries a run's id and hangs on nothing."""
+    """Return filters for resources of the stack that carry a run id and are attached to nothing."""
     return [
         {"Name": "tag:project", "Values": [outputs.project]},
         {"Name": "tag:stack", "Values": [outputs.stack]},

@@ -1,7 +1,7 @@
-"""Take over what a prepare run made: new files of its data set, and index entries. Nothing that its node wrote is believed.
+"""Take over the output of a prepare run: new files of its data set, and index entries. Nothing that its node wrote is trusted.
 
 The node runs a script of the user's. Names are one part of a path (`runs.reports`), sizes and hashes are S3's own, an index
-entry is read strictly and within bounds, and keys of the set are written where there is none. Doing it again changes nothing.
+entry is read strictly and within bounds, and existing keys of the set are never overwritten. Idempotent.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 
 MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's own checksum: control reads these
-DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # what an index entry says of a file's content
+DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # fields of an index entry about a file's content
 AT_ONCE = 8
 T = TypeVar("T")
 _DO = "Mend the refresh script, and publish the retrain again."
 
 
 def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> str:
-    """Add the files of a prepare run's receipt to its set, with their index entries; return what was added, in words.
+    """Add the files of a prepare run's receipt to its set, with their index entries; return a sentence about them.
 
-    Raises DataError for a file that is not what the node reported, or that the set has already with other bytes. Files are
-    looked at before the first is added, so that a set gets all of them or none.
+    Raises DataError for a file that differs from the node's report, or that the set already has with other bytes. All files
+    are checked before the first is added, so that a set gets all of them or none.
     """
     files = [dict(item) for item in receipt["files"]]
     added = [item for item in files if item["added"]]
@@ -52,18 +52,18 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
 
 
 def _each(act: Callable[[dict[str, Any]], T], files: list[dict[str, Any]]) -> dict[str, T]:
-    """Do the same for every file, several at a time; return what came of it, by name. Raises the first error."""
+    """Call a function for every file, several at a time; return the results by name. Raises the first error."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip((item["file"] for item in files), pool.map(act, files), strict=True))
 
 
 def _take(objects: Objects, stored: Stored, summary: Mapping[str, Any], raw: str, item: Mapping[str, Any]) -> None:
-    """Add a verified file, or the hash of one that was there, with its index entry."""
+    """Add a verified file, or the hash of an existing one, with its index entry."""
     name, sha256 = item["file"], item["sha256"]
     _create(objects, f"{INDEX}{sha256}.json", json.dumps(summary, indent=1).encode())
     if item["added"]:
         _copy(objects, stored, f"{raw}{name}", item)
-    elif stored.sha256 != sha256:  # a file with a hash on record is found by that
+    elif stored.sha256 != sha256:  # a file with a stored hash is found by it
         _create(objects, hash_key(f"{raw}{name}", stored.version_id), json.dumps({"sha256": sha256}).encode())
 
 
@@ -76,7 +76,7 @@ def _keys(objects: Objects, record: RunRecord) -> NodeKeys:
 
 
 def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the index entries that the node made, by file. Raises DataError for one that no data check wrote."""
+    """Return the node's index entries by file. Raises DataError for a malformed one."""
     summaries, left = {}, MOST_INDEX_BYTES  # of all together: control has a gigabyte of memory
     for item in files:
         stored = given(partial(objects.get, key=f"{keys.index}{item['sha256']}.json", first_bytes=left + 1))
@@ -91,9 +91,9 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
 
 
 def _added(objects: Objects, keys: NodeKeys, raw: str, item: Mapping[str, Any]) -> Stored:
-    """Return an added file as S3 has it. Raises DataError unless its size and S3's own checksum are those reported.
+    """Return an added file as stored in S3. Raises DataError unless its size and S3's own checksum are those reported.
 
-    So for one whose name the set has already, with other bytes.
+    Likewise if the set already has the name with other bytes.
     """
     stored = _as_reported(given(lambda: objects.head(key=f"{keys.files}{item['file']}")), item)
     if stored.checksum != item["sha256"]:
@@ -104,7 +104,7 @@ def _added(objects: Objects, keys: NodeKeys, raw: str, item: Mapping[str, Any]) 
 
 
 def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dict[str, Any]]) -> dict[str, Stored]:
-    """Return the files that the set had, in the version that the manifest pins. Raises DataError for another hash."""
+    """Return the files that the set had before, in the versions that the manifest pins. Raises DataError for another hash."""
     if not items:
         return {}
     stored = objects.get(key=manifest_key(record.run_id))
@@ -131,7 +131,7 @@ def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dic
 
 
 def _copy(objects: Objects, source: Stored, key: str, item: Mapping[str, Any]) -> None:
-    """Copy a file to its key of the set, and look at the copy. Raises DataError where other bytes are there."""
+    """Copy a file to its key of the set, and check the copy. Raises DataError if the key has other bytes."""
     with suppress(Conflict):  # an earlier call, or somebody's file of that name
         objects.copy(source=source.key, version_id=source.version_id, key=key, create=True, sha256=item["sha256"])
     _refuse_other_bytes(objects.head(key=key), item)
@@ -144,12 +144,12 @@ def _refuse_other_bytes(there: Stored | None, item: Mapping[str, Any]) -> None:
 
 
 def _create(objects: Objects, key: str, body: bytes) -> None:
-    with suppress(Conflict):  # what is known of these bytes stays
+    with suppress(Conflict):  # an existing index entry of these bytes stays
         objects.put(key=key, body=body, create=True)
 
 
 def _as_reported(stored: Stored | None, item: Mapping[str, Any]) -> Stored:
-    """Return an object of the size that was reported."""
+    """Return an object if it has the reported size."""
     if stored is None or not stored.version_id:
         _refuse(item, "it is not in the bucket")
     if stored.size != item["bytes"]:

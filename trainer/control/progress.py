@@ -1,4 +1,4 @@
-"""Progress of a run after each look: phase, time, dollars, deadline, and a warning where its end can't be seen. Pure."""
+"""Progress of a run after each look: phase, time, dollars, deadline, and a warning if its end can't be confirmed. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
 
 LOUD_AFTER = timedelta(minutes=2)  # without proof that the instance ends; GPU machines do take minutes to shut down
-PATIENCE = timedelta(minutes=30)  # then the command leaves, with an exit code of its own; the layers go on
+PATIENCE = timedelta(minutes=30)  # then the command exits with code 110; the safety layers go on
 _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One pass over a run: record and look that it decided on, its actions, and whether it changed anything."""
+    """One pass over a run: the record and observation it decided on, its actions, and whether it changed anything."""
 
     record: RunRecord
     observed: Observation
@@ -45,29 +45,30 @@ class RunProgress:
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece, as the node's heartbeat has it
     models_total: int = 0
     models_done: int = 0
+    work: str = "train"  # as the record has it: of a script its pieces are values
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
     message: str = ""  # the node's own, or the reason for waiting
     last_error: str = ""  # the last AWS error, while it lasts
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each of the receipt's phases so far
-    warning: str = ""  # an instance can't be seen to end: print it loudly
+    warning: str = ""  # an instance's end can't be confirmed: print it prominently
 
 
 def overdue(look: Step, now: datetime) -> bool:
-    """Return whether a run is half an hour past its end and nothing moves any more."""
+    """Return whether a run is half an hour past its end without any progress."""
     return not look.moved and now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
 
 
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
-    """Return the receipt of a run whose instances could not be seen to end. It is shown, never stored."""
-    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look, now).as_dict())
+    """Return the receipt of a run whose instances' end could not be confirmed. It is shown, never stored."""
+    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look).as_dict())
 
 
 def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:
-    """Return the error of a command that waits for a run's end no longer. `requested`: its end is stored in the record."""
+    """Return the error of a command that stops waiting for a run's end. `requested`: the stop request is stored."""
     record = look.record
     if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
-        return _unconfirmed(look, now)
+        return _unconfirmed(look)
     stop = "its end is requested" if requested else "its end could not be requested"
     return Stopped(
         f"not waiting for {record.run_id}: {stop}, and everything of it ends by {iso(record.effective_deadline.at)}",
@@ -93,16 +94,17 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         pieces=heartbeat.progress if heartbeat else {},
         models_total=heartbeat.models_total if heartbeat else 0,
         models_done=heartbeat.models_done if heartbeat else 0,
+        work=record.work,
         rate=heartbeat.rate if heartbeat else None,
         unit=heartbeat.unit if heartbeat else "windows",
         message=(heartbeat.message if heartbeat else "") or waiting,
         last_error=str(error) if error else "",
-        warning=str(_unconfirmed(look, now)) if late else "",
+        warning=str(_unconfirmed(look)) if late else "",
     )
 
 
 def phase_of(record: RunRecord, observed: Observation) -> str:
-    """Return which of the receipt's phases a run is in."""
+    """Return the current phase of a run, one of the receipt's."""
     if record.state == "starting":
         return "capacity"
     if record.state in ("ending", "closed"):
@@ -110,7 +112,7 @@ def phase_of(record: RunRecord, observed: Observation) -> str:
     return _NODE_PHASES.get(observed.heartbeat.phase, "boot") if observed.heartbeat else "boot"
 
 
-def _unconfirmed(look: Step, now: datetime) -> TerminationUnconfirmed:
+def _unconfirmed(look: Step) -> TerminationUnconfirmed:
     names = ", ".join(seen.instance_id for seen in look.record.instances if not seen.proof) or "the run's instances"
     since = iso((look.record.ending_at or look.record.effective_deadline.at).replace(microsecond=0))
     return TerminationUnconfirmed(

@@ -1,6 +1,6 @@
-"""Carry a retrain's scheduled time from its schedule to its end: refuse, skip, wait, or plan and register its runs.
+"""Process a retrain's scheduled time: refuse, skip, wait, or plan and register its runs.
 
-Each call takes the entry as far as it goes without waiting; the next one goes on from there. The run itself, and a prepare
+Each call advances the entry as far as possible without waiting; the next one continues. The run itself, and a prepare
 run before it, are ordinary ones whose driver is control: settling starts and closes them. Two calls at once register one run,
 since its id follows from the schedule and the time.
 """
@@ -52,12 +52,12 @@ from trainer.schedule_expressions import last_time
 from trainer.stack_outputs import StackOutputs
 
 GRACE, LOOKED_BACK = timedelta(minutes=15), timedelta(days=8)  # for a scheduled time to come; in which one is missed
-LAST_ENTRIES = 40  # of a retrain that are read at each call: a month of daily ones, for the month's money
+LAST_ENTRIES = 40  # entries of a retrain that are read at each call: a month of daily ones, for the month's budget
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainHome:
-    """The stack, its cloud and its topic, as every step of a scheduled run uses them."""
+    """The stack, its cloud and its topic, for every step of a scheduled run."""
 
     access: Access
     outputs: StackOutputs
@@ -75,7 +75,7 @@ class RetrainHome:
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
-    """Enter a scheduled time, and take it as far as it goes. Raises ConfigError for a name that no retrain can have."""
+    """Enter a scheduled time, and advance it as far as possible. Raises ConfigError for an invalid name."""
     if not is_name(name):  # it becomes a part of keys
         raise ConfigError(f"{name[:80]!r} is no retrain", do="mayfly retrains list shows those of the stack.")
     entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
@@ -83,9 +83,9 @@ def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
 
 
 def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:
-    """Return every scheduled time that has not come to its end, or of whose end nobody was told, of the stack's retrains.
+    """Return every scheduled time of the stack's retrains that has not ended, or whose end was not announced.
 
-    Of a retrain whose entries can't be read, the error is added to `problems`, by its name; the others go on.
+    If a retrain's entries can't be read, the error is added to `problems` under its name.
     """
     entries: list[ScheduledRun] = []
     for schedule in read_schedules(home.outputs.retrains):
@@ -97,7 +97,7 @@ def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun
 
 
 def overdue(home: RetrainHome) -> list[str]:
-    """Return the published retrains of whose last scheduled time nothing is known a quarter of an hour later: it never came."""
+    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was missed."""
     now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
         published_at = _published_at(home, schedule.name)
@@ -111,7 +111,7 @@ def overdue(home: RetrainHome) -> list[str]:
 
 
 def _published_at(home: RetrainHome, name: str) -> datetime | None:
-    """Return when a retrain was published; long ago for a publication that can't be read, whose times fail, but come."""
+    """Return when a retrain was published; the distant past for an unreadable publication, whose times fail visibly."""
     try:
         stored = read_published(home.cloud.objects, name)
     except UnreadablePublication:
@@ -120,9 +120,9 @@ def _published_at(home: RetrainHome, name: str) -> datetime | None:
 
 
 def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Publish the summary of a scheduled time that has ended: claim it, publish, note that it was told.
+    """Publish the summary of an ended scheduled time: claim it, publish, note that it was announced.
 
-    A call that is cut off in between leaves the claim, and a later one publishes again after TELLING.
+    If a call dies in between, the claim remains, and a later call publishes again after TELLING.
     """
     objects, key = home.cloud.objects, entry_key(entry.retrain, entry.scheduled_at)
     entry, etag = read_entry(objects, key)
@@ -130,7 +130,7 @@ def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         return entry
     try:
         change_entry(objects, replace(entry, telling_at=home.cloud.now()), etag, home.cloud.now())
-    except Conflict:  # another call tells it
+    except Conflict:  # another call announces it
         return entry
     entry, etag = read_entry(objects, key)
     schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain)
@@ -155,7 +155,7 @@ def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage]
 
 
 def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Take an entry as far as it goes. Raises ConnectionFailed where AWS can't be asked: the next call tries again."""
+    """Advance an entry as far as possible. Raises ConnectionFailed if AWS can't be asked: the next call retries."""
     objects = home.cloud.objects
     entry, etag = read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))
     try:
@@ -173,7 +173,7 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
 
 
 def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Return the entry as it is by now."""
+    """Return the entry after its next step."""
     if entry.state == "training":
         return _ended_with_its_run(home, entry)
     if entry.state == "preparing":
@@ -199,7 +199,7 @@ def _begun(
     published: PublishedRetrain,
     others: Sequence[ScheduledRun],
 ) -> ScheduledRun:
-    """Begin a scheduled time: with a prepare run where its data has to be refreshed or looked at, else with its run."""
+    """Begin a scheduled time: with a prepare run if its data has to be refreshed or checked, else with its run."""
     began, objects = home.cloud.now(), home.cloud.objects
     run_id = prepare_run_id_of(entry.retrain, entry.scheduled_at)
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
@@ -223,9 +223,9 @@ def _begun(
 
 
 def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Take over what the prepare run made, then plan the run itself; an entry whose prepare run goes on stays as it is.
+    """Take over the prepare run's output, then plan the run itself; unchanged while the prepare run is open.
 
-    Where the refresh failed, the job's `stale` decides.
+    If the refresh failed, the job's `stale` decides.
     """
     objects = home.cloud.objects
     receipt = read_receipt(objects, entry.prepare_run_id)
@@ -264,7 +264,7 @@ def _unplanned(entry: ScheduledRun, error: TrainerError, now: datetime) -> Sched
 
 
 def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Return a training entry with the end of its run, or as it is while that goes on."""
+    """Return a training entry with the outcome of its run; unchanged while the run is open."""
     receipt = read_receipt(home.cloud.objects, entry.run_id)
     if receipt is None:
         return entry
@@ -284,7 +284,7 @@ def _registered(
     published: PublishedRetrain,
     others: Sequence[ScheduledRun],
 ) -> ScheduledRun:
-    """Plan the run from what the data set holds by now, have the account check it, and put it on record."""
+    """Plan the run from the data set's current files, check it with the account, and store its record."""
     run_id = run_id_of(entry.retrain, entry.scheduled_at)
     if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)

@@ -1,4 +1,4 @@
-"""Put a scheduled run of a published script on record: planned by the data of that time, and checked by the account."""
+"""Register a scheduled run of a published script, planned from the current data and checked with the account."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def register_script_run(
     now: Callable[[], datetime],
     refuse_beyond: Callable[[float], None],
 ) -> tuple[float, tuple[str, ...]]:
-    """Plan and register the run; return the most that it can cost, in dollars, and notes. Raises ours, and Conflict.
+    """Plan and register the run; return the most that it can cost, in dollars, and notes. Raises a TrainerError, and Conflict.
 
-    `refuse_beyond` raises BudgetError where that is more than may be spent.
+    `refuse_beyond` raises BudgetError if that is more than may be spent.
     """
     began, script = now(), verified_script(objects, published)
     ready = plan_script_retrain(

@@ -1,4 +1,4 @@
-"""The files that a script left in its output folder, as S3 has them: listed by its node, and looked at one by one."""
+"""Output files of a script in S3: listed by its node, each checked with S3."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SECONDS = 120.0  # for asking S3 about the files of one run
 
 
 def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], ...]:
-    """Return the files of a script's run, of those that its nodes list the ones that S3 has as listed, by path.
+    """Return the output files that its nodes list and that S3 holds as listed, by path.
 
-    Raises ConnectionFailed where S3 does not tell of all in time; the next look begins anew.
+    Raises ConnectionFailed if S3 takes too long; the next look starts over.
     """
     if record.work != "script":
         return ()
@@ -37,7 +37,7 @@ def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], .
 
 
 def _listed(objects: Objects, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
-    """Return what a node lists; nothing for a list that no node of ours wrote."""
+    """Return the files that a node lists; empty for a malformed list."""
     stored = given(lambda: objects.get(key=keys.output_index, first_bytes=MOST_OUTPUTS_BYTES + 1))
     if stored is None:
         return ()

@@ -1,9 +1,9 @@
 """Settle runs that no command drives, by the same steps as the attached command.
 
 A run whose launcher was killed, detached or lost its network goes on by itself; the control function, every five minutes, or
-the next command that looks (status, receipts, stop, a launch) determines how it ended and writes its receipt. No command starts
-anything here, control starts the runs that it drives, and nothing is waited for. The cost
-follows the runs that are open: `runs.index` names them.
+the next command that looks (status, receipts, stop, a launch) determines how it ended and writes its receipt. Commands start
+no run here; control starts the runs that it drives. Nothing waits. The cost follows the number of open runs, which `runs.index`
+names.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from trainer.runs.store import RecordMissing
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
-MOST_STEPS = 20  # a run is closed in five; more would be a loop without an end
+MOST_STEPS = 20  # a run is closed in five; more would be an endless loop
 UNBORN = timedelta(
     days=1
-)  # an entry of the index without a record: its launcher was killed between the two, or will start nothing
+)  # age at which an index entry without a record is dropped: its launcher was killed between the two writes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """One settled run: the last look at it, and its receipt where it is closed."""
+    """One settled run: the last look at it, and its receipt if it is closed."""
 
     run_id: str
     look: Step
@@ -41,7 +41,7 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Settling:
-    """Every run that was open, as it is now, oldest first; errors of those that could not be looked at, by run."""
+    """Every run that was open, in its current state, oldest first; errors of those that could not be observed, by run."""
 
     settled: tuple[Settled, ...]
     ended: tuple[str, ...]  # ids of the last runs that had ended before, oldest first
@@ -54,9 +54,9 @@ class Settling:
 
 
 def settle_unwatched(access: Access, outputs: StackOutputs, *, every: bool = False) -> Settling:
-    """Settle every open run, as far as it goes without waiting, and start none. One that is spoiled holds up no other.
+    """Settle every open run as far as possible without waiting, and start none. A malformed one does not hold up the others.
 
-    `every` lists all runs that ever were, and finds those that the index lacks: of an earlier version's launches.
+    `every` lists all runs, and finds those that the index lacks: of an earlier version's launches.
     """
     return settle_all(AwsCloud(access, outputs), every=every)
 
@@ -70,7 +70,7 @@ def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = Non
     for run_id in sorted(index.open):
         try:
             settled.append(settle_run(cloud, run_id, seen=True, starts=starts))
-        except RecordMissing:  # a launch that ended before it began, or is between two writes
+        except RecordMissing:  # a launch that was killed, or is between its two writes
             unborn += [run_id] if cloud.now() > index.open[run_id] + UNBORN else []
         except TrainerError as error:
             problems[run_id] = error
@@ -82,9 +82,9 @@ def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = Non
 
 
 def settle_run(cloud: Cloud, run_id: str, *, seen: bool = False, starts: Driver | None = None) -> Settled:
-    """Take every step that one run is ready for and return its state. `seen`: its record was there before.
+    """Take every step that one run is ready for and return its state. `seen`: its record is known to exist.
 
-    Nothing is started but, for the control function (`starts="control"`), a run that it drives.
+    Starts nothing, except for the control function (`starts="control"`) the runs that it drives.
     """
     look = step(cloud, run_id, starts=starts, seen=seen)
     for _ in range(MOST_STEPS):

@@ -1,4 +1,4 @@
-"""Ctrl-C at the desk, read as a wish; and the request to stop a run, the field of the record that every caller obeys."""
+"""Ctrl-C at the desk, and the request to stop a run: a field of the record that every caller obeys."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Wish(Enum):
 
 
 class Question(Protocol):
-    """The question that the first Ctrl-C puts on a terminal. It is polled: the run goes on meanwhile."""
+    """The question after the first Ctrl-C on a terminal. It is polled, so that the run goes on meanwhile."""
 
     def open(self) -> None:
-        """Put the question."""
+        """Ask the question."""
 
     def answer(self) -> Wish | None:
-        """Return the answer; None as long as there is none."""
+        """Return the answer, None if there is none yet."""
 
     def close(self) -> None:
-        """Take the question back."""
+        """Withdraw the question."""
 
 
 class StopSignal:
@@ -63,12 +63,12 @@ class StopSignal:
             self._asking = True
 
     def end(self) -> None:
-        """Wish the run's end without a question; the second time, wish to wait for it no longer."""
+        """Wish the run's end without a question; the second time, stop waiting for it."""
         self._asking = False
         self.wish = Wish.ABANDON if self.wish in (Wish.END, Wish.ABANDON) else Wish.END
 
     def attend(self) -> None:
-        """Put the question, take its answer, or take it back."""
+        """Ask the question, read its answer, or withdraw it."""
         if self._question is None:
             return
         if self._asking and not self._is_open:
@@ -82,7 +82,7 @@ class StopSignal:
 
     @contextmanager
     def installed(self) -> Iterator[StopSignal]:
-        """Take SIGINT for a press and SIGTERM for a wish to end; in another thread than the main one, do nothing."""
+        """Handle SIGINT as a press and SIGTERM as a wish to end; outside the main thread do nothing."""
 
         def pressed(number: int, frame: FrameType | None) -> None:
             self.press() if number == signal.SIGINT else self.end()
@@ -103,7 +103,7 @@ class StopSignal:
 
 
 def request_stop(cloud: Cloud, run_id: str, *, seen: bool = False) -> RunRecord:
-    """Store the request in the record, for whichever command drives the run, and return it. `seen`: it was there before."""
+    """Store the request in the run's record and return the record. `seen`: it is known to exist."""
     while True:
         record, etag = read_record(cloud.objects, run_id, seen=seen)
         seen = True

@@ -1,6 +1,6 @@
-"""The sweeper Lambda: ends whatever has this stack's tags and is past its deadline or silent past its lease.
+"""The sweeper Lambda: ends instances with this stack's tags that are past their deadline or silent past their lease.
 
-It goes by EC2 tags and the clock; by S3 only for leases, which it skips while S3 fails. It can describe, terminate by tag,
+It uses EC2 tags and the clock; S3 only for leases, which it skips while S3 fails. It can describe, terminate by tag,
 delete schedules and count its sweeps, and imports almost nothing of ours, so that a broken launcher can't stop it. Called every
 two minutes with {}, and once with {"run_id": ...} at each attempt's deadline. Deployed as `trainer.control.sweep.handler`.
 """
@@ -23,13 +23,13 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, boot_allowance, read_lease, silent
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
-UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the call that creates an instance: none without is a run's
+UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the create call: an instance without them belongs to no run
 STALE_SCHEDULE = timedelta(minutes=15)  # after its last change, with no instance of its run: launches take seconds
 TERMINABLE = ("pending", "running", "stopping", "stopped")
 # Copies of three codes of trainer.aws_errors, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
 FORBIDDEN = "AccessDenied"
-# What S3 answers for an object that can't be given out for a reason of its writer's: archived, or encrypted with another key.
+# S3's codes for an object made unreadable by its writer: archived, or encrypted with another key.
 SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
 # Those that call the sweeper stay until their time: after an unanswered launch they end an instance that appears late.
 _KILL_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-kill-\d+$")
@@ -46,7 +46,7 @@ class SweepSettings:
 
     @classmethod
     def from_environment(cls) -> SweepSettings:
-        """Read PROJECT, STACK, BUCKET and SCHEDULE_GROUP. Raises KeyError where one is missing."""
+        """Read PROJECT, STACK, BUCKET and SCHEDULE_GROUP. Raises KeyError if one is missing."""
         names = {"project": "PROJECT", "stack": "STACK", "bucket": "BUCKET", "schedule_group": "SCHEDULE_GROUP"}
         return cls(**{field_name: os.environ[name] for field_name, name in names.items()})
 
@@ -91,14 +91,14 @@ def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
 
 
 def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: str = "") -> Summary:
-    """Terminate what is due, of one run or of the stack, and (for the stack) delete schedules that nothing needs any more."""
+    """Terminate instances that are due, of one run or of the stack, and (for the stack) delete schedules no longer needed."""
     summary = Summary()
     instances = list(_instances(settings, clients.ec2, run_id))
     summary.seen = len(instances)
     for instance in instances:
         try:
             _judge(settings, clients, instance, now, summary, leases=not run_id)
-        except Exception as error:  # whatever one instance brings up, the others are judged; the invocation fails at its end
+        except Exception as error:  # after an error the other instances are judged; the invocation fails at its end
             summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
     if not run_id:
         runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
@@ -110,7 +110,7 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
 def _judge(
     settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary, *, leases: bool
 ) -> None:
-    """Terminate one instance where it is past its deadline, or silent."""
+    """Terminate one instance if it is past its deadline, or silent."""
     tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
     why = overdue(tags, instance["LaunchTime"], now)
     if why:
@@ -123,7 +123,7 @@ def _judge(
 
 
 def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> str:
-    """Return why an instance is to end by its tags and the clock, or '' while it may live."""
+    """Return why an instance must end by its tags and the clock, '' if it may live."""
     deadline = deadline_of(tags)
     if deadline is None:
         return "no deadline that can be read" if now > launched_at + UNTAGGED_ALLOWANCE else ""
@@ -151,9 +151,9 @@ def _instances(settings: SweepSettings, ec2: Any, run_id: str) -> Iterable[Mappi
 def _silent(
     settings: SweepSettings, s3: Any, tags: Mapping[str, str], instance: Mapping[str, Any], now: datetime, summary: Summary
 ) -> str:
-    """Return why an instance counts as hung, or ''. A lease that no node of ours wrote counts as none.
+    """Return why an instance counts as hung, or ''. A malformed lease counts as none.
 
-    While S3 fails, no lease is judged; where it refuses to give one out, only that one is spoiled.
+    While S3 fails, no lease is judged; a lease that S3 refuses to return counts as malformed.
     """
     if "run_id" not in tags or "role_id" not in tags:
         return ""
@@ -170,7 +170,7 @@ def _silent(
         body = s3.get_object(Bucket=settings.bucket, Key=keys.lease)["Body"].read(MOST_LEASE_BYTES + 1)
         lease_until = read_lease(body, now).lease_until
     except (BotoCoreError, ClientError) as error:
-        if _code(error) == FORBIDDEN:  # a key of the node's own, or no right of ours: its deadline stands
+        if _code(error) == FORBIDDEN:  # encrypted with the node's own key, or not permitted to us: its deadline still applies
             summary.spoiled[instance["InstanceId"]] = str(error)
             return ""
         if _code(error) in SPOILED_OBJECT:
@@ -189,7 +189,7 @@ def _silent(
 
 
 def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
-    """Terminate one instance; one that fails must not keep the others alive, one that is not found is gone."""
+    """Terminate one instance. An error must not keep the others alive; one that is not found has ended."""
     try:
         ec2.terminate_instances(InstanceIds=[instance_id])
     except (BotoCoreError, ClientError) as error:
@@ -222,7 +222,7 @@ def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[s
 
 
 def _count(settings: SweepSettings, cloudwatch: Any, summary: Summary) -> None:
-    """Publish what the alarms watch. A failure ends no sweep: the alarm of a silent sweeper is what follows from it."""
+    """Publish the metrics of the alarms. A failure does not end the sweep: the alarm of a silent sweeper fires."""
     values = {"SweepsDone": float(not summary.failed), "OverdueMinutes": summary.overdue_minutes}
     data = [{"MetricName": name, "Value": value} for name, value in values.items()]
     try:
@@ -233,5 +233,5 @@ def _count(settings: SweepSettings, cloudwatch: Any, summary: Summary) -> None:
 
 
 def _code(error: Exception) -> str:
-    """Return the AWS code of a botocore error, or '' where AWS sent none."""
+    """Return the AWS code of a botocore error, or '' if AWS sent none."""
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))

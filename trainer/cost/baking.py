@@ -2,7 +2,7 @@
 
     runs a month = (builds x hours of a build x its type's price + snapshot) / (seconds saved x the run's price)
 
-Seconds are means of measured boots where there are some. What the pipeline costs was never measured.
+Seconds are means of measured boots, if there are any. The pipeline's cost was never measured.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Image:
     system: str
     index: str  # of PyTorch's wheels, as their torch was built; `aws`: AWS's own build
     driver: int
-    families: tuple[str, ...]  # that they are known to support
+    families: tuple[str, ...]  # types that they are known to support
     source: str
 
 
@@ -79,7 +79,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """A verdict on a type and an image line: `why` it can't work and what to `do`, or `unproven` where no source tells."""
+    """A verdict on a type and an image line: `why` it can't work and what to `do`, or `unproven` without a source."""
 
     why: str = ""
     do: str = ""
@@ -87,7 +87,7 @@ class Compatibility:
 
     @property
     def works(self) -> bool:
-        """Return whether nothing speaks against it."""
+        """Return whether no known reason is against it."""
         return not self.why
 
 
@@ -115,7 +115,7 @@ def system_of(instance_type: str) -> str:
 
 
 def torch_of(line: str) -> str:
-    """Return the minor version of torch that an image line names, such as 2.13; '' where it names none."""
+    """Return the minor version of torch that an image line names, such as 2.13; '' if it names none."""
     named = re.search(r"pytorch-(\d+\.\d+)", line)
     return named[1] if named else ""
 

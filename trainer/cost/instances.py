@@ -1,6 +1,6 @@
 """Table of AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no network.
 
-The table rots: whether a type is offered, and what spot costs, is asked of the account at run time (`launch/preflight`).
+The table ages: offers and spot prices are asked of the account at run time (`launch/preflight`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPLACEMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """Times that a type takes to come up, in seconds. boot.csv has the figures with their basis: few are measured."""
+    """Boot times of a type, in seconds. boot.csv has the figures with their basis: few are measured."""
 
     expected_seconds: float  # from the launch to the agent, in the plan's estimate
     allowance_seconds: int  # from the launch to the first sign of life, and from that to the agent's; then it counts as hung
@@ -91,7 +91,7 @@ def replacements(retired: InstanceType) -> tuple[InstanceType, ...]:
 
 
 def boot_of(name: str) -> Boot:
-    """Return what boot.csv says of a type: its first row with a pattern that fits."""
+    """Return a type's boot times: the first row of boot.csv with a matching pattern."""
     return next(boot for patterns, boot in _boots() if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 

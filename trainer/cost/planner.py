@@ -3,8 +3,8 @@
     training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first,
                        or one after another where all GPUs train each model together (`trainer.cost.scaling`)
 
-Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are estimates. It knows no
-cloud: prices come in, dollars come out.
+Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are estimates. Makes no AWS
+calls: prices come in, dollars come out.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
 
 
 def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
-    """Estimate a series' windows by the shares of its bars; nobody has read them."""
+    """Estimate a series' windows by the shares of its bars, before any bar is read."""
     windows = []
     for fold in range(1, job.data.folds + 1):
-        tests = 1 + job.data.folds - fold  # its own, and those of the later folds
+        tests = 1 + job.data.folds - fold  # its own test share, and those of the later folds
         training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
         windows.append(max(0, int(bars * training_share) - job.model.bars_seen))
     scored = SCORING_SHARE * int(bars * job.data.validation_fraction)
@@ -134,7 +134,7 @@ def profile_on(machine: InstanceType, *, rehearsal: bool) -> GpuProfile:
 
 
 def longest_first(seconds: Sequence[float], slots: int) -> float:
-    """Return when the last of these jobs ends, handed longest first to whichever slot is free."""
+    """Return when the last of these jobs ends if they are assigned longest first to the next free slot."""
     ends = [0.0] * max(1, slots)
     for job_seconds in sorted(seconds, reverse=True):
         ends[ends.index(min(ends))] += job_seconds
@@ -142,7 +142,7 @@ def longest_first(seconds: Sequence[float], slots: int) -> float:
 
 
 def dollars(seconds: float, price_usd_per_hour: float) -> float:
-    """Return what an instance costs that runs for so long: by the second, sixty at least."""
+    """Return the cost of an instance for so many seconds: billed by the second, at least sixty."""
     return max(seconds, MINIMUM_BILLED_SECONDS) * price_usd_per_hour / 3600
 
 

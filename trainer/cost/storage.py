@@ -1,4 +1,4 @@
-"""Prices of storage, and what a run's inputs cost by the stack's storage mode. Standard library only.
+"""Prices of storage, and the storage cost of a run's inputs by the stack's storage mode. Standard library only.
 
 us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 of its region for nothing.
 """
@@ -16,7 +16,7 @@ GB = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class StorageCost:
-    """A storage mode and what the inputs of one run cost there, in dollars."""
+    """A storage mode and its cost for the inputs of one run, in dollars."""
 
     mode: str  # s3, efs-cache or local
     gigabytes: float  # of inputs
@@ -25,7 +25,7 @@ class StorageCost:
 
     @property
     def month_usd(self) -> float:
-        """Return what keeping the inputs costs a month, in S3 and in the cache."""
+        """Return the monthly cost of keeping the inputs, in S3 and in the cache."""
         rate = S3_USD_PER_GB_MONTH + (EFS_USD_PER_GB_MONTH if self.mode == "efs-cache" else 0.0)
         return self.gigabytes * rate
 
@@ -37,7 +37,7 @@ class StorageCost:
 
 
 def storage_cost(mode: str, *, throughput: str, input_bytes: int) -> StorageCost:
-    """Return what inputs of so many bytes cost in a mode; `throughput` is that of the cache's file system."""
+    """Return the cost of inputs of so many bytes in a mode; `throughput` is that of the cache's file system."""
     size = input_bytes / GB
     metered = size if mode == "efs-cache" and throughput == "elastic" else 0.0
     return StorageCost(

@@ -1,4 +1,4 @@
-"""Prices adjusted for splits and dividends, where a file has adjusted closes: each bar scaled by adjusted close / close."""
+"""Adjust prices for splits and dividends, if a file has adjusted closes: scale each bar by adjusted close / close."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLOSE = 3
 
 
 def adjust(source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray) -> None:
-    """Scale open, high and low, the first rows of `values_CN`, and put the adjusted close in the place of close.
+    """Scale open, high and low, the first rows of `values_CN`, and put the adjusted close instead of close.
 
     Volume stays as traded. Raises DataError for an adjusted close that is missing or not above zero.
     """

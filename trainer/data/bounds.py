@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from trainer.errors import DataError
 
-# What arrow raises for a file that is not what it says. DataError is none of these.
+# Arrow's errors for malformed files. DataError is none of these.
 UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
 MOST_ROWS = 1_000_000_000  # of a file; data.bars has the same bound
 MOST_COLUMNS = 10_000
@@ -45,7 +45,7 @@ def text_stream(path: Path) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what a library says."""
+    """Return the first line of a library's message."""
     return str(error).strip().split("\n")[0][:160]
 
 
@@ -54,7 +54,7 @@ def _too_large(path: Path, why: str) -> DataError:
 
 
 class _Counted:
-    """A stream that refuses to unpack more than a file's share."""
+    """A stream that refuses to unpack more than a file's limit."""
 
     def __init__(self, stream: Any, path: Path) -> None:
         self._stream, self._path, self._left = stream, path, most_bytes(path)

@@ -1,4 +1,4 @@
-"""Calendars: what counts as a hole in a series of bars. Knows timestamps only; `trainer/plan` decides what a hole costs.
+"""Calendars: find the holes in a series of bars. Uses timestamps only; `trainer/plan` decides the consequences of a hole.
 
 `24x7` (coins): any missing bar is a hole. `sessions` (equities, futures): a bar missing inside a day of the exchange is one,
 and a break of more than five days; nights, weekends and holidays are none. `events` (tick bars): only a break of more than

@@ -20,7 +20,7 @@ FEWEST_INSIDE = 0.36
 
 @dataclass(frozen=True, kw_only=True)
 class Hours:
-    """The sessions of an exchange, oldest first, (S,) int64 each; a break is empty where a session has none."""
+    """The sessions of an exchange, oldest first, (S,) int64 each; a break is empty if a session has none."""
 
     opens: np.ndarray
     closes: np.ndarray
@@ -40,7 +40,7 @@ class Hours:
 
 
 def hours_of(exchange: str, first: int, last: int) -> Hours:
-    """Return the sessions that a series from `first` to `last` may have bars in. Raises DataError where none are known."""
+    """Return the sessions that a series from `first` to `last` may have bars in. Raises DataError if none are known."""
     import exchange_calendars  # late: half a second, and only series of a named exchange need it
 
     start, end = (np.datetime64(moment, "ns").astype("datetime64[D]") for moment in (first, last + DAY))
@@ -66,7 +66,7 @@ def hours_of(exchange: str, first: int, last: int) -> Hours:
 def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarray:
     """Return (N,) bool: True at t where the exchange was open between bar t-1 and bar t and no bar covers it.
 
-    With bars of a day, and event bars (`step` 0), it is True where a whole session lies between. Raises DataError where too few
+    With bars of a day, and event bars (`step` 0), it is True if a whole session lies between. Raises DataError if too few
     bars lie in trading hours: their times are another zone's, or the exchange is another.
     """
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))

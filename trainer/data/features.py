@@ -1,4 +1,4 @@
-"""Inputs of a model: features of a symbol's bars, computed with torch on the device that trains, and columns of its files.
+"""Inputs of a model: features of a symbol's bars, computed with torch on the training device, and columns of its files.
 Owns the formulas; the names of features stand in `feature_names`, those of a job's inputs in `settings`.
 
 The promise: row t of a feature uses bars t - LOOKBACK to t only, bit by bit. It does not change when later bars are added,

@@ -87,7 +87,7 @@ def parse_name(stem: str) -> tuple[str, str]:
 
 
 def _timeframe_of(text: str) -> str:
-    """Return the timeframe that a text is, '' where it is none."""
+    """Return the timeframe that a text is, '' if it is none."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     match = re.fullmatch(r"(\d{1,5})(sec|s|min|m|h|d|w)", text, re.I)

@@ -34,12 +34,12 @@ class CandleHeader:
     columns: dict[str, str]  # our field -> the file's column; volume may be missing
     names: tuple[str, ...]  # of all of the file's columns
     name_symbol: str  # what the name says, for a file without a symbol column
-    name_timeframe: str  # '' where the name says none
+    name_timeframe: str  # '' if the name says none
     synthetic: bool
     shape: CsvShape | None = None  # of a CSV
     texts: tuple[str, ...] = ()  # a parquet file's columns of text among ours: read as dictionaries, however often one is told
     dates: str = ""  # the column of dates, where `timestamp` is a time of day
-    ticks: str = ""  # the column that counts ticks: the volume, where there is none or it is all zero
+    ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
 
     @property
@@ -57,7 +57,7 @@ class CandleHeader:
         return tuple(name.strip() for name in self.names if name not in self.columns.values())
 
     def column_of(self, name: str) -> str:
-        """Return the file's name of a column that a job names. Raises DataError where it is not there, or is the bar's."""
+        """Return the file's name of a column that a job names. Raises DataError if it is not there, or is the bar's."""
         field = next((field for field, taken in self.columns.items() if taken.strip() == name), "")
         if field:
             raise DataError(
@@ -144,7 +144,7 @@ def _plain_names(names: list[str]) -> dict[str, str]:
 
 
 def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, str]:
-    """Return the file's column of each of our fields. Raises DataError where one is missing, or is there twice."""
+    """Return the file's column of each of our fields. Raises DataError if one is missing, or is there twice."""
     columns = {
         field: next(plain[known] for known in accepted if known in plain)
         for field, accepted in NAMES.items()

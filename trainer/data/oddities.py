@@ -1,6 +1,6 @@
-"""Bars that can be, and hardly are: prices far off their neighbours, jumps like splits, closes outside high and low.
+"""Implausible bars: prices far off their neighbours, jumps like splits, closes outside high and low.
 
-A close far off both neighbours is refused (`candles`); the rest is named, and the plan shows it.
+A close far off both neighbours is refused (`candles`); the others are notes in the plan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def spikes(close_N: np.ndarray) -> np.ndarray:
 
 
 def oddities(symbol: str, timeframe: str, timestamp_N: np.ndarray, values_CN: np.ndarray) -> list[DataNote]:
-    """Return what is odd about the bars of a symbol, whose first four values are open, high, low and close."""
+    """Return notes on implausible bars of a symbol, whose first four values are open, high, low and close."""
     notes = []
     for text, odd_N in _cases(*values_CN[:4]):
         if odd_N.any():

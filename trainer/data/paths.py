@@ -1,4 +1,4 @@
-"""A look at the path of candles by names alone: commands ask before they load or start anything. Standard library only."""
+"""Check the path of candles by file names only, before a command loads or starts anything. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from trainer.data.settings import SUFFIXES
 from trainer.errors import DataError
 
 HIDDEN = "._"  # a file or folder that begins so is not read
-_MOST_NAMES = 100_000  # looked at; a larger folder is left to whoever reads it
-_ADVICE = {  # what to do with exports of other kinds
+_MOST_NAMES = 100_000  # names that are checked; a larger folder is left to its reader
+_ADVICE = {  # remedies for exports of other kinds
     ".xlsx": "Save it as CSV.",
     ".xls": "Save it as CSV.",
     ".zip": "Unzip it.",
@@ -20,7 +20,7 @@ _ADVICE = {  # what to do with exports of other kinds
 
 
 def check_path(path: str) -> None:
-    """Raise DataError where there is no such file or folder, and for one that can't hold candles by its names."""
+    """Raise DataError if the path does not exist, or if its names can't be those of candle files."""
     scheme, mark, rest = path.partition(":/")
     if mark and scheme in ("s3", "gs", "http", "https"):
         copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then --data candles/"

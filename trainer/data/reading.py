@@ -61,7 +61,7 @@ class _CandleFile:
 
 
 class CandleFolder:
-    """The candles asked for, by symbol. Raises DataError where nothing, or nothing clear, is meant.
+    """The candles asked for, by symbol. Raises DataError if nothing, or nothing clear, is meant.
 
     `symbols`, `exclude` and `timeframe` as in a job; `bars` are the last of each symbol (0: all). `columns` are further ones,
     which every file that is read must have; an empty cell takes the last earlier value. `files` are the names of those that
@@ -90,7 +90,7 @@ class CandleFolder:
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in looks])
         if chosen and not wanted and (exact := {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}):
-            known = exact  # what lies there at another timeframe is not meant
+            known = exact  # files of other timeframes are ignored
         self.symbols = wanted or _without(path, known, exclude)
         self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
         self._files = [file for file in looks if any(file in held_by for held_by in self._of.values())]
@@ -111,11 +111,11 @@ class CandleFolder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return as lines what a user should know of the files, and of the bars of the symbols that were read."""
+        """Return lines of notes for the user on the files and on the bars of the symbols that were read."""
         return lines_of(self._notes)
 
     def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
-        """Return those of `notes` that are about no other symbols and no other symbols' files."""
+        """Return the `notes` without those on other symbols and their files."""
         theirs = {file.source.file for symbol in symbols for file in self._of[symbol]}
         others = {file.source.file for file in self._files} - theirs
         for symbol in self._of.keys() - set(symbols):
@@ -177,7 +177,7 @@ class CandleFolder:
         )
 
     def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
-        """Open the files that may hold what is wanted: those of the timeframe, and where they don't, those of shorter bars."""
+        """Open the files that may hold the wanted bars: those of the timeframe, else those of shorter bars."""
         listing = candle_files(self._path)
         for name in listing.not_read:
             text = f"its folder {name}/ is not read, because candle files lie beside it"
@@ -196,7 +196,7 @@ class CandleFolder:
         return looks
 
     def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
-        """Find out what a file holds; split it unless it is known to hold one symbol of one timeframe."""
+        """Determine a file's content; split it unless it is known to hold one symbol of one timeframe."""
         if self._path.is_file() and len(wanted) == 1 and not source.name_timeframe and not source.has_symbol_column:
             # `predict --data my.csv`: the name says no symbol, so it is the one asked for
             source = replace(source, name_symbol=wanted[0])
@@ -214,7 +214,7 @@ class CandleFolder:
         return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
 
     def _split(self, source: CandleHeader, symbols: set[str] | None) -> tuple[dict[str, Path], dict[str, Held]]:
-        """Write the bars of each symbol (None: of all) to an array file; return the array files, and what is held."""
+        """Write the bars of each symbol (None: of all) to an array file; return the array files, and the file's content."""
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
         held: dict[str, Held] = {}
@@ -230,7 +230,7 @@ class CandleFolder:
         return arrays, held
 
     def _note_files(self) -> None:
-        """Note what was decided about files: other names, adjusted prices, volumes that are none, resampled bars."""
+        """Add notes on files: other names, adjusted prices, replaced volumes, resampled bars."""
         for file in self._files:
             source = file.source
             for symbol in sorted(self._of.keys() & file.written.keys()):

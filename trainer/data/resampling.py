@@ -1,4 +1,4 @@
-"""Steps between bars: the timeframe that they show, and bars put together to longer ones.
+"""Steps between bars: infer the timeframe, and resample bars to longer ones.
 
 A longer bar begins at a multiple of its length since 1970 (weeks on Mondays) in UTC. It is made of the bars that are there: one
 with gaps is shorter of them, one without any bar is missing, as a missing bar is. The first and the last are left out where the

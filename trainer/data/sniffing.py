@@ -1,6 +1,6 @@
-"""Look at the first lines of a CSV: encoding, separator, decimal sign, where the header is, or which known export has none.
+"""Detect the format of a CSV from its first lines: encoding, separator, decimal sign, header or known export without one.
 
-A file is read by one strict rule or refused: what has two readings, such as 47,123, is an error that says how to write it.
+An ambiguous file, such as one with 47,123, is refused with an error that says how to write it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BOMS = ((codecs.BOM_UTF8, "utf8"), (codecs.BOM_UTF16_LE, "utf16"), (codecs.BOM_
 
 @dataclass(frozen=True, kw_only=True)
 class CsvShape:
-    """The way a CSV is written. `columns` name those of a file whose header does not."""
+    """The format of a CSV. `columns` are the names for a file without a header."""
 
     delimiter: str
     encoding: str = "utf8"
@@ -41,7 +41,7 @@ class CsvShape:
 
 
 def sniff(path: Path) -> CsvShape:
-    """Return how a CSV is written. Raises DataError for one with two readings, and what arrow raises."""
+    """Return the format of a CSV. Raises DataError for an ambiguous one, and arrow's errors."""
     lines, encoding = _first_lines(path)
     for number, line in enumerate(lines[:_MOST_LINES_BEFORE]):
         delimiter = max(_SEPARATORS, key=line.count)
@@ -67,7 +67,7 @@ def is_table(path: Path) -> bool:
     """Return whether a text file begins as one of candles: with a header, or as a known export without one."""
     try:
         shape = sniff(path)
-    except DataError:  # one that reading refuses
+    except DataError:  # refused by the reader
         return True
     except (ValueError, OSError):
         return False
@@ -122,7 +122,7 @@ def _two_levels(path: Path, names: list[str], lines: list[str], number: int, del
 
 
 def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str) -> str:
-    """Return the decimal sign of a bar's numbers. Raises DataError where a comma may be that, or stand between thousands."""
+    """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be that, or stand between thousands."""
     numbers = {*ADJUSTED, *TICKS}.union(*(NAMES[field] for field in FIELDS))
     plain = [plain_name(name) for name in names]
     places = [place for place, name in enumerate(plain) if name in numbers or name.startswith(VOLUME_OF)]
@@ -146,7 +146,7 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str
 
 
 def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
-    """Raise DataError where bars stand above the header, as in files that were put together."""
+    """Raise DataError if bars stand above the header, as in files that were put together."""
     for row in rows:
         if len(row) >= width - 1 and sum(bool(_NUMBER.fullmatch(cell.strip().replace(",", "."))) for cell in row) > 3:
             raise DataError(
@@ -193,13 +193,13 @@ def _is(known: Headerless, cells: list[str]) -> bool:
 
 
 def _refuse_order(path: Path, known: Headerless, rows: list[list[str]]) -> None:
-    """Raise DataError where the columns of an export without a header are in another order than the one it is taken for."""
+    """Raise DataError if the columns of an export without a header are in another order than the one it is taken for."""
     places = [known.columns.index(name) for name in ("open", "high", "low", "close")]
     for row in rows:
         try:
             opened, high, low, close = (float(row[place].replace(",", ".")) for place in places)
         except (ValueError, IndexError):
-            continue  # reading says what is wrong with it
+            continue  # the reader raises the error
         if not low <= min(opened, close) <= max(opened, close) <= high:
             raise DataError(
                 f"{path} has no header, and its columns are not {', '.join(known.columns[:7])}",

@@ -1,6 +1,6 @@
 """The rows of one candle file as numpy arrays, whole or in parts, a series for each symbol. Joining files is `candles`' work.
 
-`headers` says which columns are read, `times` and `symbol_columns` what stands in them, `bounds` how much that may be.
+`headers` chooses the columns, `times` and `symbol_columns` decode them, `bounds` limits their size.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Held:
     written: str = ""  # the symbol, where the file writes it otherwise
 
     def joined(self, later: Held) -> Held:
-        """Return what this part of a file and a later one hold."""
+        """Return the content of this part of a file joined with a later part's."""
         first, last = min(self.first, later.first), max(self.last, later.last)
         return replace(self, bars=self.bars + later.bars, first=first, last=last)
 
@@ -151,7 +151,7 @@ def _empty(source: CandleHeader) -> DataError:
 
 
 def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
-    """Return what a file holds of a symbol whose times these are, oldest or newest first."""
+    """Return the file's content of a symbol with these times, oldest or newest first."""
     first, last = sorted((int(timestamp[0]), int(timestamp[-1])))
     written = one.written if one.written != one.symbol else ""
     return Held(symbol=one.symbol, bars=len(timestamp), first=first, last=last, written=written)
@@ -213,7 +213,7 @@ def _unreadable(source: CandleHeader, error: Exception) -> DataError:
 
 
 def _evidence(source: CandleHeader) -> Evidence:
-    """Return what all times of a file say together of how they are written. Raises DataError."""
+    """Return the evidence of all times of a file on their format. Raises DataError."""
     evidence, last = Evidence(), np.empty(0)
     for table in _batches(source, source.times):
         columns = [table.column(name).drop_null() for name in source.times]

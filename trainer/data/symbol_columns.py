@@ -71,7 +71,7 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
 
 
 def checked(source: CandleHeader, written: str) -> FileSymbol:
-    """Return a symbol of the file that follows the rule, with - in the place of /. Raises DataError for another."""
+    """Return a symbol of the file that follows the rule, with - instead of /. Raises DataError for another."""
     symbol = tidy(written)
     if why := flaw(symbol):
         what = f"{source.path} has {brief(written)} for a symbol"
@@ -80,7 +80,7 @@ def checked(source: CandleHeader, written: str) -> FileSymbol:
 
 
 def _only_one(source: CandleHeader) -> FileSymbol | None:
-    """Return the one text of a parquet file's symbol column, None where there are others, or rows without one."""
+    """Return the one text of a parquet file's symbol column, None if there are others, or rows without one."""
     name, seen = source.columns["symbol"], set[str]()
     with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
         for batch in file.iter_batches(columns=[name]):

@@ -1,4 +1,4 @@
-"""Candles from the desk to a data set in the bucket, raw/<set>/: what is not there yet is uploaded. The only boto3 of `data`.
+"""Upload candles from the desk to a data set in the bucket, raw/<set>/, unless they exist. The only boto3 of `data`.
 
 An object's sha256 is in its metadata; raw-index/<sha256>.json has the data check's report on that file,
 so that a later launch plans without downloading anything (`launch/inputs` reads both).
@@ -24,7 +24,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFile:
-    """A file that the data check has read: where it is, what it is, and what it holds."""
+    """A file that the data check has read: its path, hash and content."""
 
     path: Path
     file: str  # its name in the data set
@@ -34,7 +34,7 @@ class LocalFile:
 
 
 def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set: str) -> list[dict[str, Any]]:
-    """Put files into raw/<data_set>/, each under its flat name; what is there with the same hash stays.
+    """Put files into raw/<data_set>/, each under its flat name; skip those that exist with the same hash.
 
     Returns {"key", "version_id", "sha256", "bytes"} of each, in the given order. Raises DataError for two files of one name
     and for a file above 5 GiB, before anything is uploaded.

@@ -35,7 +35,7 @@ TWO_LEVELS = {"price": "ticker", "attributes": "symbols"}
 
 @dataclass(frozen=True, kw_only=True)
 class Headerless:
-    """An export without a header: its columns, and what its first cells look like."""
+    """An export without a header: its columns, and a pattern of its first cells."""
 
     source: str
     columns: tuple[str, ...]

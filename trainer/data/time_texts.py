@@ -43,7 +43,7 @@ class Evidence:
     widest_clock: int = 0  # digits of a time of day
 
     def joined(self, other: Evidence) -> Evidence:
-        """Return what two parts of a file say together."""
+        """Return the joint evidence of two parts of a file."""
         largest = [value for value in (self.largest, other.largest) if value is not None]
         return Evidence(
             largest=max(largest, default=None),
@@ -55,7 +55,7 @@ class Evidence:
 
 
 def evidence_of(columns: Sequence[Any]) -> Evidence:
-    """Return what the columns of a part say: of times, or of times of day and of dates."""
+    """Return the evidence of a part's columns: of times, or of times of day and of dates."""
     *clocks, days = columns
     evidence = Evidence()
     for clock in clocks:

@@ -128,7 +128,7 @@ def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
 
 
 def _compact(numbers: np.ndarray) -> np.ndarray | None:
-    """Return times written as 2021123109, 202112310930 or 20211231093000; None where some of the numbers are none."""
+    """Return times written as 2021123109, 202112310930 or 20211231093000; None if some of the numbers are none."""
     digits = len(str(int(numbers[0]))) if numbers.dtype.kind in "iu" and len(numbers) else 0
     if digits not in _COMPACT:
         return None

@@ -180,7 +180,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _gib(text: str) -> float:
-    """Return the least memory of `24GB`, `24GB..` or `16GB..80GB`; 0 where there is none."""
+    """Return the least memory of `24GB`, `24GB..` or `16GB..80GB`; 0 if there is none."""
     match = _MEMORY.match(text.replace(" ", ""))
     if not match:
         return 0.0

@@ -27,7 +27,7 @@ class ImportedTask:
     script: dict[str, Any] = field(default_factory=dict)
     folder: str = ""  # of data
     machine: dict[str, Any] = field(default_factory=dict)
-    run: str = ""  # the shell script; '' where the command needs no shell
+    run: str = ""  # the shell script; '' if the command needs no shell
     requirements: list[str] = field(default_factory=list)  # packages that its commands install
     notes: dict[str, str] = field(default_factory=dict)  # key of the task -> what to do about it
 

@@ -1,1 +1,1 @@
-"""One start: preflight, plan, ladder, requests, bundle, manifest. `python -m trainer.launch` is `mayfly launch`."""
+"""Launch of a run: preflight, plan, ladder, bundle, manifest. `python -m trainer.launch` is `mayfly launch`."""

@@ -1,7 +1,7 @@
 """The code that a node runs, packed into one wheel: the same bytes for the same sources, stored as code/<sha256>.whl.
 
-It holds the files that agent and training reach (trainer/code_files.py), the node's lock file among them, and no more: a change
-in `cli` uploads nothing. The wheel is made here and not by a build tool, so that it carries no time, path or order of the desk.
+It holds only the files that agent and training reach (trainer/code_files.py), with the node's lock file, so a change in `cli`
+uploads nothing. The wheel is made here and not by a build tool, so that it has no time, path or file order of the desk.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def build_bundle(
     own_files: Mapping[str, bytes] | None = None,
     script_files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Pack what a node runs of the trainer package (this one, unless another folder is given) into a wheel.
+    """Pack the node's part of the trainer package (this one, unless another folder is given) into a wheel.
 
-    `own_files` are those of the user's that the job trains with, by hash; they lie where `own_file.in_bundle` looks.
+    `own_files` are the user's model and target files by hash, placed where `own_file.in_bundle` looks.
     `script_files` are those of a script, by relative path.
     """
     sources = code_files((*NODE, *home_modules(package=package)), package=package)
@@ -75,13 +75,13 @@ def build_bundle(
 
 
 def upload_bundle(bundle: Bundle, objects: Objects) -> None:
-    """Put the wheel where its hash says, unless it is there: same name, same bytes."""
+    """Upload the wheel under its hash, unless it exists."""
     with suppress(Conflict):
         objects.put(key=bundle.key, body=bundle.content, create=True)
 
 
 def _refuse_links(sources: Iterable[str], package: Path) -> None:
-    """Raise ConfigError for a source that lies behind a symbolic link: what it leads to may be anything."""
+    """Raise ConfigError for a source behind a symbolic link, which may lead anywhere."""
     for name in sources:
         path = place_of(name, package)
         end = package if package in path.parents else path.parent.parent
@@ -100,7 +100,7 @@ def _zipped(sources: dict[str, bytes]) -> bytes:
             entry = zipfile.ZipInfo(name, date_time=_EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
-            entry.create_system = 3  # Unix, whatever the desk is
+            entry.create_system = 3  # Unix, on any desk
             archive.writestr(entry, sources[name])
     return memory.getvalue()
 

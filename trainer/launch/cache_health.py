@@ -1,4 +1,4 @@
-"""Doctor's look at the file system of the storage mode `efs-cache`: there, encrypted, and mountable from every zone."""
+"""Doctor's check of the file system of the storage mode `efs-cache`: present, encrypted, and mountable from every zone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AGAIN = "Run pulumi up --refresh, which puts it back. Until then runs read S3."
 
 
 def cache(access: Access, outputs: StackOutputs) -> str:
-    """Return what the cache holds and costs a month. Raises ConfigError where nodes of some zone can't mount it."""
+    """Return the cache's size and monthly cost. Raises ConfigError if nodes of some zone can't mount it."""
     efs, name = access.client("efs"), outputs.file_system
     try:
         (files,) = efs.describe_file_systems(FileSystemId=name)["FileSystems"]

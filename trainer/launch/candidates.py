@@ -1,4 +1,4 @@
-"""The candidates of a plan: each type on its market with time, price and cost, or why it is not asked. Pure."""
+"""The candidates of a plan: each type on its market with time, price and cost, or the reason for its refusal. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNPROVEN = "its image is not known to support it"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCandidate:
-    """One type on one market: its time and cost, or in `refused` why it is not asked."""
+    """One type on one market: its time and cost, or in `refused` the reason why it is not used."""
 
     machine: InstanceType
     market: str
@@ -36,12 +36,12 @@ class PlanCandidate:
 
     @property
     def is_estimated(self) -> bool:
-        """Return whether its times and dollars say anything: not those of a user's own model that nobody has tried."""
+        """Return whether its times and dollars are estimated: not for a user's own model without a trial."""
         return self.rate.basis != NOT_ESTIMATED
 
     @property
     def default_duration(self) -> timedelta:
-        """Return how long an attempt may last where the job does not say."""
+        """Return the longest attempt of a job that names no duration."""
         return default_max_duration(self.seconds_p90, self.machine) if self.is_estimated else LONGEST_DEADLINE
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class PlanCandidate:
 def weigh(
     job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool, rate: Rate | None = None
 ) -> PlanCandidate:
-    """Return one row of the plan: time, price and cost, or why this type is not asked."""
+    """Return one row of the plan: time, price and cost, or the reason for the refusal."""
     zones = offers.zones.get(machine.name, ())
     spot = {
         zone: offers.spot_usd_per_hour[machine.name, zone] for zone in zones if (machine.name, zone) in offers.spot_usd_per_hour
@@ -122,5 +122,5 @@ def weigh(
 
 
 def _gpus_in_use(job: Job, machine: InstanceType, pieces: int) -> int:
-    """Return how many GPUs a script's values take together, at once."""
+    """Return the number of GPUs that a script's values use at a time."""
     return len({gpu for place in job.script.places(machine.num_workers)[:pieces] for gpu in place})

@@ -1,6 +1,6 @@
-"""Checks of the account before a launch says yes: the safety net works, and AWS would take the request. All asked at once.
+"""Checks of the account before a launch: the safety net works, and AWS would accept the request. They run concurrently.
 
-A check raises ours, or botocore's, for what would fail; what it returns is a note for the user, '' for none.
+A check raises a TrainerError, or botocore's error, if the launch would fail; it returns a note for the user, '' for none.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from trainer.launch.quotas import quota_note
 from trainer.runs.record import Rung
 from trainer.stack_outputs import StackOutputs
 
-Checks = Mapping[str, Callable[[], str]]  # by what is checked, as an error names it
+Checks = Mapping[str, Callable[[], str]]  # by the check's name in errors
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 
 
 def ask_all(checks: Checks, *, seconds: float) -> list[str]:
-    """Ask everything at once and return the notes. Raises the first error, or ConnectionFailed where an answer is late."""
+    """Run the checks concurrently and return the notes. Raises the first error, or ConnectionFailed if an answer is late."""
     return [note for note in ask_at_once(checks, seconds=seconds, doing="cannot check").values() if note]
 
 
 def account_checks(
     access: Access, outputs: StackOutputs, ladder: Sequence[Rung], *, sweep: bool
 ) -> dict[str, Callable[[], str]]:
-    """Return the checks of the account; those that ask the sweeper only with `sweep`, since that may end what is overdue."""
+    """Return the checks of the account; those that invoke the sweeper only with `sweep`, since it may end overdue instances."""
     checks: dict[str, Callable[[], str]] = {
         "the bucket's versioning": partial(versioning, access, outputs),
         "the quotas": partial(quota_note, access, ladder, seconds=limit_seconds(access)),
@@ -43,7 +43,7 @@ def account_checks(
 
 
 def versioning(access: Access, outputs: StackOutputs) -> str:
-    """Look whether the bucket keeps versions. Raises ConfigError where it does not."""
+    """Check that the bucket keeps versions. Raises ConfigError if it does not."""
     s3 = access.client("s3", total_max_attempts=2, timeout_seconds=limit_seconds(access))
     status = s3.get_bucket_versioning(Bucket=outputs.bucket).get("Status", "Disabled")
     if status != "Enabled":
@@ -53,12 +53,12 @@ def versioning(access: Access, outputs: StackOutputs) -> str:
 
 
 def sweeper(access: Access, outputs: StackOutputs) -> str:
-    """Let the sweeper sweep, and wait for it: what ends a machine when all else fails has to work. Raises ConfigError."""
+    """Invoke the sweeper, and wait for it: the last safety layer has to work. Raises ConfigError."""
     return function_answers(access, outputs.sweeper_arn, "sweeper", {}, without="Nothing is launched without it.")
 
 
 def function_answers(access: Access, arn: str, kind: str, event: Mapping[str, object], *, without: str) -> str:
-    """Call a function of the stack, and wait for its answer. Raises ConfigError where it fails; `without` is what follows."""
+    """Invoke a function of the stack, and wait. Raises ConfigError if it fails; `without` names the consequence."""
     client = access.client("lambda", total_max_attempts=1, timeout_seconds=limit_seconds(access))
     answer = client.invoke(FunctionName=arn, InvocationType="RequestResponse", Payload=json.dumps(event).encode())
     if "FunctionError" not in answer:
@@ -74,7 +74,7 @@ def function_answers(access: Access, arn: str, kind: str, event: Mapping[str, ob
 
 
 def spot_role(access: Access) -> str:
-    """Look for the role by which EC2 buys spot instances. Raises ConfigError where there is none."""
+    """Check for the role by which EC2 buys spot instances. Raises ConfigError if there is none."""
     iam = access.client("iam", total_max_attempts=2, timeout_seconds=limit_seconds(access))
     try:
         iam.get_role(RoleName=SPOT_ROLE)

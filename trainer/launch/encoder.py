@@ -1,18 +1,28 @@
-"""The encoder of a job in the bucket: raw/.files/<sha256>, beside files of scripts; sent once, and pinned by version."""
+"""The encoder of a job: its file at the desk, and its object in the bucket, raw/.files/<sha256>, pinned by version."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from trainer.errors import DataError
 from trainer.job import Job
-from trainer.launch.script_files import DATA_PREFIX
+from trainer.launch.script_files import DATA_PREFIX, DataFile
 from trainer.pretrained import encoder_of
 from trainer.runs.store import Objects
 
 
+def encoder_file(job: Job) -> DataFile | None:
+    """Return the file of a pinned job's encoder; None without one."""
+    encoder = encoder_of(job.model)
+    if encoder is None:
+        return None
+    place = Path(encoder.encoder)
+    return DataFile(place=place, path=place.name, sha256=encoder.encoder_sha256, bytes=place.stat().st_size)
+
+
 def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
-    """Return the manifest's entry of the job's encoder; None without one. Raises DataError where the bucket hasn't got it."""
+    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if the bucket lacks it."""
     encoder = encoder_of(job.model)
     if encoder is None:
         return None

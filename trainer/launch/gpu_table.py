@@ -1,7 +1,7 @@
 """GPUs x time x dollars for a job whose model trains on all GPUs of a machine together. Pure; the plan shows it.
 
-One type for each chip and number of GPUs, the cheapest that the image supports, at list prices; whether the account may have
-it, and where, is asked of the plan's candidates alone.
+One type for each chip and number of GPUs, the cheapest that the image supports, at list prices. Quotas and zones are checked
+for the plan's candidates only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class OnGpus:
-    """A job's model on all GPUs of one type: how it is laid on them, time and cost; or in `refused` why it can't be."""
+    """A job's model on all GPUs of one type: placement, time and cost, or in `refused` the reason why it does not fit."""
 
     machine: InstanceType
     link: str
@@ -42,12 +42,12 @@ class OnGpus:
 
     @property
     def is_pointless(self) -> bool:
-        """Return whether the link leaves so little of the GPUs' speed that half of them would do as well."""
+        """Return whether the link is so slow that half of the GPUs would be as fast."""
         return not self.refused and self.speedup < POINTLESS * self.devices
 
     @property
     def note(self) -> str:
-        """Return in words how they train it and what the link costs, or why they can't."""
+        """Return a note on the placement and the cost of the link, or the reason of a refusal."""
         if self.refused:
             return self.refused
         assert self.laid is not None
@@ -114,8 +114,8 @@ def gpu_table(
 ) -> tuple[OnGpus, ...]:
     """Return a row for each chip and number of GPUs, cheapest type each, by chip in the catalogue's order.
 
-    `asked` are the candidates with their region's prices. Empty where GPUs
-    train models each for themselves, and of a user's own model, of which nothing is known yet.
+    `asked` are the candidates with their region's prices. Empty if each GPU trains models of its own, and for a user's own
+    model without a trial.
     """
     if work.together is None or not job.model.is_measured:
         return ()

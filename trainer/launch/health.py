@@ -1,7 +1,7 @@
-"""Checks of the standing stack, each on its own: what would keep a run from starting, ending or telling anybody.
+"""Checks of the deployed stack: everything that could keep a run from starting, ending or sending messages.
 
-As in `checks`, of which it reuses what a launch asks, a check raises ours, or botocore's, for what is wrong, and returns a note
-for what a person should know, '' for nothing.
+As in `checks`, some of which it reuses, a check raises a TrainerError, or botocore's error, for a problem, and returns a note
+for the user, '' for none.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
-OLD_IMAGE = timedelta(days=180)  # AWS drops images of a line that it no longer builds; drivers and fixes are that old by then
+OLD_IMAGE = timedelta(days=180)  # AWS drops images of discontinued lines; drivers and fixes are that old by then
 OLD_BUILD = timedelta(days=45)  # a pipeline builds once a month
 START_BUILD = (
     "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder list-image-pipelines"
 )
 SEE_BUILDS = "aws imagebuilder list-image-pipeline-images --image-pipeline-arn ARN says why"
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
-# An event that control drops after one describe: it shows that it runs, and settles nothing.
+# An event that control drops after one describe call: it proves that control runs, and settles nothing.
 _DROPPED = {"source": "aws.ec2", "detail": {"instance-id": "i-00000000000000000"}}
 
 
 def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[], str]]:
-    """Return the checks of a stack by their names. The sweeper sweeps when it is asked, as before a launch."""
+    """Return the checks of a stack by name. They invoke the sweeper, as before a launch."""
     without = "Runs that nobody watches are not settled, and scheduled ones not started, without it."
     return {
         "bucket": partial(checks.versioning, access, outputs),
@@ -56,7 +56,7 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
 
 
 def schedules(access: Access, outputs: StackOutputs) -> str:
-    """Look whether what calls the functions stands and is enabled, retrains included. Raises ConfigError."""
+    """Check that the schedules that call the functions exist and are enabled, retrains included. Raises ConfigError."""
     scheduler = access.client("scheduler")
     retrain_group = f"{outputs.project}-{outputs.stack}-retrains"
     wanted = [(outputs.schedule_group, name, target) for name, target in STANDING.items()]
@@ -75,7 +75,7 @@ def schedules(access: Access, outputs: StackOutputs) -> str:
 
 
 def alarms(access: Access, outputs: StackOutputs) -> str:
-    """Look at the alarms. Raises ConfigError for one that is missing, switched off or raised."""
+    """Check the alarms. Raises ConfigError for one that is missing, disabled or raised."""
     prefix = f"{outputs.project}-{outputs.stack}-"
     kept = access.client("cloudwatch").describe_alarms(AlarmNames=[f"{prefix}{name}" for name in ALARMS])["MetricAlarms"]
     by_name = {alarm["AlarmName"].removeprefix(prefix): alarm for alarm in kept}
@@ -91,7 +91,7 @@ def alarms(access: Access, outputs: StackOutputs) -> str:
 
 
 def messages(access: Access, outputs: StackOutputs) -> str:
-    """Look who is told. Returns a note for an address that is not confirmed, and where nobody is told at all."""
+    """Check the topic's subscriptions. Returns a note for an unconfirmed address, and if there is no subscriber."""
     pages = access.client("sns").get_paginator("list_subscriptions_by_topic").paginate(TopicArn=outputs.topic_arn)
     subscribed = [one for page in pages for one in page["Subscriptions"]]
     pending = [one["Endpoint"] for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
@@ -107,7 +107,7 @@ def messages(access: Access, outputs: StackOutputs) -> str:
 
 
 def dead_letters(access: Access, outputs: StackOutputs) -> str:
-    """Look whether anything failed for good. Raises ConfigError where the queue is not empty."""
+    """Check for permanently failed invocations. Raises ConfigError if the dead-letter queue is not empty."""
     sqs, name = access.client("sqs"), dead_letters_queue(outputs.project, outputs.stack)
     url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
     asked = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
@@ -122,7 +122,7 @@ def dead_letters(access: Access, outputs: StackOutputs) -> str:
 
 
 def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
-    """Look at the images that the next launches boot. Raises ConfigError as a launch does; an old or unbaked one is a note."""
+    """Check the images of the next launches. Raises ConfigError as a launch does; an old or unbaked one is a note."""
     ec2, notes = access.client("ec2"), []
     for line in outputs.images:
         image = find_image(access, ec2, outputs=outputs, line=line)
@@ -139,7 +139,7 @@ def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:
-    """Look at the quotas of GPU instances. Raises QuotaError where all are 0; those that are 0 are a note."""
+    """Check the quotas of GPU instances. Raises QuotaError if all are 0; those that are 0 are a note."""
     codes = sorted({code for one in catalogue().values() for code in (one.on_demand_quota_code, one.spot_quota_code) if code})
     known, unread = read_quotas(access, codes, seconds=limit_seconds(access))
     none = [quota for quota in known.values() if quota.value == 0]

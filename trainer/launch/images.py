@@ -1,4 +1,4 @@
-"""Image lines of the stack against the types of a launch: what can't work is refused before anything is created. Pure."""
+"""Match the stack's image lines with the types of a launch; refuse what can't work before anything is created. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse_other_vendors(names: Sequence[str]) -> None:
 def line_for(machines: Sequence[InstanceType], outputs: StackOutputs) -> str:
     """Return the image line for the types of a launch, which pins one image.
 
-    Raises UsageError for types of two architectures, ConfigError where the stack has no line for theirs.
+    Raises UsageError for types of two architectures, ConfigError if the stack has no line for theirs.
     """
     by_system = {system_of(machine.name): machine.name for machine in reversed(machines)}
     if len(by_system) > 1:
@@ -39,7 +39,7 @@ def line_for(machines: Sequence[InstanceType], outputs: StackOutputs) -> str:
 
 
 def refuse_unfit(machines: Sequence[InstanceType], outputs: StackOutputs, *, named: bool) -> None:
-    """Raise ConfigError for a type that can't work on the stack's image line, and where no type of a default choice can.
+    """Raise ConfigError for a type that can't work on the stack's image line, or if no type of a default choice can.
 
     `named`: the job names these types. A retired one has its own refusal, with replacements (`machines.refuse_retired`).
     """
@@ -51,5 +51,5 @@ def refuse_unfit(machines: Sequence[InstanceType], outputs: StackOutputs, *, nam
 
 
 def verdict_on(machine: InstanceType, line: str) -> Compatibility:
-    """Return what the compatibility matrix says of a type on an image line of the stack."""
+    """Return the compatibility matrix's verdict on a type and an image line of the stack."""
     return judge(machine.name, line, system=architecture_of(line))

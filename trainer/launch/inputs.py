@@ -1,4 +1,4 @@
-"""The objects of a data set, raw/<set>/, that a run reads, chosen by their index entries. Nothing is downloaded.
+"""Choose the objects of a data set, raw/<set>/, that a run reads, by their index entries. Downloads nothing.
 
 `data/sync` puts them there with their hash, and raw-index/<sha256>.json beside them. Of a file that came by other means
 raw-index/<key>/<version>.json has the hash, once `cli/taken` has looked at it. The manifest pins them by version and hash.
@@ -27,7 +27,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """An object of raw/ as a run pins it, with its index entry ({} where there is none)."""
+    """An object of raw/ as a run pins it, with its index entry ({} if there is none)."""
 
     key: str
     version_id: str
@@ -48,14 +48,14 @@ class ChosenCandles:
     bars: Mapping[str, int]  # symbol -> bars
     synthetic: bool
     inputs: tuple[Input, ...] = ()
-    refused: tuple[str, ...] = ()  # why some symbols can't be trained on and are left out
-    notes: tuple[str, ...] = ()  # what the data check noticed
-    plan: bytes = b""  # plan.json, where a desk has read the bars; else the node makes it
+    refused: tuple[str, ...] = ()  # the reasons for leaving symbols out
+    notes: tuple[str, ...] = ()  # notes of the data check
+    plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
     desk_bytes: int = 0  # of the files while they are at the desk
 
     @property
     def input_bytes(self) -> int:
-        """Return what a node will fetch."""
+        """Return the bytes that a node will fetch."""
         return sum(item.bytes for item in self.inputs) or self.desk_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class ChosenCandles:
 
 
 def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
-    """Return every object right under raw/<data_set>/ whose name a file can have, with hash and index entry, by key."""
+    """Return every object directly under raw/<data_set>/ with a valid file name, with hash and index entry, by key."""
     prefix = f"{RAW}{data_set}/"
     keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
@@ -88,9 +88,9 @@ def choose(
     exclude: Collection[str] = (),
     data_set: str = "main",
 ) -> ChosenCandles:
-    """Choose the inputs of a run. A symbol is left out for which `too_few(symbol, bars, timeframe)` has an error.
+    """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an error.
 
-    Raises DataError where no symbol is left, for an open choice, an unknown symbol, timeframe or column.
+    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe or column.
     """
     known, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
     if not known:
@@ -146,7 +146,7 @@ def _spans(inputs: Sequence[Input]) -> dict[str, dict[tuple[str, str], int]]:
 
 
 def _most_bars(spans: Mapping[tuple[str, str], int], base: str, timeframe: str) -> int:
-    """Return how many bars of the timeframe there can be at most: a day of a market with nights is made of fewer minutes."""
+    """Return an upper bound on the bars of the timeframe: a market's day may have fewer minutes than the clock's."""
     bars = sum(spans.values())
     if base == timeframe:
         return bars
@@ -158,7 +158,7 @@ def _most_bars(spans: Mapping[tuple[str, str], int], base: str, timeframe: str) 
 
 
 def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
-    """Return by symbol the inputs with bars in a stretch of time of which another input has bars, too."""
+    """Return by symbol the inputs whose bars overlap in time with another input's."""
     spans: dict[str, list[tuple[str, str, Input]]] = {}
     for item in candles.inputs:
         for entry in item.summary["holds"]:
@@ -176,7 +176,7 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that a file has not. Index entries of before 2026-11-22 do not say; the node finds out."""
+    """Raise DataError for a column that a file lacks. For index entries of before 2026-11-22 the node checks it."""
     there = item.summary.get("further", columns)
     for name in columns:
         if name not in there:
@@ -200,13 +200,13 @@ def _described(key: str, objects: Objects) -> Input | None:
 
 
 def write_index(item: Input, objects: Objects) -> None:
-    """Keep what was found in an object that came by other means, by its hash, and its hash by key and version."""
+    """Store the index entry of an object that was uploaded by other means, by its hash, and its hash by key and version."""
     objects.put(key=f"{INDEX}{item.sha256}.json", body=json.dumps(item.summary, indent=1).encode())
     objects.put(key=hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
 
 
 def read_summary(body: bytes) -> dict[str, Any]:
-    """Return an index entry, {} for one that no data check wrote: its file counts as unchecked."""
+    """Return an index entry, {} for a malformed one, whose file counts as unchecked."""
     try:
         fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
         holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
@@ -235,5 +235,5 @@ def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:
 
 
 def hash_key(key: str, version_id: str) -> str:
-    """Return the key under which the hash of an object that came by other means is kept."""
+    """Return the key that stores the hash of an object that was uploaded by other means."""
     return f"{INDEX}{key}/{version_id}.json"

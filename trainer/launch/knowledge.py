@@ -1,4 +1,4 @@
-"""Knowledge of earlier runs for a launch: ways to train and rates measured on the planned chips, and the user's own profiles.
+"""Measurements of earlier runs for a launch: settings and rates on the planned chips, and the user's own profiles.
 
 Reads the measurements in the bucket and the user's file at this desk. Writes nothing: `control.learn` adds measurements.
 """
@@ -21,7 +21,7 @@ from trainer.runs.store import Objects
 
 
 def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) -> tuple[GpuProfile, ...]:
-    """Return the profile that will hold on each machine: in a rehearsal the CPU's, whatever GPUs the machine would have."""
+    """Return the profile that will apply on each machine; in a rehearsal the CPU's."""
     if rehearsal:
         return (named_profile("cpu"),)
     if job.machine.gpu_profile:
@@ -35,7 +35,7 @@ def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Me
     shape = shape_of(job)
     try:
         stored = objects.get(key=OBJECT)
-    except TrainerError:  # it saves a trial: no reason to stop a launch
+    except TrainerError:  # it only saves a trial: no reason to stop a launch
         return {}
     known = from_bytes(stored.body) if stored else {}
     keys = [profile.key for profile in profiles]
@@ -54,7 +54,7 @@ def known_boots(objects: Objects) -> Boots:
 def known_rates(job: Job, machines: Iterable[InstanceType], objects: Objects, *, rehearsal: bool) -> dict[str, Rate]:
     """Return instance type -> the rate of one of its GPUs (in a rehearsal: of a core) for the job's models.
 
-    Measured if the bucket has this shape on the machine's own chip, whatever profile the job names: that may be another's.
+    Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another chip's, is ignored.
     """
     profiles = {machine.name: profile_on(machine, rehearsal=rehearsal) for machine in machines}
     known = known_ways(job, list(profiles.values()), objects)
@@ -63,7 +63,7 @@ def known_rates(job: Job, machines: Iterable[InstanceType], objects: Objects, *,
 
 
 def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:
-    """Return what the user's file says of the profiles that this launch may need, in the file's own form."""
+    """Return the entries of the user's file for the profiles that this launch may need, in the file's format."""
     tables = user_tables()
     needed = {profile.name for profile in profiles} | {job.machine.gpu_profile}
     return {name: table for name, table in tables.items() if name in needed}

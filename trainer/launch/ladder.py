@@ -1,7 +1,7 @@
 """The capacity ladder: the order in which pools are asked. Pure; prices and zones come in.
 
-Order: the user's types as given, and within a type its zones, cheapest first where spot prices differ. The first pass never
-leaves a type for another before every zone of it was asked.
+Order: the user's types as given, and within a type its zones, cheapest first if spot prices differ. The first pass asks every
+zone of a type before the next type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The instance types of a job: its own or the defaults, held to its GPU profile; retired types are refused. Pure."""
+"""The instance types of a job: its own or the defaults, limited by its GPU profile; retired types are refused. Pure."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def machines_of(job: Job) -> list[InstanceType]:
 
 
 def refuse_small_disks(machines: Sequence[InstanceType], input_bytes: int, *, volume_gib: int) -> None:
-    """Raise UsageError for a type whose disk can't hold the inputs, however empty it is: its local disks, else the root disk.
+    """Raise UsageError for a type whose disk is smaller than the inputs: its local disks, else the root disk.
 
-    The machine itself looks at what is free before it downloads anything.
+    The machine itself checks its free space before it downloads anything.
     """
     for machine in machines:
         most = max(volume_gib * 2**30, machine.local_disk_gb * 1e9)
@@ -59,7 +59,7 @@ def refuse_small_disks(machines: Sequence[InstanceType], input_bytes: int, *, vo
 
 
 def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> None:
-    """Stop before any write where AWS no longer starts a type. Raises UsageError naming replacements with time and cost."""
+    """Refuse types that AWS no longer starts, before any write. Raises UsageError naming replacements with time and cost."""
     for machine in machines:
         if machine.launchable:
             continue
@@ -79,7 +79,7 @@ def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> N
 
 
 def on_demand_price(machine: InstanceType) -> float:
-    """Return the list price in dollars an hour, 0 where none is known."""
+    """Return the list price in dollars an hour, 0 if unknown."""
     return machine.price_usd_per_hour or 0.0
 
 

@@ -1,7 +1,7 @@
-"""manifest.json pins what a run depends on: code, lock, job, inputs by version and hash, plan, image. Written before launch.
+"""manifest.json: pins everything that a run depends on: code, lock, job, inputs by version and hash, plan, image.
 
-Besides it carries what makes a training fast and changes no model: what tuners found on the planned chips, the user's profiles.
-The node reads nothing else about its run. Two runs of one manifest are comparable.
+It also has data that speeds up a training and changes no model: measured settings of the planned chips, the user's profiles.
+Written before the launch; the node reads nothing else about its run. Two runs of one manifest are comparable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def build_manifest(
     gpu_profiles: Mapping[str, Any],
     attach: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the manifest. `job` has its symbols and timeframe; where its candles came from is left out."""
+    """Return the manifest. `job` has its symbols and timeframe; the path of its candles is left out."""
     return {
         "format": FORMAT,
         "run_id": run_id,
@@ -77,10 +77,10 @@ def build_manifest(
         },
         "tuned": dict(tuned),
         "gpu_profiles": dict(gpu_profiles),
-        "attach": dict(attach),  # how people may get onto the machine, and the run's public key; {}: not at all
+        "attach": dict(attach),  # people's access to the machine, and the run's public key; {}: none
     }
 
 
 def write_manifest(manifest: dict[str, Any], objects: Objects) -> None:
-    """Create the manifest of a run; it never changes. Raises Conflict where there is one."""
+    """Create the manifest of a run; it never changes. Raises Conflict if it exists."""
     objects.put(key=manifest_key(manifest["run_id"]), body=json.dumps(manifest, indent=1).encode(), create=True)

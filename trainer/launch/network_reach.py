@@ -18,7 +18,7 @@ _REMEDY = "Put it back, or run pulumi up --refresh where the stack made it."
 
 
 def network(access: Access, outputs: StackOutputs) -> str:
-    """Look at subnets, routes, DNS, endpoints and security group. Raises ConfigError for what keeps a machine from S3 or PyPI.
+    """Check subnets, routes, DNS, endpoints and security group. Raises ConfigError if a machine can't reach S3 or PyPI.
 
     The note names a full subnet, and S3 by a NAT gateway.
     """
@@ -65,7 +65,7 @@ def table_of(subnet_id: str, tables: Sequence[Mapping[str, Any]]) -> Mapping[str
 
 
 def check_way_out(subnet_id: str, table: Mapping[str, Any]) -> str:
-    """Return what a subnet's default route leads to. Raises ConfigError where it has none, or one that leads nowhere."""
+    """Return the target of a subnet's default route. Raises ConfigError if it has none, or one without a target."""
     route = next((one for one in table.get("Routes", []) if one.get("DestinationCidrBlock") == _ANYWHERE), None)
     if route is None or route.get("State") == "blackhole":
         lacks = "has no route" if route is None else "has a route whose target is gone"
@@ -83,7 +83,7 @@ def has_s3(table: Mapping[str, Any], endpoints: Sequence[Mapping[str, Any]]) -> 
 
 
 def check_group(group: Mapping[str, Any], *, attach: str) -> None:
-    """Raise ConfigError where the security group lets HTTPS out no more, or somebody in whom the stack does not."""
+    """Raise ConfigError if the security group blocks outbound HTTPS, or allows inbound traffic beyond the stack's rules."""
     name = group["GroupId"]
     rules = [one for one in group["IpPermissionsEgress"] if _covers_https(one)]
     if not any(one.get("CidrIp") == _ANYWHERE for rule in rules for one in rule.get("IpRanges", [])):

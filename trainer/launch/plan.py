@@ -1,6 +1,6 @@
-"""The plan of a launch: one row for each candidate, why some are not asked, and when everything ends. Pure.
+"""The plan of a launch: one row for each candidate, reasons for refusals, and the deadline. Pure.
 
-`--dry-run` prints the same value that a launch runs.
+`--dry-run` prints the same plan that a launch executes.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class LaunchPlan:
     rehearsal: bool
     region: str
     prices_are: str  # the source of the prices, as text
-    baking: Baking | None = None  # what a baked image saves on the first candidate; None in a rehearsal
+    baking: Baking | None = None  # savings of a baked image on the first candidate; None in a rehearsal
     storage: StorageCost
-    gpus: tuple[OnGpus, ...] = ()  # the model on all GPUs of other types, too, where they train it together
+    gpus: tuple[OnGpus, ...] = ()  # the model on all GPUs of other types, if GPUs train it together
 
     @property
     def first(self) -> PlanCandidate:
-        """Return the candidate that is asked first."""
+        """Return the first candidate."""
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
     @property
@@ -123,7 +123,7 @@ def make_plan(
     `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'. `boots`
     are those that earlier runs measured.
 
-    Raises ConfigError where nothing is offered, BudgetError where the cheapest plan is dearer than the budget or no plan ends
+    Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget or no plan ends
     before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
     rates_on_aws = {} if rehearsal else rates or {}  # a rehearsal's are this machine's cores'
@@ -180,7 +180,7 @@ def _baking(first: PlanCandidate, offers: Offers, boots: Boots) -> Baking:
 
 
 def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
-    """Return how long an attempt on a rung may last if it begins with the run."""
+    """Return the time limit of an attempt on a rung that begins with the run."""
     return time_limit(
         run=run,
         budget_usd=budget_usd,
@@ -191,7 +191,7 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
 
 
 def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[PlanCandidate]:
-    """Refuse the candidates dearer than the budget. Raises BudgetError where that leaves none."""
+    """Refuse the candidates that exceed the budget. Raises BudgetError if none is left."""
     if not budget:
         return list(candidates)
     marked = [
@@ -212,7 +212,7 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[P
 
 
 def _within_time(candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job) -> list[PlanCandidate]:
-    """Refuse the candidates that would be stopped before they are done. Raises BudgetError where that leaves none."""
+    """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is left."""
     marked = [_over_time(candidate, run_limit, job) for candidate in candidates]
     if all(candidate.refused for candidate in marked):
         fastest = min((one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50)
@@ -235,7 +235,7 @@ def _over_time(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> Plan
 
 
 def _limit(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> TimeLimit:
-    """Return how long an attempt on the candidate's type may last."""
+    """Return the time limit of an attempt on the candidate's type."""
     return time_limit(
         run=run_limit,
         budget_usd=job.machine.budget,
@@ -250,12 +250,12 @@ def _hours(seconds: float) -> str:
 
 
 def _default_seconds(candidate: PlanCandidate, job: Job) -> float:
-    """Return the default of max_duration on a type; 0 where the job names a duration."""
+    """Return the default of max_duration on a type; 0 if the job names a duration."""
     return 0.0 if job.machine.max_duration else candidate.default_duration.total_seconds()
 
 
 def _estimate_seconds(candidate: PlanCandidate, job: Job) -> float:
-    """Return the limit by the estimate where the job names a duration; 0 where no run has measured the estimate's rate.
+    """Return the limit by the estimate if the job names a duration; 0 if no run has measured the estimate's rate.
 
     An unmeasured estimate is a guess, which must not end a training whose owner said how long it may take.
     """

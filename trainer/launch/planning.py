@@ -1,4 +1,4 @@
-"""From a job and its candles to the plan of a launch: what desk and control share."""
+"""Plan a launch from a job and its candles; shared by desk and control."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.stack_outputs import StackOutputs
 
 
 def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
-    """Choose the files of the job's data set that it trains on. Raises DataError where none is left.
+    """Choose the files of the job's data set that it trains on. Raises DataError if none is left.
 
     Symbols that a machine would refuse for the number of their bars alone are left out here. A panel's stay, if one is long
     enough: they count in the ranks of their dates.
@@ -71,7 +71,7 @@ def plan_launch(
     rehearsal: bool,
     boots: Boots | None = None,
 ) -> LaunchPlan:
-    """Return the plan of a job whose candles are chosen. Raises ours as `make_plan` does."""
+    """Return the plan of a job whose candles are chosen. Raises a TrainerError as `make_plan` does."""
     return make_plan(
         job,
         workload(job, candles.bars),
@@ -88,7 +88,7 @@ def plan_launch(
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRetrain:
-    """A retrain's job with what it would train on now, what the account offers, and its plan."""
+    """A retrain's job with its current data, the account's offers, and its plan."""
 
     job: Job  # with the symbols and the timeframe that its candles decide
     candles: ChosenCandles
@@ -103,7 +103,7 @@ def within_budget(job: Job, budget: float) -> Job:
 
 
 def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
-    """Return what lies in the job's data set. Raises DataError for an empty one."""
+    """Return the files of the job's data set. Raises DataError for an empty one."""
     inputs = list_inputs(objects, job.data.set)
     if not inputs:
         do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
@@ -114,7 +114,7 @@ def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
 def plan_retrain(
     job: Job, candles: ChosenCandles, access: Access, outputs: StackOutputs, objects: Objects, *, pinned_image: str = ""
 ) -> PlannedRetrain:
-    """Look at account and rates, and plan a job that trains on these candles of its set. Raises ours."""
+    """Query account and rates, and plan a job that trains on these candles of its set. Raises a TrainerError."""
     machines = machines_of(job)
     if not access.rehearsal:
         if job.machine.instance:

@@ -1,4 +1,4 @@
-"""Look up what the account offers for a launch: image, zones and spot prices. Reads only, writes nothing.
+"""Query the account's offers for a launch: image, zones and spot prices. Reads only.
 
 Every failure here is one line that names what is missing; nothing was launched, and nothing has to be undone.
 """
@@ -37,7 +37,7 @@ class Offers:
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
     volume_gib: int = 0  # of the machine's root disk, by the template; 0: not known
     baked: bool = False  # whether the image is one of the stack's own pipeline
-    priced: PricedTypes  # the types that were asked for, with their list prices in the region
+    priced: PricedTypes  # the requested types, with their list prices in the region
 
 
 def look(
@@ -49,7 +49,7 @@ def look(
     pinned_image: str = "",
     templates: Mapping[str, str] | None = None,
 ) -> Offers:
-    """Ask the account, all at once, for image, zones and spot prices. Raises ours for a failed call or an unfit stack.
+    """Query image, zones and spot prices concurrently. Raises a TrainerError if a call fails or the stack is unfit.
 
     A pinned image serves as long as it exists; then, and without one, the newest of the stack's line, baked if there is one.
     `templates`: other launch templates than those of training, by image line.
@@ -82,12 +82,12 @@ def look(
 
 
 def limit_seconds(access: Access) -> float:
-    """Return how long questions to the account that are asked at once may take together."""
+    """Return the time limit of concurrent queries to the account."""
     return REHEARSAL_LIMIT_SECONDS if access.rehearsal else LIMIT_SECONDS
 
 
 def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: str) -> dict[str, T]:
-    """Ask everything at once and return the answers. Raises the first error, or ConnectionFailed where an answer is late."""
+    """Run the queries concurrently and return the answers. Raises the first error, or ConnectionFailed if one is late."""
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
 
     pool = ThreadPoolExecutor(max_workers=max(1, len(asked)))
@@ -111,7 +111,7 @@ def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: 
 def find_image(
     access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "", template: str = ""
 ) -> dict[str, Any]:
-    """Describe the image of a line, with the template's VolumeGib, and check that this is of the image's root disk, and enough.
+    """Describe the image of a line, and check that the template's volume replaces the image's root disk and is large enough.
 
     A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
     the image's snapshot is refused at the launch.
@@ -151,7 +151,7 @@ def is_baked(image: Mapping[str, Any], outputs: StackOutputs) -> bool:
 
 
 def _baked_image_id(access: Access, parameter: str) -> str:
-    """Return the id of a line's newest baked image, '' where none was baked yet."""
+    """Return the id of a line's newest baked image, '' if there is none yet."""
     from botocore.exceptions import ClientError
 
     try:
@@ -163,7 +163,7 @@ def _baked_image_id(access: Access, parameter: str) -> str:
 
 
 def _images(ec2: Any, image_id: str) -> list[Any]:
-    """Return an image, or nothing where it is gone."""
+    """Return an image, or an empty list if it does not exist any more."""
     from botocore.exceptions import ClientError
 
     try:
@@ -175,7 +175,7 @@ def _images(ec2: Any, image_id: str) -> list[Any]:
 
 
 def _root_gib(mapped: Any, root: str) -> int:
-    """Return the size of the root volume in a list of block devices, 0 where it names none."""
+    """Return the size of the root volume in a list of block devices, 0 if it has none."""
     sizes = [disk.get("Ebs", {}).get("VolumeSize", 0) for disk in mapped["BlockDeviceMappings"] if disk["DeviceName"] == root]
     return int(max(sizes, default=0))
 

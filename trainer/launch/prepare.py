@@ -50,12 +50,12 @@ def unindexed(inputs: Iterable[Input]) -> list[Input]:
 
 
 def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
-    """Return whether a scheduled run has to wait for a prepare run."""
+    """Return whether a scheduled run needs a prepare run first."""
     return bool(job.data.refresh) or bool(unindexed(inputs))
 
 
 def plan_prepare(access: Access, outputs: StackOutputs, *, budget_usd: float, pinned_image: str = "") -> PlannedPrepare:
-    """Look at the account and plan a prepare run. Raises ours where its type is unknown or not offered."""
+    """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not offered."""
     machine = cpu_instance_type(outputs.prepare_type)
     offers = look(
         access,
@@ -122,7 +122,7 @@ def prepare_record(
 def register_prepare(
     record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers, objects: Objects
 ) -> None:
-    """Write manifest, entry in the index and record. Raises Conflict where the run's manifest or record is there."""
+    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record exists."""
     write_manifest(prepare_manifest(record, job, code, inputs, offers), objects)
     begin_run(objects, record)
 

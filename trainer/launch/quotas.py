@@ -1,4 +1,4 @@
-"""The quotas that a launch counts against: vCPUs allowed, in use and needed, asked before anything is launched."""
+"""The vCPU quotas of a launch: allowed, in use and needed, queried before anything is launched."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Quota:
         return self.used + rung.vcpus <= self.value
 
     def refusal(self, rung: Rung) -> str:
-        """Return the numbers by which a rung's type does not fit."""
+        """Return the numbers that show why a rung's type does not fit."""
         return f"{self.name} ({self.code}) is {self.value:g} vCPUs, {self.used} in use; {rung.instance_type} needs {rung.vcpus}"
 
 
 def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str:
-    """Ask for the quotas of a ladder. Returns a note where some types do not fit; raises QuotaError where none does.
+    """Check the quotas of a ladder. Returns a note if some types do not fit; raises QuotaError if none does.
 
-    A quota that can't be read is a note: it may allow everything.
+    A quota that can't be read is only a note.
     """
     codes = sorted({rung.quota_code for rung in ladder if rung.quota_code})
     quotas, unread = read_quotas(access, codes, seconds=seconds)
@@ -80,7 +80,7 @@ def vcpus_in_use(access: Access, *, seconds: float) -> dict[str, int]:
 
 
 def counted(instances: Iterable[Any]) -> dict[str, int]:
-    """Add up the vCPUs of described instances by the quota that each counts against; types that are not ours don't count."""
+    """Add up the vCPUs of described instances by quota; unknown types don't count."""
     used: dict[str, int] = {}
     for item in instances:
         if known := catalogue().get(item["InstanceType"]):
@@ -90,7 +90,7 @@ def counted(instances: Iterable[Any]) -> dict[str, int]:
 
 
 def _read(access: Access, code: str, *, seconds: float) -> dict[str, Any] | str:
-    """Return a quota as Service Quotas has it, or the code of the error in its place."""
+    """Return a quota from Service Quotas, or the code of the error."""
     client = access.client("service-quotas", total_max_attempts=2, timeout_seconds=seconds)
     try:
         quota: dict[str, Any] = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]

@@ -1,4 +1,4 @@
-"""A script's requirements.txt, checked at the desk: packages with hashes, or without, and none that the image brings.
+"""Check a script's requirements.txt at the desk: packages with or without hashes, and none that the image provides.
 
 With hashes each line is one version, as the node installs it. Without, versions and hashes are made at the desk.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from trainer.errors import UsageError
 
 MOST_REQUIREMENTS = 500
-# What the script's packages can't replace: built for the image's driver. nvidia-ml-py is no part of CUDA.
+# Packages that a script can't replace, since they are built for the image's driver. nvidia-ml-py is not part of CUDA.
 IMAGES_OWN = re.compile(r"torch|torchvision|torchaudio|triton|nvidia-(?!ml-py$)[a-z0-9-]+")
 _NAME = r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9,._ -]*\])?"
 _REQUIREMENT = re.compile(_NAME + r"\s*==\s*[A-Za-z0-9.+!_-]+\s*(;[^\\]*?)?")

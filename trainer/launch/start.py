@@ -62,7 +62,7 @@ def new_record(
 
 
 def attach_entry(outputs: StackOutputs, public_key: str = "") -> dict[str, str]:
-    """Return the manifest's entry for a stack's setting `attach`: {} where it is off, and a key where the run has one."""
+    """Return the manifest's entry for a stack's setting `attach`: {} if it is off; with the run's key, if it has one."""
     if outputs.attach == "off":
         return {}
     return {"mode": outputs.attach, **({"public_key": public_key} if public_key else {})}
@@ -86,10 +86,10 @@ def register(
     *,
     attach: Mapping[str, str],
 ) -> None:
-    """Write plan, manifest, entry in the index and record, in this order: all that a readable record names exists.
+    """Write plan, manifest, index entry and record, in this order, so that everything that a record names exists.
 
-    `attach` is what the node is to know of people who may get onto it (`attach_entry`). The code lies in the bucket already.
-    Raises Conflict where the run's manifest or record is there.
+    `attach` is the manifest's entry on access (`attach_entry`). The code was uploaded before.
+    Raises Conflict if the run's manifest or record exists.
     """
     plan, key = None, plan_key(record.run_id)
     if candles.plan:

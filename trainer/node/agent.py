@@ -1,4 +1,4 @@
-"""The agent of a node: checks the machine, moves bytes, starts the one training process, and tells S3 how it goes.
+"""The agent of a node: checks the machine, moves bytes, starts the training process, and reports to S3.
 
 Of a prepare run it refreshes and checks a data set instead (refresh.py).
 
@@ -43,7 +43,7 @@ from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
-OWN_SMOKE_SECONDS = 300.0  # for all devices of a caller's own machine, whose disk may be slow
+OWN_SMOKE_SECONDS = 300.0  # for all devices of the caller's own machine, whose disk may be slow
 
 
 def main() -> int:
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def end_at_deadline(node: Node) -> None:
-    """Stop the work at the deadline, which on EC2 ends the machine: this one goes on."""
+    """Stop the work at the deadline on a machine that, unlike an EC2 instance, does not end then."""
     left = (node.status.identity.deadline - utc_now()).total_seconds()
     timer = threading.Timer(max(left, 0.0), node.stop, ["deadline"])
     timer.daemon = True
@@ -89,7 +89,7 @@ def end_at_deadline(node: Node) -> None:
 
 
 def open_origins(mount: Path | None, failed: str) -> Origins:
-    """Return where inputs may come from: the cache that bootstrap.sh mounted, if it did, and S3."""
+    """Return the sources of inputs: the cache, if bootstrap.sh mounted one, and S3."""
     if failed:
         log.warning("inputs come from S3 alone: %s", failed)
     if mount is None:
@@ -102,7 +102,7 @@ def open_origins(mount: Path | None, failed: str) -> Origins:
 
 
 def run(node: Node) -> int:
-    """Work from the manifest to the result, and write the result whatever happens; return its exit code."""
+    """Carry out the manifest, and always write the result; return its exit code."""
     error: TrainerError | None = None
     trainer_exit: int | None = None
     try:
@@ -118,7 +118,7 @@ def run(node: Node) -> int:
     except TrainerError as raised:
         error = raised
         log.error("%s", raised)
-    except BaseException as raised:  # a fault of ours: the launcher has to learn of it before the machine is gone
+    except BaseException as raised:  # a bug of ours: report it before the machine ends
         error = TrainingFailed("the node's agent failed", why=f"{type(raised).__name__}: {raised}", do="Read `mayfly logs`.")
         log.exception("the agent failed")
         raise
@@ -128,7 +128,7 @@ def run(node: Node) -> int:
 
 
 def read_manifest(node: Node) -> dict[str, Any]:
-    """Return the manifest of the node's run. Raises ours where S3 does not give it."""
+    """Return the manifest of the node's run. Raises a TrainerError if S3 does not return it."""
     key = store.manifest_key(node.status.identity.run_id)
     try:
         return read_patiently(lambda: node.uplink.read_json(key), key, stopped=node.stopping.is_set)
@@ -137,7 +137,7 @@ def read_manifest(node: Node) -> dict[str, Any]:
 
 
 def check_machine(node: Node, manifest: dict[str, Any]) -> None:
-    """Check the machine, and begin to stage. Nothing is downloaded to a machine that can't train."""
+    """Check the machine and enter the staging phase. Nothing is downloaded to a machine that can't train."""
     if node.here:
         check_own_machine(node, manifest)
         return
@@ -156,7 +156,7 @@ def check_machine(node: Node, manifest: dict[str, Any]) -> None:
 
 
 def check_own_machine(node: Node, manifest: dict[str, Any]) -> None:
-    """Look which devices a machine of the caller's own has; a training tries them. A script needs neither, nor our torch."""
+    """Find the devices of the caller's own machine; a training tries them out. A script needs neither them nor our torch."""
     node.status.devices = devices = own_devices()
     log.info("%d devices: %s", devices.found, devices.note)
     if manifest.get("work") != "script":
@@ -223,7 +223,7 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
 
 
 def with_encoder(node: Node, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the job, its encoder's file named as it lies here."""
+    """Return the job with the path of its encoder's file on this node."""
     job = dict(manifest["job"])
     if manifest.get("encoder"):
         place = node.work / "encoder" / PurePosixPath(manifest["encoder"]["key"]).name
@@ -232,7 +232,7 @@ def with_encoder(node: Node, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
-    """Return the plan of the data that the launch made; None where no desk has read the bars: then the trainer makes it."""
+    """Return the launch's plan of the data; None if no desk has read the bars: then the trainer makes it."""
     return node.work / "plan" / PurePosixPath(manifest["plan"]["key"]).name if manifest.get("plan") else None
 
 
@@ -244,9 +244,9 @@ def send_beside_the_models(node: Node, name: str) -> None:
 
 
 def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
-    """Write what the machine should be, and for how long it was paid, for `trainer.train --machine`; return the file.
+    """Write the machine's expected hardware and billed time for `trainer.train --machine`; return the file.
 
-    Of a machine of the caller's own nothing is known: it is what it is, and nobody pays for it here.
+    The caller's own machine has no expected hardware and no price.
     """
     identity = node.status.identity
     machine = {} if node.here else manifest["instance_types"][identity.instance_type]
@@ -258,7 +258,7 @@ def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
-    """Write the user's profiles and what was measured before as files of a desk; return the profiles' file."""
+    """Write the user's profiles and earlier measurements as the files that a desk has; return the profiles' file."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "measurements.json").write_text(json.dumps(manifest.get("tuned") or {}))
     profiles = folder / "gpu_profiles.json"
@@ -267,14 +267,14 @@ def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
 
 
 def send_traces(node: Node) -> None:
-    """Send what the job's `trace_steps` recorded, after the models and once: one that S3 refuses is not worth waiting for."""
+    """Send the traces of the job's `trace_steps`, after the models, without retries."""
     prefix = node.status.identity.keys.folder
     for path in sorted((node.work / "models" / "trace").glob("worker-*.json.gz")):
         node.uplink.try_send(f"{prefix}trace/{path.name}", path.read_bytes())
 
 
 def follow(node: Node, trainer: TrainerProcess, models: ModelUploads) -> None:
-    """Take in what the trainer has said since the last time, and send what is done."""
+    """Process the trainer's new events, and send finished models."""
     for event in trainer.new_events():
         node.status.progress = advance(node.status.progress, event)
         if event["event"] == "model_done":
@@ -287,7 +287,7 @@ def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> 
     node.enter("end")
     status = node.status
     ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, trainer_exit=trainer_exit, now=utc_now())
-    unfinished = "stopped before it was done" if node.stop_reason else "the trainer ended before it was done"
+    unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
     value = report.result(
         status,
         ended=ended,

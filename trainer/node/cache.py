@@ -1,4 +1,4 @@
-"""The shared cache of inputs, a mounted folder that every node of the stack writes: nothing in it is believed.
+"""The shared cache of inputs, a mounted folder that every node of the stack writes: nothing in it is trusted.
 
 An entry is named by the hash of an input's key, version and sha256, and its bytes are hashed each time they are copied. What
 else lies there (a link, a pipe, other bytes) is refused, and replaced by a rename once S3 has given the input anew. Names have
@@ -23,15 +23,15 @@ from typing import Any, Literal
 log = logging.getLogger(__name__)
 LAYOUT = "inputs-1"  # the folder below the mount; another layout gets another name
 BLOCK_BYTES = 1 << 20
-UNUSED_SECONDS = 90 * 86400.0  # after which the next node that adds an entry removes one: EFS bills what lies there
-HALF_WRITTEN_SECONDS = 86400.0  # likewise what a node left that died while it wrote
+UNUSED_SECONDS = 90 * 86400.0  # age at which unused entries are removed by the next node that adds one: EFS bills for storage
+HALF_WRITTEN_SECONDS = 86400.0  # likewise for partial files of a node that died
 MOST_LISTED = 100_000
 OF_THE_ENTRY = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO)  # a link, another user's file, a socket
 Taken = Literal["taken", "missing", "refused"]
 
 
 class CacheUnusable(Exception):
-    """The file system failed; the node does without it from here on."""
+    """The file system failed; the node continues without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class InputCache:
         return "taken"
 
     def add(self, entry: Mapping[str, Any], source: Path) -> None:
-        """Put an input's bytes in the place of whatever lies there, by a rename. Raises CacheUnusable."""
+        """Add an input's bytes by a rename, which replaces anything of that name. Raises CacheUnusable."""
         new = f".new-{secrets.token_hex(16)}"
         try:
             target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self.folder)
@@ -81,7 +81,7 @@ class InputCache:
             raise _unusable("an input could not be added", error) from error
 
     def prune(self) -> None:
-        """Remove entries that no node has used for 90 days. What can't be removed stays."""
+        """Remove entries that no node has used for 90 days; ignore failures."""
         now = self.clock()
         with os.scandir(self.folder) as entries:
             for number, entry in enumerate(entries):
@@ -116,7 +116,7 @@ def open_cache(mount: Path) -> InputCache:
 
 
 def cacheable(entry: Mapping[str, Any]) -> bool:
-    """Return whether the manifest pins an input by all that names and checks an entry."""
+    """Return whether the manifest pins an input by key, version and hash, as an entry needs."""
     return bool(entry.get("version_id")) and bool(entry.get("sha256"))
 
 

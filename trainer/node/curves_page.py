@@ -1,6 +1,6 @@
 """Learning curves of a running node as a web page on its own loopback: for `mayfly attach --tensorboard`, which forwards it.
 
-Where the image has TensorBoard, that is served in the page's place. Made of the events that go to S3, too; nothing is written,
+If the image has TensorBoard, that is served instead. The page is made from the events that also go to S3; nothing is written,
 and a node whose stack has attach = off serves nothing.
 """
 
@@ -36,7 +36,7 @@ Curves = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its 
 
 
 def serve_curves(node: Node, manifest: Mapping[str, Any], *, port: int = CURVES_PORT) -> int:
-    """Serve the node's curves where its stack lets people attach; return the port, 0 for none. A failure is a log line."""
+    """Serve the node's curves if its stack allows attaching; return the port, 0 for none. A failure is a log line."""
     if not manifest.get("attach") or node.rehearsal:
         return 0
     try:
@@ -55,7 +55,7 @@ def serve_curves(node: Node, manifest: Mapping[str, Any], *, port: int = CURVES_
 
 
 def page_handler(title: str, events: Path) -> type[BaseHTTPRequestHandler]:
-    """Return a handler that answers a browser at `/`, asked by an address of loopback: a web page elsewhere gets nothing."""
+    """Return a handler that serves `/` to requests with a loopback Host header only, against web pages from elsewhere."""
 
     class CurvesHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -71,13 +71,13 @@ def page_handler(title: str, events: Path) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Keep the node's log for the training."""
+            """Log nothing: the node's log is for the training."""
 
     return CurvesHandler
 
 
 def read_curves(events: Path) -> Curves:
-    """Return the epochs of each piece so far; of one that was trained again the last counts."""
+    """Return the epochs of each piece so far; an epoch that was trained again replaces the first."""
     if not events.exists():
         return {}
     with events.open("rb") as file:
@@ -116,7 +116,7 @@ class Box:
     losses: tuple[float, float]
 
     def place(self, epoch: int, loss: float) -> tuple[float, float]:
-        """Return where a point is drawn, in pixels from the upper left corner."""
+        """Return a point's position in pixels from the upper left corner."""
         return _share(epoch, self.epochs, WIDTH), HEIGHT - _share(loss, self.losses, HEIGHT)
 
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer import environment
 from trainer.errors import TrainingFailed
@@ -25,11 +26,17 @@ class Devices:
     found: int
     kind: str  # "cuda" or "cpu"
     note: str
+    out_of_service: tuple[str, ...] = ()  # what a script's values showed to be broken, and how
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the devices to try out, as torch names them."""
         return tuple(f"cuda:{index}" for index in range(self.found)) if self.kind == "cuda" else ("cpu",)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as a result has them."""
+        told = asdict(self)
+        return told if self.out_of_service else {key: value for key, value in told.items() if key != "out_of_service"}
 
 
 def find_devices(*, expected: int, rehearsal: bool) -> Devices:
@@ -45,13 +52,13 @@ def find_devices(*, expected: int, rehearsal: bool) -> Devices:
 
 
 def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> Devices:
-    """Ask nvidia-smi which GPUs a machine of the caller's own has, of those that CUDA_VISIBLE_DEVICES leaves; else its CPU."""
+    """Return the GPUs of the caller's own machine by nvidia-smi, limited by CUDA_VISIBLE_DEVICES; without any, its CPU."""
     try:
         listing = run(QUERY, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         listing = ""
     gpus = [line.split(",")[1].strip() for line in listing.splitlines() if line.count(",") >= 2]
-    if (visible := environment.visible_gpus()) is not None:  # up to the first that is none (CUDA programming guide)
+    if (visible := environment.visible_gpus()) is not None:  # up to the first invalid one (CUDA programming guide)
         seen = list(itertools.takewhile(lambda name: name not in ("", "-1"), (one.strip() for one in visible.split(","))))
         gpus = gpus[: len(seen)]
     if not gpus:
@@ -60,7 +67,7 @@ def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subproces
 
 
 def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
-    """Read nvidia-smi's CSV and compare. Raises TrainingFailed when the numbers differ: eight GPUs are paid, one would work."""
+    """Read nvidia-smi's CSV and compare. Raises TrainingFailed if the number of GPUs differs from the type's."""
     models = [line.split(",")[1].strip() for line in listing.splitlines() if line.count(",") >= 2]
     if len(models) != expected:
         raise TrainingFailed(
@@ -110,7 +117,7 @@ def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
 
 
 def _import_seconds(output: str) -> float:
-    """Return what a smoke test says of its import, 0 where it says nothing."""
+    """Return the seconds of a smoke test's import of torch, 0 if it does not report them."""
     try:
         return float(json.loads(output.strip().splitlines()[-1])["import_seconds"])
     except (ValueError, KeyError, IndexError, TypeError):

@@ -1,4 +1,4 @@
-"""The agent on a machine of its caller's own: its work folder, which outlives a run that did not end, and its process.
+"""The agent on a machine of the caller's own: its work folder, which outlives a run that did not end, and its process.
 
     <MAYFLY_HOME>/here/<hash of the work>/   lock (held by the agent), here.json (its run), agent.out, code/,
                                              data/ and inputs/ (checked by hash), models/ (with checkpoints/), script/
@@ -44,7 +44,7 @@ class WorkFolder:
 
     @property
     def last_run(self) -> str:
-        """Return the id of the run that worked here last, '' where there was none."""
+        """Return the id of the run that worked here last, '' if there was none."""
         try:
             return str(json.loads((self.path / STATE).read_text())["run_id"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -112,7 +112,7 @@ class WorkFolder:
 
 
 def open_work(root: Path, sha256: str) -> WorkFolder:
-    """Open, and lock, the folder of some work. Raises UsageError where it is at work already."""
+    """Open, and lock, the folder of some work. Raises UsageError if it is at work already."""
     path = root / sha256[:16]
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = _locked(path)

@@ -1,6 +1,6 @@
 """Identity of this node, from instance metadata (IMDSv2): its instance, and the tags that its launch gave it.
 
-On a machine of the caller's own it is in a file that `mayfly agent` wrote.
+On the caller's own machine it is in a file that `mayfly agent` wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finished models on their way to S3: each as soon as it is done, tried again while S3 refuses, reported when it never went."""
+"""Upload of finished models: each as soon as it is done, retried while S3 refuses, and reported if it fails for good."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class ModelUploads:
-    """The finished models on their way to S3; what S3 refuses now is tried again later, with growing pauses."""
+    """Finished models to upload; after a refusal a model is retried with growing pauses."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -25,11 +25,11 @@ class ModelUploads:
         self._prefix = node.status.identity.keys.models
 
     def add(self, event: dict[str, Any]) -> None:
-        """Take on a finished model."""
+        """Add a finished model."""
         self._waiting.append((0.0, 1.0, event))
 
     def send(self) -> None:
-        """Try every model whose time has come."""
+        """Try every model that is due."""
         now, waiting, self._waiting = time.monotonic(), self._waiting, []
         for next_try, pause, event in waiting:
             if next_try > now:
@@ -45,7 +45,7 @@ class ModelUploads:
                 self._node.status.failed.append({**identity_of(event), "reason": str(error)})
 
     def finish(self) -> None:
-        """Send what is left, and report what S3 did not take in time."""
+        """Send the remaining models, and report those that S3 did not accept in time."""
         began = time.monotonic()
         while self._waiting and time.monotonic() - began < self._node.patience_seconds:
             self.send()

@@ -20,7 +20,7 @@ class Progress:
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
-    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> what its tuner found
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> its tuner's entry
     looking: bool = False  # for the fastest way to train
     scripts_done: tuple[str, ...] = ()  # pieces that are scripts, and have ended well: they have no model
 
@@ -31,7 +31,7 @@ class Progress:
 
 
 def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
-    """Return the state after one event; an event this version doesn't know changes nothing."""
+    """Return the state after one event; an unknown event changes nothing."""
     kind = event.get("event")
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}
@@ -74,10 +74,11 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "model_done":
         return replace(_with_piece(progress, piece, state="done"), done=(*progress.done, event))
     if kind == "retry":
-        return replace(_with_piece(progress, piece, state="waiting"), retries=progress.retries + 1)
+        failed = tuple(entry for entry in progress.failed if entry["piece"] != piece)  # a script's value, tried elsewhere
+        return replace(_with_piece(progress, piece, state="waiting"), failed=failed, retries=progress.retries + 1)
     if kind == "model_failed":
-        failed = {**progress.models[model], "reason": str(event.get("reason", ""))}
-        return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, failed))
+        entry = {**progress.models[model], "reason": str(event.get("reason", ""))}
+        return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, entry))
     return progress
 
 

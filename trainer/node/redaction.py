@@ -20,13 +20,13 @@ FEWEST_OF_BASE64 = 8  # of what is left of it there without its first and last l
 
 
 class RedactedStream:
-    """Lines of a stream without secrets, also where one lies across the end of a block."""
+    """Lines of a stream without secrets, also if one spans the end of a block."""
 
     def __init__(self, stream: IO[bytes], redaction: Redaction) -> None:
         self._stream, self._redaction, self._held = stream, redaction, b""
 
     def readline(self, most: int) -> bytes:
-        """Return a line, or a part of it, as the stream would; what may begin a secret comes with what follows."""
+        """Return a line, or a part of it, as the stream would; a possible beginning of a secret is held back."""
         while block := self._stream.readline(most):
             text = self._redaction.redacted_bytes(self._held + block)
             keep = 0 if text.endswith(b"\n") else max(0, self._redaction.longest_bytes - 1)
@@ -60,13 +60,13 @@ class Redaction:
         self.longest_bytes = max((len(form) for form, _ in self._bytes), default=0)
 
     def redacted(self, text: str) -> str:
-        """Return a text with each secret's name in its place."""
+        """Return a text with each secret replaced by its name."""
         for form, name in self._forms:
             text = text.replace(form, f"[{name}]")
         return text
 
     def redacted_bytes(self, text: bytes) -> bytes:
-        """Return bytes with each secret's name in its place."""
+        """Return bytes with each secret replaced by its name."""
         for form, name in self._bytes:
             text = text.replace(form, name)
         return text
@@ -107,7 +107,7 @@ class Redaction:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield what base64 makes of a secret in a longer text, such as `user:secret`, whose first bytes shift it by up to two."""
+    """Yield the base64 forms of a secret inside a longer text, such as `user:secret`, at each of three offsets."""
     for before in range(3):
         text = base64.b64encode(b"\0" * before + secret)
         whole = text[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6].decode()

@@ -1,7 +1,7 @@
-"""Work of a prepare run's node: fetch a data set, run the user's refresh script on it, check what is new, send it.
+"""Work of a prepare run's node: fetch a data set, run the user's refresh script on it, check new files, upload them.
 
-The script runs in a process of its own, which alone gets the secrets. What it prints goes to the log without them. New files,
-and files that nobody has looked at, are described by `trainer.plan.check` in a child process. No training happens here.
+The script runs in its own process, the only one with the secrets; they are removed from its output. New and unchecked files
+are described by `trainer.plan.check` in a child process. No training happens here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from trainer.symbols import file_flaw
 log = logging.getLogger("trainer.node")
 SCRIPT_SECONDS, CHECK_SECONDS = 1200.0, 900.0  # within the run's half hour
 POLL_SECONDS = 0.05
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # what an index entry has of a file
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # fields of an index entry
 _DO = "Mend the refresh script, and publish the retrain again."
 
 
 def prepare_data(node: Node, manifest: dict[str, Any]) -> int:
-    """Refresh, check and send; return 0. Raises ours for a script that fails and for files that can't be used."""
+    """Refresh, check and send; return 0. Raises a TrainerError for a script that fails and for files that can't be used."""
     node.enter("stage")
     data, inputs = node.work / "data", manifest["inputs"]
     fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=data, stopped=node.stopping.is_set)
@@ -69,7 +69,7 @@ def _script(name: str) -> Path:
 
 
 def run_script(node: Node, script: Path, data: Path, secrets: Mapping[str, str]) -> None:
-    """Run the refresh script in the data folder, and log what it prints. Raises DataError where it fails or takes too long."""
+    """Run the refresh script in the data folder, and log its output. Raises DataError if it fails or takes too long."""
     redaction = Redaction(secrets)
     child = subprocess.Popen(
         [sys.executable, "-I", "-u", str(script), str(data)],
@@ -90,9 +90,9 @@ def run_script(node: Node, script: Path, data: Path, secrets: Mapping[str, str])
 
 
 def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files that the script added. Raises DataError for what no data set takes.
+    """Return the names of the files that the script added. Raises DataError for files that a data set can't have.
 
-    Folders, and names that begin with a dot or an underscore, are the script's own affair.
+    Folders, and names that begin with a dot or an underscore, are ignored.
     """
     added, size = [], 0
     if gone := sorted(before.keys() - {path.name for path in data.iterdir()}):
@@ -141,7 +141,7 @@ def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict
 
 
 def refuse_disagreement(node: Node, data: Path, entries: list[dict[str, Any]]) -> None:
-    """Raise DataError where an added file's symbol can't be joined over the files of the set: they disagree about a bar."""
+    """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
     errors = _check(node, data, "--joined").get("errors", {})
     for entry in entries:
         for symbol in (str(held["symbol"]) for held in entry["holds"]):
@@ -151,7 +151,7 @@ def refuse_disagreement(node: Node, data: Path, entries: list[dict[str, Any]]) -
 
 
 def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
-    """Ask the data check about a folder, in a child process: it reads files that anybody may have written."""
+    """Run the data check on a folder in a child process, since its files are untrusted."""
     with (node.work / "check.json").open("wb") as answer, (node.work / "check.log").open("wb") as said:
         child = subprocess.Popen(
             [sys.executable, "-m", "trainer.plan.check", question, "--data", str(folder), "--scratch", str(node.work)],
@@ -171,9 +171,9 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
 
 
 def _ended(node: Node, child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child and end what is left of its group; return its exit code, None where its time was over.
+    """Wait for a child and end what is left of its group; return its exit code, None if its time was over.
 
-    The child is collected last: as long as it is not, its number is given to no other process, and its group may be signalled.
+    The child is reaped last: until then its process id is not reused, and its group may be signalled.
     """
     ends = time.monotonic() + seconds
     over = False
@@ -193,7 +193,7 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None:
-    """Send an added file and the index entry of a file, and report it. Raises ours where S3 does not take them."""
+    """Send an added file and the index entry of a file, and report it. Raises a TrainerError if S3 does not take them."""
     keys, uplink = node.status.identity.keys, node.uplink
     try:
         if added:

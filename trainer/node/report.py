@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ class Status:
 
 
 def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, baked: bool) -> dict[str, Any]:
-    """Return the seconds of a boot's steps so far: code fetched, environment there, agent started; {} where none is known."""
+    """Return the seconds of a boot's steps so far: code fetched, environment there, agent started; {} if none is known."""
     if len(stages) != 2:
         return {}
     ends = (*stages, now)
@@ -59,12 +59,12 @@ def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, bake
 
 
 def lease(status: Status, now: datetime) -> dict[str, Any]:
-    """Return the object under live/, which the sweeper reads."""
+    """Return the lease object under live/, which the sweeper reads."""
     return {**_header(status.identity), "at": iso(now), "lease_until": iso(now + LEASE)}
 
 
 def progress(status: Status) -> bytes:
-    """Return progress.json: where the node is and how far its models are, within the limits of `runs.reports`."""
+    """Return progress.json: the node's phase and its models' progress, within the limits of `runs.reports`."""
     told = status.progress
     message = "looking for the fastest way to train" if told.looking else status.message
     value = {
@@ -86,7 +86,7 @@ def progress(status: Status) -> bytes:
 
 
 def cut(text: str) -> str:
-    """Return a text as long as a reader takes it."""
+    """Cut a text to the reader's limit."""
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 4] + " ..."
 
 
@@ -95,7 +95,7 @@ def ending(
 ) -> tuple[State, int, dict[str, Any] | None]:
     """Decide how the node's work ended: (state, exit code, error).
 
-    Work that is complete is done, whoever asked for its end meanwhile; else a wish to stop beats what failed after it.
+    Complete work is done, even after a stop request; otherwise a stop request outranks later failures.
     """
     failed = failed_models(status, "")
     if trainer_exit == 0 and error is None and not failed:
@@ -110,7 +110,7 @@ def ending(
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
     told: Mapping[str, Any] | None = error.as_dict() if error is not None else status.progress.error
     if told is not None:
-        # Bad data is code 2 at a desk, and 100 once a machine was paid for it.
+        # Bad data has code 2 at a desk, and 100 on a machine.
         code = TrainingFailed.exit_code if told["code"] == UsageError.exit_code else int(told["code"])
         return "failed", code, {**told, "code": code}
     why = "; ".join(f"{entry['piece']}: {entry['reason']}" for entry in failed if entry["reason"])
@@ -136,7 +136,7 @@ def result(
         "boot": status.boot,
         "data": dict(status.progress.data),
         "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
-        "devices": asdict(status.devices) if status.devices else {},
+        "devices": status.devices.to_dict() if status.devices else {},
         "python_packages": status.python_packages or python_packages,
         "files": status.files,
         "scripts": status.scripts,
@@ -153,7 +153,7 @@ def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
 
 
 def _most_telling(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
-    """Return the progress of at most so many models: of those at work and those that failed first."""
+    """Return the progress of at most so many models, those at work and failed ones first."""
     if len(models) <= most:
         return dict(models)
     order = {state: place for place, state in enumerate(("training", "failed", "done", "waiting"))}
@@ -161,7 +161,7 @@ def _most_telling(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values without numbers that JSON has not: the loss of a model that diverged is None."""
+    """Replace numbers that JSON lacks by None, such as the loss of a diverged model."""
     if isinstance(value, float):
         return value if math.isfinite(value) and abs(value) <= MOST_NUMBER else None
     if isinstance(value, Mapping):

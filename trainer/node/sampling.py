@@ -1,6 +1,6 @@
 """Use, memory and power of the machine's GPUs, and use of its processors, every few seconds: for `mayfly gpu`.
 
-Asked of nvidia-smi and of Linux's /proc. A driver that does not answer is a note in the sample, and holds up nothing else.
+Sources: nvidia-smi and Linux's /proc. If a driver does not answer, the sample has a note, and nothing else waits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Sampling:
 
 
 def sample_gpus(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> tuple[tuple[GpuSample, ...], str]:
-    """Ask nvidia-smi; return the GPUs, and why there are none."""
+    """Ask nvidia-smi; return the GPUs, and a reason if there are none."""
     try:
         answer = run(QUERY, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -62,7 +62,7 @@ def sample_gpus(run: Callable[..., subprocess.CompletedProcess[str]] = subproces
 
 
 def read_gpus(listing: str) -> tuple[GpuSample, ...]:
-    """Read nvidia-smi's CSV; lines of another shape are left out, figures that are no numbers ([N/A]) are None."""
+    """Read nvidia-smi's CSV; malformed lines are skipped, figures that are no numbers ([N/A]) are None."""
     gpus = []
     for line in listing.splitlines():
         index, *cells = (cell.strip() for cell in line.split(","))

@@ -1,7 +1,7 @@
-"""Work of a script's node: lay out what the contract names, and run the user's command to its end (script_run.py).
+"""Work of a script's node: lay out files and folders by the contract, and run the user's command to its end (script_run.py).
 
-docs/scripts.md is the contract. The script runs as a user of its own where there is root to make one (stranger.py). Nothing
-that it writes is trusted.
+docs/scripts.md is the contract. If the agent is root, the script runs as a user of its own (stranger.py). Nothing that it
+writes is trusted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.node.script_outputs import Outputs
 from trainer.node.script_packages import install, make_venv
 from trainer.node.script_run import ScriptPiece, ScriptRun, ScriptStart
 from trainer.node.shared import Node
-from trainer.node.stack_secrets import read_secrets
+from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
 from trainer.node.stranger import close_to_others, leave_mount, make_stranger
 from trainer.script import FOLDER, VISIBLE, ScriptSettings, replaced
@@ -94,13 +94,13 @@ class Place:
 
 
 def run_script(node: Node, manifest: dict[str, Any]) -> int:
-    """Run the manifest's script to its end; return its exit code. Raises ours for what can't begin, and for one that failed."""
+    """Run the manifest's script; return its exit code. Raises a TrainerError if it can't start or fails."""
     script = ScriptSettings(**{key: _tupled(value) for key, value in manifest["job"]["script"].items()})
     place = Place(root=node.work / "script")
     place.make()
     (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
-    secrets = read_secrets(node, manifest.get("secrets") or {})
+    secrets = own_secrets(script.secrets) if node.here else read_secrets(node, manifest.get("secrets") or {})
     node.redaction = Redaction(secrets)
     stranger = make_stranger(rehearsal=node.rehearsal or node.here)
     python = environment.image_python()
@@ -127,9 +127,12 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
     home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(place.own / "tmp")}
 
+    own = environment.visible_gpus() if node.here else None  # those that the caller leaves to it, by their names
+    names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
+
     def start_of(piece: ScriptPiece, gpus: tuple[int, ...]) -> ScriptStart:
         given = {**script.variables, **_contract(place, piece, gpus), **variables_of(dict(piece.values))}
-        visible = {VISIBLE: ",".join(map(str, gpus))} if script.over else {}
+        visible = {VISIBLE: ",".join(names[gpu] for gpu in gpus)} if script.over or own is not None else {}
         variables = environment.for_script({**home, **given, **visible, **secrets}, path=str(programs))
         return ScriptStart(words=[replaced(word, given) for word in script.words], variables=variables)
 
@@ -176,7 +179,7 @@ def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str
 
 
 def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
-    """Put the script's files from the bundle into its folder, and its data from S3. Raises ours."""
+    """Put the script's files from the bundle into its folder, and its data from S3. Raises a TrainerError."""
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest["script_files"]:
         _refuse_flaw(path)

@@ -115,7 +115,7 @@ class BestMetric:
                 self._values[name] = better(self._values.get(name, told[name]), told[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name and value, {} where it named none."""
+        """Return name and value, {} if it named none."""
         name = next((name for name in METRICS if name in self._values), "")
         return {"metric": name, "value": self._values[name]} if name else {}
 

@@ -219,7 +219,7 @@ def _about(name: str, descriptor: int) -> os.stat_result | None:
 
 
 def _flaw(path: str, about: os.stat_result, before: int) -> str:
-    """Return what keeps a file from being sent, '' where nothing does."""
+    """Return what keeps a file from being sent, '' if nothing does."""
     if stat.S_ISLNK(about.st_mode):
         return "it is a link"
     if not stat.S_ISREG(about.st_mode):

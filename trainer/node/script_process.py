@@ -43,7 +43,7 @@ class ScriptProcess:
         mark: str = "",
         redaction: Redaction | None = None,
     ) -> None:
-        """Start it. Raises TrainingFailed where its first word is no program of this machine.
+        """Start it. Raises TrainingFailed if its first word is no program of this machine.
 
         Where others run beside it, `name` begins each line of its log, `share` is that of the log's bound, and `mark` is the
         variable, as NAME=value, by which what it forked away is told from what they did.
@@ -144,7 +144,7 @@ class ScriptOutput:
 
 
 def _program(word: str, folder: Path, path: str) -> str:
-    """Return the file of a command's first word. Raises TrainingFailed where there is none that can be run."""
+    """Return the file of a command's first word. Raises TrainingFailed if there is none that can be run."""
     places = [folder / word] if "/" in word else [Path(part) / word for part in path.split(os.pathsep) if part]
     for place in places:
         if place.is_file() and os.access(place, os.X_OK):

@@ -1,4 +1,4 @@
-"""State that the agent's threads share: folders, status, and the request to stop."""
+"""State shared by the agent's threads: folders, status, and the stop request."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Node:
 
     @property
     def patience_seconds(self) -> float:
-        """Return how long S3 may refuse what is left to send."""
+        """Return how long to retry remaining uploads."""
         return STOPPED_UPLOADS_SECONDS if self.stopping.is_set() else LAST_UPLOADS_SECONDS
 
     def enter(self, phase: report.Phase) -> None:
-        """Begin a phase, now."""
+        """Begin a phase."""
         log.info("phase %s", phase)
         self.status.enter(phase, utc_now())

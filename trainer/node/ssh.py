@@ -1,4 +1,4 @@
-"""SSH on a node whose stack has attach = ssh: a user for the run's key, and host keys where a desk can trust them.
+"""SSH on a node whose stack has attach = ssh: create a user for the run's key, and publish the host keys.
 
 The user has no password, is in no group but its own and may not become root. Nothing here ends a run: training goes on without
 it. The machine's own sshd is what its image has; the security group decides who reaches it.
@@ -26,7 +26,7 @@ OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="loc
 
 
 def open_ssh(node: Node, manifest: Mapping[str, Any], *, etc: Path = Path("/etc")) -> None:
-    """Let the run's key in and publish the host keys, where the manifest has a key; a failure is a line in the log."""
+    """Authorize the run's key and publish the host keys, if the manifest has a key; a failure is a log line."""
     key = (manifest.get("attach") or {}).get("public_key", "")
     if not key or node.rehearsal:
         return
@@ -43,9 +43,9 @@ def open_ssh(node: Node, manifest: Mapping[str, Any], *, etc: Path = Path("/etc"
 
 
 def make_user() -> Path:
-    """Make the user, unless it is there, and return its home. Raises OSError or CalledProcessError.
+    """Make the user, unless it exists, and return its home. Raises OSError or CalledProcessError.
 
-    `*` is no password's hash: none fits, and yet sshd takes the account for a live one.
+    `*` matches no password, and sshd, unlike for `!`, treats the account as unlocked.
     """
     import pwd
 
@@ -74,7 +74,7 @@ def authorize(home: Path, key: str) -> None:
 
 
 def host_keys(folder: Path) -> bytes:
-    """Return the machine's public host keys, a line each. Raises OSError where it has none."""
+    """Return the machine's public host keys, a line each. Raises OSError if it has none."""
     keys = sorted(folder.glob("ssh_host_*_key.pub"))
     if not keys:
         raise OSError(f"{folder} has no host keys")

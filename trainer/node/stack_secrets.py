@@ -1,9 +1,14 @@
-"""Secrets of the stack on a node: SecureStrings that the machine's role may read, for the user's script alone."""
+"""Secrets of a user's script on its machine, for that script alone.
+
+On EC2 they are SecureStrings of the stack that the machine's role may read; on a machine of the caller's own, variables of the
+agent's environment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from trainer import environment
 from trainer.access import aws_error, error_code
 from trainer.aws_errors import NO_PARAMETER
 from trainer.errors import ConfigError
@@ -13,7 +18,7 @@ from trainer.node.uplink import AWS_ERRORS
 
 
 def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets' values by the names of their variables. Raises ours for one that is missing or can't be redacted."""
+    """Return the secrets' values by the names of their variables. Raises a TrainerError for a missing or unredactable one."""
     if not parameters:
         return {}
     ssm, values = node.uplink.client("ssm"), {}
@@ -25,7 +30,22 @@ def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
                 do = f"Set it: aws ssm put-parameter --type SecureString --name {parameter} --value ..."
                 raise ConfigError(f"the secret {name} is not set", why=f"there is no {parameter}", do=do) from error
             raise aws_error(error, f"the secret {name} can't be read") from error
-        if len(values[name].strip()) < FEWEST_LETTERS or "\0" in values[name]:
-            why = f"one of fewer than {FEWEST_LETTERS} characters can't be left out of logs, one with a NUL is no variable"
-            raise ConfigError(f"the secret {name} can't be used", why=why, do=f"Set another value of {parameter}.")
+        _refuse_unfit(name, values[name], f"Set another value of {parameter}.")
     return values
+
+
+def own_secrets(names: Sequence[str]) -> dict[str, str]:
+    """Return the secrets' values from this process's environment. Raises ConfigError as `read_secrets` does."""
+    values = environment.variables_named(names)
+    for name in names:
+        if name not in values:
+            why, do = "on a machine of yours it comes from this shell", f"Set it: export {name}=..."
+            raise ConfigError(f"the secret {name} is not set", why=why, do=do)
+        _refuse_unfit(name, values[name], f"Set another value: export {name}=...")
+    return values
+
+
+def _refuse_unfit(name: str, value: str, do: str) -> None:
+    if len(value.strip()) < FEWEST_LETTERS or "\0" in value:
+        why = f"one of fewer than {FEWEST_LETTERS} characters can't be left out of logs, one with a NUL is no variable"
+        raise ConfigError(f"the secret {name} can't be used", why=why, do=do)

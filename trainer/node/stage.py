@@ -1,4 +1,4 @@
-"""Fetch what the manifest pins, inputs by VersionId, from the cache where the stack has one or from S3; check each sha256."""
+"""Fetch the manifest's inputs by VersionId, from the stack's cache, if any, or from S3; check each sha256."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Origins:
 
     cache: InputCache | None = None
     cache_failed: str = ""
-    kept: bool = False  # whether files that lie in their places already are taken, where their bytes are the manifest's
+    kept: bool = False  # whether existing files with the manifest's bytes are used
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INPUT_COUNTS, 0))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -46,7 +46,7 @@ class Origins:
                 self.counts[name] += number
 
     def fail(self, error: CacheUnusable) -> None:
-        """Do without the cache from here on."""
+        """Stop using the cache."""
         with self._lock:
             if self.cache is not None:
                 log.warning("the cache is not used any more, inputs come from S3: %s", error)
@@ -60,7 +60,7 @@ class Origins:
         return f"{told['s3_files']} files from S3{cached}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counts and the note as the node's result has them."""
+        """Return the counts and the note for the node's result."""
         return {**self.counts, "cache_failed": self.cache_failed}
 
 
@@ -75,7 +75,7 @@ def fetch_inputs(
 ) -> None:
     """Fetch objects that the manifest pins into `folder`, eight at once, each under the last part of its key.
 
-    With `origins`, the cache is asked first and S3 fills it, and what came from where is counted. Raises DataError for a file
+    With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for a file
     whose sha256 is not the manifest's or that S3 doesn't give, TrainingFailed when the disk is too small, Stopped as soon as
     `stopped` says so.
     """

@@ -1,4 +1,4 @@
-"""The user that a script runs as: one of its own where the agent is root on EC2, so that it has none of the agent's rights.
+"""The user that a script runs as: a separate one if the agent is root on EC2, without the agent's rights.
 
 That user can't read the agent's files, and a firewall rule keeps it from instance metadata, where credentials are. The rule is
 tried before anything of the script's runs. In a rehearsal a script runs as the desk's user, whose own it is.
@@ -20,7 +20,7 @@ from trainer.errors import ConfigError
 
 USER = "mayfly-script"
 METADATA = ("169.254.169.254", 80)
-METADATA_V6 = "fd00:ec2::254"  # answers only where a launch template turns it on, as ours does not
+METADATA_V6 = "fd00:ec2::254"  # answers only if a launch template enables it; ours does not
 KILL_SECONDS = 10.0
 ETC, DENIED = Path("/etc"), ("cron.deny", "at.deny")
 _EXISTS = 9  # useradd's exit code for a name that is taken
@@ -35,7 +35,7 @@ class Stranger:
     gid: int
 
     def give(self, *folders: Path) -> None:
-        """Make folders, and what lies in them, the stranger's."""
+        """Make the stranger the owner of folders and their content."""
         for folder in folders:
             os.chown(folder, self.uid, self.gid)
             for here, names, files in os.walk(folder):
@@ -43,7 +43,7 @@ class Stranger:
                     os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
 
     def kill_all(self, having: str = "") -> bool:
-        """Kill every process of the stranger, whatever it forked away; return whether none is left.
+        """Kill every process of the stranger, forked ones included; return whether none is left.
 
         With `having`, a variable as NAME=value, only those that were started with it.
         """
@@ -71,7 +71,7 @@ class Stranger:
 
 
 def make_stranger(*, rehearsal: bool) -> Stranger | None:
-    """Return the script's own user, kept from metadata; None where there is no root to make one. Raises ConfigError."""
+    """Return the script's own user, kept from metadata; None if there is no root to make one. Raises ConfigError."""
     if rehearsal or os.geteuid() != 0:
         return None
     made = _run("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER)
@@ -94,7 +94,7 @@ def make_stranger(*, rehearsal: bool) -> Stranger | None:
 
 
 def _refuse_timers() -> None:
-    """Keep the user from cron and at, which would start its commands once it was killed."""
+    """Bar the user from cron and at, which would start its commands after it is killed."""
     for name in DENIED:
         place = ETC / name
         known = place.read_text().splitlines() if place.exists() else []
@@ -103,7 +103,7 @@ def _refuse_timers() -> None:
 
 
 def close_to_others(*paths: Path) -> None:
-    """Take the agent's files away from every other user."""
+    """Make the agent's files inaccessible to other users."""
     for path in paths:
         if path.exists():
             path.chmod(0o700 if path.is_dir() else 0o600)

@@ -1,4 +1,4 @@
-"""The second thread of the agent: what the node tells S3 every few seconds, and the wish to stop that it finds there."""
+"""Second thread of the agent: upload heartbeat, log and metrics every few seconds, and poll for a stop request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS_SECONDS = 5.0
 
 
 class Telling:
-    """The second thread: heartbeat, log and metrics to S3 every few seconds, and the launcher's wish to stop from it."""
+    """The second thread: sends heartbeat, log and metrics to S3 every few seconds, and reads the stop request."""
 
     def __init__(self, node: Node, log_file: Path) -> None:
         identity = node.status.identity
@@ -57,7 +57,7 @@ class Telling:
             self._ended.wait(HEARTBEAT_SECONDS)
 
     def _send_heartbeat(self) -> None:
-        """Renew the lease, and send the progress where it changed."""
+        """Renew the lease, and send the progress if it changed."""
         uplink, status = self._node.uplink, self._node.status
         uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode())
         progress = report.progress(status)

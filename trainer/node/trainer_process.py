@@ -1,4 +1,4 @@
-"""The one training process of a node: the manifest's program, its events as they come, and its end with all of its workers."""
+"""The training process of a node: start the manifest's program, read its events, and end it with all of its workers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class TrainerFiles:
 
 
 class TrainerProcess:
-    """The manifest's program, in a process group of its own, its output at the end of the node's log."""
+    """The manifest's program, in its own process group, with its output appended to the node's log."""
 
     def __init__(self, program: Sequence[str], *, work: Path, files: TrainerFiles, workers: int, device: str) -> None:
-        """Raises TrainingFailed for a program with a variable that there is not."""
+        """Raises TrainingFailed for a program with an unknown variable."""
         self._events = work / "events" / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
         self._offset = 0
@@ -72,12 +72,12 @@ class TrainerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._signal(signal.SIGKILL)  # whatever the trainer left of its group
+        self._signal(signal.SIGKILL)  # the rest of the trainer's group
         self._child.wait()
 
     @property
     def pid(self) -> int:
-        """Return its process id, which is its group's too."""
+        """Return its process id, which is also its group's."""
         return self._child.pid
 
     def poll(self) -> int | None:
@@ -110,9 +110,9 @@ class TrainerProcess:
         return [json.loads(line) for line in lines.splitlines() if line.strip()]
 
     def _end(self, flags: int) -> int | None:
-        """Return the exit code of the ended trainer, as Popen does, and leave it to be waited for.
+        """Return the exit code of the ended trainer, as Popen does, without reaping it.
 
-        As long as nobody has, its number is given to no other process, and its group may be signalled.
+        Until it is reaped, its process id is not reused, and its group may be signalled.
         """
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | flags)
         if ended is None:
@@ -125,7 +125,7 @@ class TrainerProcess:
 
 
 def command_of(program: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return the words of a manifest's program, its variables replaced. Raises TrainingFailed for what no launch writes."""
+    """Return the words of a manifest's program, its variables replaced. Raises TrainingFailed for a malformed one."""
     sound = isinstance(program, list) and 0 < len(program) <= MOST_WORDS and all(isinstance(word, str) for word in program)
     unknown = sorted({name for word in program for name in variables_in(word)} - variables.keys()) if sound else []
     if not sound or unknown:

@@ -38,14 +38,14 @@ class UploadedModel:
 
 
 class Uplink:
-    """The node's way to one bucket."""
+    """The node's access to one bucket."""
 
     def __init__(self, access: Access, bucket: str) -> None:
         self.bucket = bucket
         self._access = access
-        # Quick to give up: a call that hangs would hold up the next heartbeat, and the lease is 90 s.
+        # With short time-outs: a call that hangs would delay the next heartbeat, and the lease is 90 s.
         self._quick = access.client("s3", total_max_attempts=2, timeout_seconds=10)
-        # Whoever uses this one tries again by itself, and can be stopped between two tries.
+        # Callers of this one retry by themselves, and can be stopped between two tries.
         self.s3 = access.client("s3", total_max_attempts=2, timeout_seconds=60)
 
     def client(self, service: str) -> Any:
@@ -72,7 +72,7 @@ class Uplink:
             time.sleep(RETRY_SECONDS)
 
     def try_send(self, key: str, body: bytes) -> bool:
-        """Write an object if S3 lets us at this moment, and say whether it did."""
+        """Try once to write an object; return whether S3 accepted it."""
         try:
             content_type = CONTENT_TYPES.get(Path(key).suffix, "application/octet-stream")
             self._quick.put_object(Bucket=self.bucket, Key=key, Body=body, ContentType=content_type)
@@ -86,7 +86,7 @@ class Uplink:
         try:
             self._quick.head_object(Bucket=self.bucket, Key=key)
         except AWS_ERRORS as error:
-            # Without the right to list, S3 says 403 for a key that isn't there.
+            # Without the permission to list, S3 answers 403 for a missing key.
             if error_code(error) not in NO_OBJECT | {"403", "AccessDenied"}:
                 log.warning("%s can't be looked up: %s", key, error)
             return False
@@ -95,8 +95,8 @@ class Uplink:
     def upload_model(self, *, path: Path, key: str, sha256: str) -> UploadedModel:
         """Create the model's object from its file and return it.
 
-        Raises TrainingFailed when the file is not what the trainer made, or another object lies there; botocore's errors
-        when S3 does not take it now.
+        Raises TrainingFailed if the file is not the trainer's, or the key has another object; botocore's errors if S3 does not
+        accept it now.
         """
         try:
             with path.open("rb") as body:
@@ -118,7 +118,7 @@ class Uplink:
         except ClientError as error:
             if error_code(error) not in LOST_RACE:
                 raise
-            # It is there: ours, when the answer to an earlier try was lost.
+            # The key exists: with our object, if the answer to an earlier try was lost.
             answer = self.s3.head_object(Bucket=self.bucket, Key=key)
             if answer["Metadata"].get("sha256") != sha256:
                 raise TrainingFailed(
@@ -135,7 +135,7 @@ class Parts:
         self._offset, self._number = 0, 0
 
     def send(self, *, final: bool = False) -> None:
-        """Send what was added since the last part; what S3 refuses is kept for the next call."""
+        """Send the lines added since the last part; after a refusal they are kept for the next call."""
         while body := self._next(final):
             if not self._uplink.try_send(f"{self._prefix}{self._number + 1:06d}{self._suffix}", body):
                 return

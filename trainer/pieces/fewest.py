@@ -1,4 +1,4 @@
-"""The fewest bars that a series can be trained on. The plan of its bars asks here, and a desk that knows their number alone."""
+"""The fewest bars that a series can be trained on, for the plan of its bars, and for a desk that knows only their number."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def too_few(
 
 
 def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:
-    """Return the error for a series of which, even without a hole, a span has no bar with its label; None for any other.
+    """Return the error for a series with a span that has no labelled bar, even without holes; None for any other.
 
-    Answers for one split of one series: folds, and series that are split together, are not asked about.
+    For one split of one series, not for folds or series that are split together.
     """
     if job.data.folds > 1 or kind_of(job).one_split:
         return None

@@ -1,4 +1,4 @@
-"""A piece: one model of a job by its name, the series that it trains on, and what it costs. Standard library only."""
+"""A piece: one model of a job by its name, the series that it trains on, and its cost. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from trainer.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesWork:
-    """One symbol's series, as far as pieces are planned by it. Tuples have one item a fold, oldest first."""
+    """One symbol's series, with the values that pieces are planned by. Tuples have one item per fold, oldest first."""
 
     symbol: str
     bars: int
     windows: tuple[int, ...]  # of training, an epoch
-    visits: tuple[float, ...]  # an epoch: windows of training, and those that are only scored at their share
+    visits: tuple[float, ...]  # per epoch: windows of training, plus scored ones at their share
     memory_gib: float = 0.0  # of host memory that reading it takes; an estimate
-    once_gib: float = 0.0  # the part of it that is taken once, however many series are read
+    once_gib: float = 0.0  # the part of it that does not grow with the number of series
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One piece of a job: what the queue hands out, a checkpoint belongs to, and a model file is made of."""
+    """One piece of a job: the unit of the queue, of checkpoints and of model files."""
 
     name: str  # of the model: its file's, and the last part of its key
-    title: str  # what people call it; no other piece of the run has the same
+    title: str  # its label, unique in the run
     kind: str  # a name of KINDS
     series: tuple[str, ...]  # symbols, in the order in which their bars are laid end to end
-    source: str  # what it is made from: pieces of one source share their rows, so a worker keeps them for the next
-    estimate: float  # windows to visit: orders the queue, and is what the planner prices
+    source: str  # pieces of one source share their rows, so a worker keeps them for the next piece
+    estimate: float  # windows to visit: orders the queue, and determines the price
     bars: int = 0  # of all its series
     windows: int = 0  # of training, an epoch
     memory_gib: float = 0.0  # of host memory that reading its series takes
     fold: int = 1  # of the job's, oldest first
     seed: int = 0
-    draws: str = ""  # the name that all its random numbers follow from, with the seed; empty: its own
+    draws: str = ""  # the name that, with the seed, determines its random numbers; empty: its own
     runner: str = ""  # package.module:function that trains it (`train.runner`); empty: the training loop
     threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return what an event says of the piece that it is about."""
+        """Return the fields of events about this piece."""
         return {"model": self.name, "piece": self.title, "fold": self.fold, "seed": self.seed}
 
     @property
@@ -55,18 +55,18 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of piece: which jobs it makes the pieces of, and which pieces."""
+    """A kind of piece: a test for its jobs, and a function that makes their pieces."""
 
     name: str
     takes: Callable[[Job], bool]
     pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
-    each: str = "symbols"  # what it makes a model of, for people
+    each: str = "symbols"  # the label of its unit
     all_devices: bool = False  # all devices of the machine train a piece together, one rank each (`trainer.train.distributed`)
     one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
 
 
 def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
-    """Raise DataError where a symbol has the name of the job, by which `what`, a model of several series, is called."""
+    """Raise DataError if a symbol has the name of the job, which is used for `what`, a model of several series."""
     for one in series:
         if one.symbol.casefold() == job.name.casefold():
             raise DataError(

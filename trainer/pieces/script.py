@@ -1,4 +1,4 @@
-"""A script of the user's own: one piece, which gets all devices of the machine, or one for each combination of its values.
+"""A user's script: one piece, with all devices of the machine, or one for each combination of its values.
 
 It has no series and makes no model file.
 

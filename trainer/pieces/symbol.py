@@ -1,4 +1,4 @@
-"""A model for each symbol, fold and seed: the kind of every job that no other kind takes."""
+"""A model for each symbol, fold and seed: the default kind."""
 
 from __future__ import annotations
 

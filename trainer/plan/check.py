@@ -5,9 +5,9 @@ pyarrow:
     python -m trainer.plan.check --describe --data FOLDER       what each file holds, for the index of a data set
     python -m trainer.plan.check --joined --data FOLDER         which symbols can't be joined over the folder's files
 
-One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, those that can't be trained on
-and why, and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why", "do"}} and exit 2. Reads
-the candles and counts windows, in numpy alone: no torch, no features.
+One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, refused symbols with reasons,
+and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the
+candles and counts windows with numpy only: no torch, no features.
 """
 
 from __future__ import annotations

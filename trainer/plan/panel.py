@@ -268,7 +268,7 @@ def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> 
 
 
 def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> None:
-    """Raise DataError where no series has a bar in a span, the labels say nothing, or an epoch is shorter than a batch."""
+    """Raise DataError if no series has a bar in a span, the labels say nothing, or an epoch is shorter than a batch."""
     where = f"fold {fold} of the panel" if job.data.folds > 1 else "the panel"
     for name in plans[0].bars:
         if not sum(len(plan.bars[name]) for plan in plans):

@@ -35,7 +35,7 @@ from trainer.plan.together import cuts_of, plan_at, shortest_target
 
 
 def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:
-    """Return the job's candles at `path`, see `CandleFolder`. Raises DataError where nothing, or nothing clear, is meant."""
+    """Return the job's candles at `path`, see `CandleFolder`. Raises DataError if nothing, or nothing clear, is meant."""
     data = job.data
     return CandleFolder(
         path,

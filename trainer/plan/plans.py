@@ -98,17 +98,14 @@ class Labelled:
         return np.asarray(np.isfinite(self.labels_TK[bars]).all(axis=1))
 
 
-def plan_folds(candles: Candles, job: Job, target: TargetSettings | None = None) -> tuple[Plan, ...]:
-    """Plan a symbol for each fold of the job, oldest first. Raises DataError if a span has no bars, or too few for a batch.
-
-    `target` replaces the job's, which may leave settings open.
-    """
+def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
+    """Plan a symbol for each fold of the job, oldest first. Raises DataError if a span has no bars, or too few for a batch."""
     if job.data.folds == 1:
-        plans: tuple[Plan, ...] = (plan_symbol(candles, job, target=target),)
+        plans: tuple[Plan, ...] = (plan_symbol(candles, job),)
     else:
         _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # too few bars for so many folds
         # The last fold's choice holds for all: scores are averaged over folds.
-        last = plan_symbol(candles, job, target=target)
+        last = plan_symbol(candles, job)
         folded = _fold_spans(candles, job, embargo=max(job.data.embargo, last.horizon_bars))
         plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
     for fold, plan in enumerate(plans, 1):
@@ -269,7 +266,7 @@ def refuse_empty_columns(candles: Candles) -> None:
 
 
 def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
-    """Raise DataError where the job's encoder was trained or chosen by bars or labels of validation or later."""
+    """Raise DataError if the job's encoder was trained or chosen by bars or labels of validation or later."""
     encoder = encoder_of(job.model)
     if encoder is None or not encoder.encoder_until or not len(spans.validation):
         return

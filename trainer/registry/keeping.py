@@ -1,7 +1,7 @@
-"""Models that last: copies of a retrain's models, and production models under stable names, replaced by compare-and-swap.
+"""Permanent models: copies of a retrain's models, and production models under stable names, replaced by compare-and-swap.
 
-The object is the record: production has no pointer beside it, S3's versions are its history. A model is promoted only where its
-bytes have the hash of its receipt and a card of its own name, so a reader never sees one that is torn or can't be verified.
+Production has no pointer beside the object; S3's versions are its history. A model is promoted only if its bytes have the hash
+of its receipt and a card of its own name, so a reader never sees a partial or unverified model.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from trainer.runs.store import Conflict, Objects, Stored
 
 PRODUCTION, RETRAINS = "models/production/", "models/retrains/"
 MOST_PROMOTED_BYTES = 400 * 2**20  # that control reads into memory to verify it
-TRIES = 5  # against others that replace the same production model
+TRIES = 5  # tries, against other writers of the same production model
 
 
 def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: str) -> str:
-    """Copy a model of a receipt to where it does not expire, once, and return its key."""
+    """Copy a model of a receipt to its permanent key, once, and return the key."""
     key = f"{RETRAINS}{retrain}/{run_id}/{_file(model)}"
     with suppress(Conflict):  # an earlier call
         objects.copy(source=str(model["key"]), version_id=str(model["version_id"]), key=key, create=True)
@@ -30,7 +30,7 @@ def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: st
 
 
 def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
-    """Put a model of a receipt in production under its stable name; return False where it is there already.
+    """Put a model of a receipt in production under its stable name; return False if it is there already.
 
     Raises ConfigError for a model that can't be verified, or where others replaced it each time.
     """
@@ -53,7 +53,7 @@ def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
 
 
 def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
-    """Return every version of a production model, the newest first. Raises UsageError where there is none."""
+    """Return every version of a production model, the newest first. Raises UsageError if there is none."""
     versions = objects.versions(key=f"{PRODUCTION}{name.removesuffix(MODEL_SUFFIX)}{MODEL_SUFFIX}")
     if not versions:
         raise UsageError(f"there is no production model '{name}'", do="mayfly models production lists them.")
@@ -61,9 +61,9 @@ def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
 
 
 def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:
-    """Put an older version of a production model in the place of the newest; return (replaced, put).
+    """Replace the newest version of a production model by an older one; return (replaced, restored).
 
-    Without a version it is the newest one with other bytes. Raises UsageError where there is none, or somebody else was faster.
+    Default: the newest version with other bytes. Raises UsageError if there is none, or somebody else was faster.
     """
     current, *older = production_versions(objects, name)
     wanted = [one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag]

@@ -1,4 +1,4 @@
-"""The models that a bucket holds: listing them with their versions and scores, and fetching one with its hash checked.
+"""The models of a bucket: list them with versions and scores, and download one with its hash checked.
 
 Experiments are read through the receipts of their runs, which name the attempt whose keys count; a run without a receipt is
 looked at in S3. Production models, where there are any, are the objects themselves.
@@ -16,10 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.artifacts.card import read_card
+from trainer.artifacts.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.errors import ConfigError, DataError, TrainerError, UsageError, nearest
-from trainer.registry.cards import card_of
 from trainer.registry.keeping import PRODUCTION
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import models_under
@@ -30,6 +29,8 @@ from trainer.runs.stored_receipt import read_receipt
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
+
+FIRST_BYTES = 256 * 1024  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,9 @@ class Model:
     fold: int = 1
     seed: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
-    synthetic: bool | None = None  # whether it was trained on generated bars; None where nobody says
+    synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
-    stored_after: datetime | None = None  # no later than it was stored: experiments expire so many days after that
+    stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
 
     def expires(self, experiment_days: int) -> date | None:
         """Return the first day on which S3 may remove it; None for one that stays, or where the stack does not say (0)."""
@@ -82,14 +83,14 @@ def list_models(objects: Objects) -> Listing:
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
-    """Return the models of one run, of the attempt that its record names. Raises TrainerError where they can't be read."""
+    """Return the models of one run, of the attempt that its record names. Raises TrainerError if they can't be read."""
     receipt = read_receipt(objects, run_id)
     if receipt is not None:
         return tuple(_from_receipt(receipt))
     try:
         record, _ = read_record(objects, run_id)
     except UsageError:
-        return ()  # keys without a record: of a run that nobody answers for
+        return ()  # keys without a record belong to no run
     models: list[Stored] = []
     for keys in record.nodes:
         listed = {item.key: item for item in objects.list(prefix=keys.models, most=MOST_LISTED)}
@@ -98,9 +99,9 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
-    """Return the model of that key, of that `RUN/NAME`, or of that name: production's, else that of the newest finished run.
+    """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished run.
 
-    Raises UsageError where there is none, and for a name that only runs have which are not finished.
+    Raises UsageError if there is none, or only in unfinished runs.
     """
     models = list_models(objects).models
     for model in models:
@@ -124,7 +125,7 @@ def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[
 
 
 def save_model(objects: Objects, model: Model, into: Path) -> Path:
-    """Write a model, its hash checked, and its card where there is one into a folder; a file appears whole or not at all."""
+    """Write a model, its hash checked, and its card, if any, into a folder, each atomically."""
     name = model.key.rsplit("/", 1)[-1]
     if not is_model_file(name):
         why = "its name is not that of a model's file"
@@ -150,9 +151,9 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
 
 
 def write_whole(path: Path, body: bytes) -> None:
-    """Write a file by rename, so that nobody ever reads half of it; missing folders are made.
+    """Write a file atomically, by rename; create missing folders.
 
-    A link that lies in the way is replaced and not followed: the folder may have come with a repository.
+    An existing link is replaced and not followed: the folder may have come with a repository.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -210,3 +211,17 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             metrics=made.get("metrics") or {},
             synthetic=receipt.get("data", {}).get("synthetic"),
         )
+
+
+def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
+    """Return a model's card, or None for an object that is no model of ours."""
+    stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
+    if stored is None:
+        return None
+    needed = header_bytes(stored.body)
+    if FIRST_BYTES < needed <= MOST_HEADER_BYTES:
+        stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
+    try:
+        return read_card(stored.body)
+    except DataError:
+        return None

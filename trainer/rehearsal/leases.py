@@ -19,7 +19,6 @@ FIRST_LEASE_SECONDS = 30.0  # a server that is not leased after its start ends
 class Leases:
     """The leases on one server. Instants are seconds of a monotonic clock, passed in."""
 
-    started_at: float
     _holders: dict[str, tuple[int, str]] = field(default_factory=dict)
     _idle_since: float | None = None
     _ever_leased: bool = False

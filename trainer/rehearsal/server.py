@@ -330,7 +330,7 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
             return 0
         home.check_version(root)
         instance.reap(root)
-        leases = Leases(started_at=time.monotonic())
+        leases = Leases()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
         wanted = rehearsal_environment()

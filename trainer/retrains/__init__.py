@@ -1,1 +1,1 @@
-"""Scheduled runs: when (the stack's settings), what (a published retrain), and what came of each scheduled time."""
+"""Scheduled runs: schedules (the stack's settings), jobs (published retrains), and the result of each scheduled time."""

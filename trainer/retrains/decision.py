@@ -54,13 +54,13 @@ def decide(
 
 
 def spent_in_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun]) -> float:
-    """Return the dollars of the entry's calendar month: what receipts say, and the most that open runs may cost."""
+    """Return the dollars of the entry's calendar month: by receipts, and the maximum of open runs."""
     same = [one for one in others if schedule.same_month(one.scheduled_at, entry.scheduled_at)]
     return sum(one.most_usd if one.is_open else one.spent_usd for one in same)
 
 
 def refuse_beyond_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun], most: float) -> None:
-    """Raise BudgetError where a run that may cost `most` dollars exceeds what is left of its month."""
+    """Raise BudgetError if a run that may cost `most` dollars exceeds what is left of its month."""
     spent = spent_in_month(schedule, entry, others)
     if most > schedule.budget_month - spent:
         why = f"${spent:.2f} of ${schedule.budget_month:.2f} are spent or reserved, and it may cost ${most:.2f}"

@@ -1,6 +1,6 @@
 """Entries of a retrain's scheduled times: scheduled/<name>/<time>.json, created once and changed by compare-and-swap.
 
-Control writes it, and goes on from it at its next call; `mayfly retrains history` shows it. The run's own record is apart.
+Control writes an entry, and continues from it at its next call; `mayfly retrains history` shows it. The run has its own record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.runs.store import Conflict, Objects
 FORMAT = 1
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
-TELLING = timedelta(minutes=10)  # within which a call that began to tell people has done so, or was cut off
+TELLING = timedelta(minutes=10)  # time after which a call that claimed the announcement counts as dead
 PREPARE_SUFFIX = "prep"
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
 EntryState = Literal["due", "waiting", "preparing", "training", "done", "failed", "skipped", "refused"]
@@ -38,35 +38,35 @@ class ScheduledRun:
     began_at: datetime  # when control first heard of it
     updated_at: datetime
     state: EntryState = "due"
-    prepare_run_id: str = ""  # of the run that refreshes and checks its data, where there is one
+    prepare_run_id: str = ""  # of the run that refreshes and checks its data, if there is one
     prepare_usd: float = 0.0  # what that cost, by its receipt
-    refreshed: str = ""  # what came of it, in words
+    refreshed: str = ""  # the result of the refresh, as text
     run_id: str = ""  # once its run is on record
     most_usd: float = 0.0  # what its runs may cost at most
     spent_usd: float = 0.0  # by their receipts, the high bounds
     promoted: tuple[str, ...] = ()  # pieces whose models went to production
-    notes: tuple[str, ...] = ()  # what differs from what was published: another image
+    notes: tuple[str, ...] = ()  # differences from the publication: another image
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"}: why it is not done
     ended_at: datetime | None = None
-    telling_at: datetime | None = None  # when a call of control began to tell people of its end
-    told_at: datetime | None = None  # when they were told
+    telling_at: datetime | None = None  # when a call of control claimed the announcement of its end
+    told_at: datetime | None = None  # when its end was announced
 
     @property
     def is_untold(self) -> bool:
-        """Return whether it has ended and people have yet to be told."""
+        """Return whether it has ended without an announcement."""
         return not self.is_open and self.told_at is None
 
     def may_be_told(self, now: datetime) -> bool:
-        """Return whether a call may tell people now: no other has begun to, or the one that had was cut off."""
+        """Return whether a call may announce its end now: no other has claimed it, or that call has died."""
         return self.is_untold and (self.telling_at is None or now > self.telling_at + TELLING)
 
     @property
     def is_open(self) -> bool:
-        """Return whether control has to look at it again."""
+        """Return whether control has to process it again."""
         return self.state in OPEN_STATES
 
     def ended(self, state: EntryState, error: TrainerError | dict[str, Any] | None, now: datetime) -> ScheduledRun:
-        """Return it in its last state."""
+        """Return the entry in a final state."""
         why = error.as_dict() if isinstance(error, TrainerError) else error
         return replace(self, state=state, error=why, ended_at=now)
 
@@ -90,7 +90,7 @@ def entry_key(retrain: str, scheduled_at: datetime) -> str:
 
 
 def begin_entry(objects: Objects, retrain: str, scheduled_at: datetime, now: datetime) -> ScheduledRun:
-    """Create a scheduled time's entry, or return the one that is there: the schedule was delivered before."""
+    """Create a scheduled time's entry, or return the existing one if the schedule was delivered twice."""
     entry = ScheduledRun(retrain=retrain, scheduled_at=scheduled_at, began_at=now, updated_at=now)
     try:
         objects.put(key=entry_key(retrain, scheduled_at), body=to_json(entry).encode(), create=True)
@@ -101,7 +101,7 @@ def begin_entry(objects: Objects, retrain: str, scheduled_at: datetime, now: dat
 
 
 def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
-    """Return an entry and its ETag. Raises ConfigError for one that can't be read, or that is not there."""
+    """Return an entry and its ETag. Raises ConfigError for one that is missing or can't be read."""
     stored = objects.get(key=key)
     try:
         if stored is None:
@@ -118,7 +118,7 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
 
 
 def change_entry(objects: Objects, entry: ScheduledRun, etag: str, now: datetime) -> ScheduledRun:
-    """Write a changed entry. Raises Conflict where another caller was faster."""
+    """Write a changed entry. Raises Conflict if another caller was faster."""
     changed = replace(entry, updated_at=now)
     objects.put(key=entry_key(entry.retrain, entry.scheduled_at), body=to_json(changed).encode(), if_match=etag)
     return changed

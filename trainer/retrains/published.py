@@ -1,7 +1,7 @@
 """The publication of a retrain, its job and code: retrains/<name>.json, which the desk swaps and control only reads.
 
-Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them. So
-does, of a script, the list of its files and of the data that was pinned with it.
+Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them. The
+same holds for a script's list of files and pinned data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREFIX = "retrains/"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRetrain:
-    """One publication. `format` comes first: who reads another one reads no further."""
+    """One publication. `format` comes first: a reader stops at an unknown one."""
 
     format: int = PUBLISHED_FORMAT
     name: str
@@ -40,11 +40,11 @@ class PublishedRetrain:
     code_sha256: str
     lock_sha256: str  # of the node's packages, which the code holds
     image_line: str
-    image_id: str  # serves until it is gone, then the newest of its line
-    commit: str  # of the checkout it was published from; '' where there was none
+    image_id: str  # used until it is deleted, then the newest of its line
+    commit: str  # of the checkout it was published from; '' if there was none
     published_at: datetime
     paused: bool = False
-    script_key: str = ""  # of a script's files and data; '' where models are trained
+    script_key: str = ""  # of a script's files and data; '' if models are trained
     script_sha256: str = ""
 
 
@@ -53,7 +53,7 @@ class PublishedScript:
     """Files of a published script, which are in its code, and its data."""
 
     files: Mapping[str, str]  # by path: sha256
-    inputs: tuple[Mapping[str, Any], ...]  # entries of a manifest, with paths; () where the data is listed at each time
+    inputs: tuple[Mapping[str, Any], ...]  # entries of a manifest, with paths; () if the data is listed at each time
     sha256: str  # of what its time depends on
 
     def to_json(self) -> bytes:
@@ -67,7 +67,7 @@ class UnreadablePublication(ConfigError):
 
 
 def other_image(retrain: PublishedRetrain, image_id: str) -> list[str]:
-    """Return a note where a run has another image than the one that was published."""
+    """Return a note if a run has another image than the published one."""
     if image_id == retrain.image_id:
         return []
     return [f"the image {retrain.image_id} is gone: this run has {image_id}, the newest of its line"]
@@ -79,7 +79,7 @@ def published_key(name: str) -> str:
 
 
 def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] | None:
-    """Return a publication and its ETag, None where there is none. Raises UnreadablePublication."""
+    """Return a publication and its ETag, None if there is none. Raises UnreadablePublication."""
     stored = objects.get(key=published_key(name))
     if stored is None:
         return None
@@ -95,7 +95,7 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
 
 
 def _check_keys(retrain: PublishedRetrain, name: str) -> None:
-    """Raise Unsound where it is another retrain's, or leads to objects that no publication of ours has."""
+    """Raise Unsound if it is another retrain's, or names keys that no publication has."""
     keys = (f"code/{retrain.job_sha256}.json", f"code/{retrain.code_sha256}.whl")
     hashes = re.fullmatch(f"{SHA256} {SHA256}", f"{retrain.job_sha256} {retrain.code_sha256}")
     script = f"code/{retrain.script_sha256}.json" if re.fullmatch(SHA256, retrain.script_sha256) else ""
@@ -106,7 +106,7 @@ def _check_keys(retrain: PublishedRetrain, name: str) -> None:
 
 
 def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: str = "") -> None:
-    """Write a publication, in the place of the one with the ETag `replaces`. Raises Conflict where another was faster."""
+    """Write a publication, replacing the one with the ETag `replaces`. Raises Conflict if another writer was faster."""
     body = to_json(retrain).encode()
     if replaces:
         objects.put(key=published_key(retrain.name), body=body, if_match=replaces)
@@ -115,7 +115,7 @@ def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: st
 
 
 def verified_job(objects: Objects, retrain: PublishedRetrain) -> Job:
-    """Return the published job. Raises ConfigError where job or code are not there, or not what was published."""
+    """Return the published job. Raises ConfigError if job or code are missing or have another hash."""
     _verified(objects, retrain, "code", retrain.code_key, retrain.code_sha256)
     return job_from_json(_verified(objects, retrain, "job", retrain.job_key, retrain.job_sha256).decode())
 
@@ -149,7 +149,7 @@ def _read_script(fields: Fields) -> PublishedScript:
 
 
 def _verified(objects: Objects, retrain: PublishedRetrain, what: str, key: str, sha256: str) -> bytes:
-    """Return what lies under a hash. Raises ConfigError where it is not there, or not what was published."""
+    """Return the object of a hash. Raises ConfigError if it is missing or has another hash."""
     stored = objects.get(key=key)
     actual = hashlib.sha256(stored.body).hexdigest() if stored else ""
     if stored is None or actual != sha256:

@@ -20,7 +20,7 @@ MOST_RETRAINS = 8  # of a stack: they stand in its parameter, which holds 4 KB
 OVERLAPS = ("skip", "wait")
 BEATS_BASELINES = "beats-baselines"
 PROMOTIONS = ("never", BEATS_BASELINES)
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # it stands in run ids, in the place of a job's name
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # it stands in run ids, instead of a job's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class RetrainSchedule:
         return (first.year, first.month) == (second.year, second.month)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as the stack's outputs carry it."""
+        """Return it as in the stack's outputs."""
         return asdict(self)
 
 

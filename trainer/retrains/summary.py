@@ -1,4 +1,4 @@
-"""Messages about scheduled runs, and about runs that ended badly while nobody watched: a subject and ten lines. Pure."""
+"""Messages about scheduled runs, and about runs that failed without a command attached: a subject and ten lines. Pure."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _of_error(error: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _message(subject: str, lines: list[str]) -> PersonMessage:
-    """Cut to what a person reads and SNS takes; the last lines say why and what to do, so they stay."""
+    """Shorten to a readable length and to SNS's limit; keep the last lines, which have cause and remedy."""
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 4], *lines[-4:]]
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in f"mayfly {subject}")

@@ -13,7 +13,7 @@ from trainer.runs.record import Launch, RunRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """Replace the record that was decided on, by compare-and-swap. What follows is dropped where another caller was first."""
+    """Replace the record that was decided on, by compare-and-swap. After a lost race the following actions are dropped."""
 
     record: RunRecord
     why: str
@@ -37,7 +37,7 @@ class ArmKill:
 
 @dataclass(frozen=True, kw_only=True)
 class Create:
-    """Call CreateFleet for a stored intent; the same token however often it is called."""
+    """Call CreateFleet for a stored intent; repeated calls use the same token."""
 
     launch: Launch
 
@@ -52,7 +52,7 @@ class WriteStop:
 
 @dataclass(frozen=True, kw_only=True)
 class Terminate:
-    """Terminate instances, one call each; one that is not found any more counts as terminated."""
+    """Terminate instances, one call each; a missing one counts as terminated."""
 
     instance_ids: tuple[str, ...]
     why: str

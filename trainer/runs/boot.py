@@ -1,4 +1,4 @@
-"""The steps of a boot: as a node reports them, as the receipt has them, and as the bucket remembers them by instance type."""
+"""The steps of a boot: as reported by a node, as written in the receipt, and as stored in the bucket by instance type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Boots = dict[str, dict[str, dict[str, float]]]  # type -> baked or plain -> step
 
 
 def boot_steps(record: RunRecord, result: NodeResult | None) -> dict[str, Any]:
-    """Return the seconds of each step of the last boot and whether its image was baked; {} where no node reported them."""
+    """Return the seconds of each step of the last boot and whether its image was baked; {} if no node reported them."""
     began = record.attempt.created_at if record.attempt else None
     if result is None or not result.boot or began is None:
         return {}
@@ -30,7 +30,7 @@ def boot_steps(record: RunRecord, result: NodeResult | None) -> dict[str, Any]:
 
 
 def boots_from(body: bytes) -> Boots:
-    """Read what is remembered; {} where it is damaged."""
+    """Read the stored boot times; {} if they are damaged."""
     kept: Boots = {}
     try:
         for instance_type, kinds in read_object(body, most_bytes=MOST_BYTES, name="the boots").tables("types", most=MOST_TYPES):
@@ -41,7 +41,7 @@ def boots_from(body: bytes) -> Boots:
 
 
 def with_boot(known: Boots, instance_type: str, boot: Mapping[str, Any]) -> Boots:
-    """Return what is remembered with one more boot of a type, as a mean in which later runs count more."""
+    """Return the stored boot times with one more boot of a type, as a mean that weighs later runs more."""
     kind = BAKED if boot.get("baked") else PLAIN
     before = known.get(instance_type, {}).get(kind, {"runs": 0})
     weight = min(before["runs"], WEIGHT)

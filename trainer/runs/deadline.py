@@ -57,7 +57,7 @@ def time_limit(
     default_seconds: float = 0.0,
     estimate_seconds: float = 0.0,
 ) -> TimeLimit:
-    """Return the shortest of what is left of the run, the budget at the worst price, and three times the slow estimate.
+    """Return the shortest of the run's remaining time, the budget at the worst price, and three times the slow estimate.
 
     `budget_usd` is the budget left, 0 for none. The estimate is that of the type: `default_seconds` where the job names no
     duration, `estimate_seconds` where it does and a run measured its model on the type's chip; the other is 0. Budgets count
@@ -75,5 +75,5 @@ def time_limit(
 
 
 def deadline_from(now: datetime, limit: TimeLimit) -> Deadline:
-    """Return the instant at which a limit from `now` on is over, to the second: tags and schedules carry no more."""
+    """Return the instant at which a limit from `now` on ends, in whole seconds, as tags and schedules have it."""
     return Deadline(at=(now + limit.duration).replace(microsecond=0), cause=limit.cause)

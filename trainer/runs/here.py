@@ -1,8 +1,8 @@
-"""The life of a run on a machine of its caller's own: watched and closed like any other, without any instance. Pure.
+"""The life of a run on a machine of the caller's own: watched and closed like any other, without any instance. Pure.
 
-The command that runs it (`mayfly agent --here`) closes it when its agent has ended. Any other command may close it where its
-result is there, and where nothing was heard of it past its deadline, or past the grace of a stop request. The control function
-leaves it alone: what is silent here may be a desk without a network, and costs nothing.
+The command that runs it (`mayfly agent --here`) closes it when its agent has ended. Any other command may close it if its
+result is in S3, or if it is silent past its deadline or past the grace period of a stop request. The control function
+leaves it alone: a silent run may be on a desk without a network, and costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_resul
 from trainer.runs.record import RunRecord, iso
 
 AGAIN = "Repeat its command on its machine: a new run goes on from the checkpoints of this one."
-LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading what it made
+LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading
 
 
 def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -33,14 +33,14 @@ def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tup
 
 
 def gone(record: RunRecord, now: datetime) -> RunRecord:
-    """Return the record of a run whose agent is known to have ended without a result: killed, or its machine was."""
+    """Return the record of a run whose agent was killed, or whose machine went down, without a result."""
     ending = _interrupted("its agent ended without a result", "it was killed, or its machine was")
     return record.ended(ending.outcome, ending.error, now)
 
 
 def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     if observed.result is not None:
-        stopped = observed.result.state == "stopped"  # by its own terminal, perhaps: then nobody wrote a request
+        stopped = observed.result.state == "stopped"  # possibly from its own terminal, without a stored request
         return _stopped() if stopped else ending_by_result(record, observed.result)
     if _heard_of(record, observed, now):
         return None
@@ -54,7 +54,7 @@ def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending |
 
 
 def _heard_of(record: RunRecord, observed: Observation, now: datetime) -> bool:
-    """Return whether its agent is at work, as far as its lease tells."""
+    """Return whether its agent is at work, judged by its lease."""
     until = observed.heartbeat.lease_until if observed.heartbeat else record.created_at + LEASE
     return now <= until + SLACK
 

@@ -1,9 +1,9 @@
-"""The index of runs, runs/index.json: which runs are open and which ended last. Commands look at these and at no others.
+"""The index of runs, runs/index.json: the open runs and the last ended ones. Commands read the records of these runs only.
 
 A run enters it before its record is written and leaves it after its record is closed, by compare-and-swap, so that an open run
-is always in it, whoever is killed when. An entry too many (of a run that is closed, or that never began) costs one look, and
-whoever looks takes it out. An index that is missing (the stack was used by an earlier version) or damaged is made from one
-listing of runs/.
+is always in it, whichever process is killed. A surplus entry (of a run that is closed, or that never began) costs one look,
+which removes it. An index that is missing (the stack was used by an earlier version) or damaged is rebuilt from one listing
+of runs/.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ INDEX_KEY = "runs/index.json"
 FORMAT = 1
 LAST_ENDED = 20  # ended runs that the index names
 MOST_INDEX_BYTES, MOST_OPEN = 4 * 1024 * 1024, 20_000
-TRIES = 20  # against other commands that change it at the same moment
-_RUN_ID = r"[\w.-]+"
-_RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")  # of others the index could not be read back
+TRIES = 20  # against other commands that change it at the same time
+_RUN_ID = r"[\w.-]+"  # the index refuses any other id
+_RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,33 +40,33 @@ class RunIndex:
         return RunIndex(open={**self.open, run_id: since}, ended=self.ended)
 
     def without(self, closed: Iterable[str], unborn: Iterable[str] = ()) -> RunIndex:
-        """Return the index without runs that closed, which ended last, and without entries of runs that never began."""
+        """Return the index with closed runs moved to the last ended ones, and without entries of runs that never began."""
         gone = set(closed)
         ended, out = sorted({*self.ended, *gone})[-LAST_ENDED:], gone | set(unborn)
         rest = {run_id: since for run_id, since in self.open.items() if run_id not in out}
         return RunIndex(open=rest, ended=tuple(ended))
 
     def joined(self, listed: RunIndex) -> RunIndex:
-        """Return the index with what a listing shows; where they differ a run counts as open, until it is looked at."""
+        """Return the index merged with a listing; if they differ a run counts as open until its record is read."""
         both = {**listed.open, **self.open}
         ended = sorted({*self.ended, *listed.ended} - set(both))[-LAST_ENDED:]
         return RunIndex(open=both, ended=tuple(ended))
 
 
 def begin_run(objects: Objects, record: RunRecord) -> None:
-    """Enter a new run into the index, then write its record. Raises Conflict where the run exists."""
+    """Enter a new run into the index, then write its record. Raises Conflict if the run exists."""
     _change(objects, lambda index: index.with_open(record.run_id, record.created_at))
     create_record(objects, record)
 
 
 def take_out(objects: Objects, *, closed: Iterable[str], unborn: Iterable[str] = ()) -> RunIndex:
-    """Take runs out of the index: those whose record is closed, and those that never got one."""
+    """Remove runs from the index: those whose record is closed, and those without a record."""
     gone, never = tuple(closed), tuple(unborn)
     return _change(objects, lambda index: index.without(gone, never))
 
 
 def read_index(objects: Objects) -> RunIndex:
-    """Return the index; one that is missing or damaged is made anew."""
+    """Return the index; rebuild it if it is missing or damaged."""
     index = _sound(objects.get(key=INDEX_KEY))
     return index if index is not None else rebuild_index(objects)
 
@@ -75,14 +75,14 @@ def rebuild_index(objects: Objects) -> RunIndex:
     """Join the index with one listing of runs/, which costs a call for each 1,000 objects, and store it."""
     try:
         return _change(objects, lambda index: index, whole=True)
-    except PermissionDenied:  # who may only look
+    except PermissionDenied:  # read-only credentials
         return _listed(objects)
 
 
 def _change(objects: Objects, change: Callable[[RunIndex], RunIndex], *, whole: bool = False) -> RunIndex:
     """Change the index by compare-and-swap, `whole` after a listing, and return it.
 
-    Raises ConnectionFailed where others are faster each time.
+    Raises ConnectionFailed if it loses every race against other writers.
     """
     for _ in range(TRIES):
         stored = objects.get(key=INDEX_KEY)
@@ -113,7 +113,7 @@ def _listed(objects: Objects) -> RunIndex:
 
 
 def _sound(stored: Stored | None) -> RunIndex | None:
-    """Return a stored index, or None for one that is missing or that this version did not write."""
+    """Return a stored index, None for a missing or malformed one."""
     if stored is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Keys of what one node writes. Each begins with the node's own id, right after a fixed prefix.
+"""Keys of the objects that one node writes. Each begins with the node's own id, right after a fixed prefix.
 
 The id is `<role id>:<instance id>`, as `${aws:userid}` yields it for an instance profile: the role's policy allows a node these
 keys and no other, and readers ask for the ids that the run's record names. On a machine that is not EC2's it is the caller's
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CURVES_PORT = 6006  # of a node's loopback, where its learning curves are while people may attach; TensorBoard's own
+CURVES_PORT = 6006  # TensorBoard's default port, on the loopback of a node that people may attach to
 LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
 OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
 
@@ -26,7 +26,7 @@ class NodeKeys:
 
     @property
     def lease(self) -> str:
-        """Return the key of its lease; without an instance it is none of the sweeper's, which reads live/."""
+        """Return the key of its lease; without an instance it lies outside live/, which the sweeper reads."""
         return f"{LEASES}{self._own}{self.node}.json" if self.instance_id else f"{self.folder}lease.json"
 
     @property

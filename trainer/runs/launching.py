@@ -1,4 +1,4 @@
-"""The way to an instance: which rung to ask, under which token, how often, and when to give up. Pure.
+"""Decide the next step towards an instance: rung, token, number of tries, and when to give up. Pure.
 
 One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the call, call, store
 the answer. An unclear answer repeats the call once under the same token while the run may start. If that is unclear as well,
@@ -31,7 +31,7 @@ PATIENCE: dict[ErrorClass, timedelta] = {
     "throttling": timedelta(minutes=5),
     "unclear": UNANSWERED + timedelta(minutes=5),
 }
-BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")  # AWS itself is busy or failing: time may cure it, or another rung
+BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")  # AWS itself is busy or failing: waiting may help, or another rung
 QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 
 
@@ -57,7 +57,7 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
     """Return the deadline of an attempt that begins now on a rung."""
     limit = time_limit(
         run=TimeLimit(duration=record.deadline - now, cause=record.deadline_cause),
-        budget_usd=record.budget_usd,  # nothing is spent before the first instance, and there is one attempt
+        budget_usd=record.budget_usd,  # nothing has been spent before the first instance, and there is only one attempt
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
         default_seconds=rung.default_seconds,
         estimate_seconds=rung.estimate_seconds,
@@ -66,20 +66,20 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
 
 
 def latest_start(record: RunRecord, rung: Rung) -> datetime:
-    """Return the last instant at which an attempt on a rung has its P90 left, or half of the run's time where none is known."""
+    """Return the last instant at which an attempt on a rung has its P90 left, or half of the run's time without an estimate."""
     half = (record.deadline - record.created_at) / 2
     return record.deadline - (timedelta(seconds=rung.p90_seconds) if rung.p90_seconds else half)
 
 
 def pause_after(calls: int, token: str) -> timedelta:
-    """Return the pause after so many calls: twice as long each time, between half and all of it by the token, so it is pure."""
+    """Return the pause after so many calls: doubled each time, with jitter of up to one half that follows from the token."""
     longest = min(FIRST_PAUSE * 2 ** min(calls - 1, 10), LONGEST_PAUSE)
     digest = hashlib.sha256(f"{token}/{calls}".encode()).digest()
     return longest * (0.5 + digest[0] / 510)
 
 
 def pool_name(rung: Rung) -> str:
-    """Return a rung as errors name it: `g5.12xlarge on-demand in us-east-1a`."""
+    """Return a rung's name in errors: `g5.12xlarge on-demand in us-east-1a`."""
     return f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
 
 
@@ -102,7 +102,7 @@ def refusal(rung: Rung, code: str, message: str) -> TrainerError:
 
 
 def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
-    """Store an intent on a rung, or the end of a run that has no time left there."""
+    """Store an intent on a rung, or the end of a run without enough time for it."""
     rung = record.ladder[rung_index]
     deadline = attempt_deadline(record, rung, now)
     if deadline.at < now + SHORTEST_ATTEMPT:
@@ -124,8 +124,8 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
 def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """Call CreateFleet for an intent, or repeat the call once under the same token after a pause; then look for its instance.
 
-    The instant is stored before each call, so that a run that ends waits as long as an instance may still appear. Once the job
-    could not be done any more the call is not repeated: an answer that comes so late would buy a machine for nothing.
+    The instant is stored before each call, so that an ending run waits as long as an instance may still appear. The call is
+    not repeated once the job could not finish any more: it would buy a machine for nothing.
     """
     too_late = now >= max(launch.intended_at + PATIENCE["throttling"], latest_start(record, record.ladder[launch.rung]))
     if launch.calls >= MOST_CALLS or (launch.calls and too_late):
@@ -152,7 +152,7 @@ def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
 
 
 def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
-    """Ask the same rung under a new token after a pause, as long as the patience with this error lasts; then the next one.
+    """Ask the same rung under a new token after a pause, up to this error's time limit; then the next rung.
 
     Where AWS itself is busy or failing, rungs are asked as long as the job could still be done there.
     """
@@ -169,7 +169,7 @@ def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
 
 
 def _tries_on_rung(record: RunRecord) -> Iterator[Launch]:
-    """Yield the launches on the last rung, youngest first, back to the first that AWS refused for time to cure."""
+    """Yield the launches on the last rung, newest first, back to the first with a temporary refusal."""
     launches = record.attempt.launches if record.attempt else ()
     for launch in reversed(launches):
         step = launch.refusal.next_step
@@ -179,7 +179,7 @@ def _tries_on_rung(record: RunRecord) -> Iterator[Launch]:
 
 
 def _next_rung(record: RunRecord, launch: Launch) -> int | None:
-    """Return the next rung that no quota refused so far rules out, or None."""
+    """Return the next rung that is not ruled out by a quota refusal so far, or None."""
     launches = record.attempt.launches if record.attempt else ()
     over_quota = [
         record.ladder[item.rung] for item in launches if item.outcome == "refused" and item.refusal.next_step == "other_quota"
@@ -196,7 +196,7 @@ def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
 
 
 def _tried(rung: Rung, code: str, last_code: str) -> str:
-    """Return a pool as the error's list of what was tried names it, with its code where that is not the last one's."""
+    """Return a pool for the error's list of tried pools, with its code if it differs from the last one's."""
     pool = pool_name(rung)
     return pool if code == last_code else f"{pool}: {code}"
 

@@ -1,4 +1,4 @@
-"""The lease: the promise of a node to be heard of again, and when a silent node counts as dead or hung.
+"""The lease: a node's promise to report again by an instant, after which a silent node counts as dead or hung.
 
 The object under `live/` holds the lease alone; the models' progress is in another one (`runs.reports`). Standard library
 and `trainer.reading` only: the sweeper's zip carries both files.
@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 
 from trainer.reading import Unsound, read_object
 
-LEASE = timedelta(seconds=90)  # a node renews every 3 s; thirty misses in a row are no accident
+LEASE = timedelta(seconds=90)  # a node renews every 3 s: thirty misses in a row
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way
-BOOT_ALLOWANCE = timedelta(minutes=15)  # from launch to the first heartbeat, where a launch did not say: it has its type's
+BOOT_ALLOWANCE = timedelta(minutes=15)  # from launch to the first heartbeat, if the launch does not say; usually its type's
 LONGEST_BOOT = timedelta(hours=2)  # that a launch may allow
 MOST_LEASE_BYTES = 4096  # one of ours has about 200
-CLOCKS_APART = timedelta(minutes=5)  # a node whose clock is farther ahead is not believed
+CLOCKS_APART = timedelta(minutes=5)  # a lease that is farther in the future is malformed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def boot_allowance(tag: str) -> timedelta:
 
 
 def read_lease(body: bytes, now: datetime) -> Lease:
-    """Read a lease. Raises Unsound for one that no node of ours wrote: larger, from the future, or longer than LEASE."""
+    """Read a lease. Raises Unsound for a malformed one: too large, from the future, or longer than LEASE."""
     fields = read_object(body, most_bytes=MOST_LEASE_BYTES, name="the lease")
     lease = Lease(
         instance_id=fields.text("instance_id", "", pattern="i-[0-9a-z]+"),

@@ -1,4 +1,4 @@
-"""One look at a run: its values, how they add to what the record knows of its instances, and the proofs that one is gone.
+"""One look at a run: its values, their merge into the record's instances, and the proofs that an instance is gone.
 
 Pure. `control.observe` takes the look. "Terminated" is observed, never assumed: an instance counts as gone when
 DescribeInstances shows it terminated, or when it is not found any more, nothing alive carries the run's tag and its deadline
@@ -20,7 +20,7 @@ ENDED = ("shutting-down", "terminated")
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
-UNANSWERED = timedelta(minutes=5)  # after the last call without a clear answer, for an instance of it to show itself by its tag
+UNANSWERED = timedelta(minutes=5)  # after the last call without a clear answer, for its instance to appear by tag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Observation:
     schedules: Mapping[str, datetime] = field(default_factory=dict)  # armed one-time schedules of the run: name -> instant
     heartbeat: Heartbeat | None = None
     result: NodeResult | None = None
-    boot_log: str = ""  # of an instance that ended without a result, where it left one
+    boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
     outputs: tuple[Mapping[str, Any], ...] = ()  # files of a script, as S3 has them; looked at with the models
@@ -69,7 +69,7 @@ class Observation:
 
 
 def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[InstanceSeen, ...]:
-    """Return the record's instances brought up to date by a look, and new ones, in the order of their first sight."""
+    """Return the record's instances updated by a look, and new ones, in the order of their first sight."""
     before = {seen.instance_id: seen for seen in record.instances}
     by_id = {instance.instance_id: instance for instance in observed.instances}
     for attempt in record.attempts:  # an instance that CreateFleet named but no description has shown yet
@@ -130,7 +130,7 @@ def _update(seen: InstanceSeen | None, instance: DescribedInstance, now: datetim
 
 
 def _missing(seen: InstanceSeen, record: RunRecord, observed: Observation, now: datetime) -> InstanceSeen:
-    """Leave an instance that AWS does not show as it was, until its absence itself is proof."""
+    """Keep an instance that AWS does not list unchanged, until its absence is proof."""
     if seen.proof or observed.alive or now < record.effective_deadline.at + FORGOTTEN_AFTER:
         return seen
     return replace(seen, state="gone", terminated_at=seen.terminated_at or now, proof=MISSING)

@@ -1,6 +1,6 @@
 """The end of a run: its outcome and error, from the record and one look. Pure.
 
-Receipt, exit code and command line print what is decided here and nowhere else.
+Receipt, exit code and command line print this decision.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
-START_WITHIN = timedelta(hours=1)  # of its record: a launcher that slept longer may have been taken out of the index
-LAUNCHER_SILENT = timedelta(seconds=120)  # a run that starts stores an intent or a call more often than this, or looks
+START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
+LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
 AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
 
 EXIT_CODES: dict[Outcome, int] = {
@@ -72,7 +72,7 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if now >= launch.deadline:
         return _expired(record)
     stop_at = record.stop_requested_at
-    works = observed.heartbeat is not None and observed.heartbeat.phase  # without one, no agent is there yet to stop
+    works = observed.heartbeat is not None and observed.heartbeat.phase  # without one, there is no agent to stop yet
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
@@ -83,10 +83,9 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
 
 
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
-    """Return the outcome that a node's last word puts in the place of the record's, or None.
+    """Return the outcome that replaces the record's after a node's last report, or None.
 
-    Finished work counts as done even if the deadline was faster; a result that was done and is not any more is not; and
-    models must be what the node reports.
+    Finished work counts as done even if the deadline was faster; a done run fails if its models are not as reported.
     """
     if observed.result is None:
         return None
@@ -165,7 +164,7 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
 
 
 def last_complaint(boot_log: str) -> str:
-    """Return the last line in which the bootstrap says why it ended, without its prefix; '' where there is none."""
+    """Return the last line in which the bootstrap says why it ended, without its prefix; '' if there is none."""
     said = [line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line]
     said = [line for line in said if line and not line.startswith("powering off")]
     return said[-1][:MOST_NAME] if said else ""

@@ -1,6 +1,6 @@
 """The pieces of a run, as its record and its receipt name them.
 
-The record has them from the launch on: whoever closes a run, a Lambda perhaps, need not know their kinds. Records and receipts
+The record has them from the launch on, so that the Lambda that closes a run need not know their kinds. Records and receipts
 of before 2026-11-22 name symbols instead; here their pieces are made of these.
 """
 
@@ -15,7 +15,7 @@ from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, label, read_nam
 
 @dataclass(frozen=True, kw_only=True)
 class RunPiece:
-    """A piece that a run was launched for. `model` is its model's name, `piece` what people call it."""
+    """A piece that a run was launched for. `model` is its model's name, `piece` its label."""
 
     model: str
     piece: str
@@ -26,12 +26,12 @@ class RunPiece:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return the fields by which a receipt names it."""
+        """Return its fields in a receipt."""
         return {**{key: value for key, value in asdict(self).items() if key != "model"}, "series": list(self.series)}
 
 
 def models_under(prefix: str, keys: Iterable[str], pieces: tuple[RunPiece, ...]) -> Iterator[str]:
-    """Yield those of the keys that are of models right under the prefix, of the run's pieces where its record names them."""
+    """Yield the keys of models directly under the prefix; only of the run's pieces if its record names them."""
     names = {piece.model for piece in pieces}
     for key in keys:
         file = key.removeprefix(prefix)
@@ -40,7 +40,7 @@ def models_under(prefix: str, keys: Iterable[str], pieces: tuple[RunPiece, ...])
 
 
 def identity_of(job: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the piece of an entry of a result or a receipt, whose job this is."""
+    """Return the piece of an entry of a result or a receipt of this job."""
     fold, seed = int(entry.get("fold", 1)), int(entry.get("seed", job_setting(job, "train.seed", 0)))
     if "piece" in entry:
         return {key: entry[key] for key in ("piece", "kind", "series")} | {"fold": fold, "seed": seed}

@@ -1,6 +1,6 @@
 """The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its schema: docs/receipt.md.
 
-A bill is a low and a high bound from what was observed: AWS shows neither the instant at which `running` began nor the one
+The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one
 at which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the first look
 that found the instance ended; both with the 60 seconds that a start costs at least.
 """
@@ -80,7 +80,7 @@ def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome |
 
 
 def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
-    """Return the files of a prepare run, by its node's word, or of a script, as S3 has them."""
+    """Return the files of a prepare run as its node reported them, or of a script as S3 has them."""
     if record.work == "script":
         return [dict(item) for item in observed.outputs]
     return [dict(item) for item in observed.result.files] if observed.result and record.work == "prepare" else []
@@ -93,7 +93,7 @@ def log_tail(text: str) -> str:
 
 
 def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
-    """Return the run's models: those the node reported and, where it could not report any more, those that lie in S3."""
+    """Return the run's models: those that the node reported or, without a report, those in S3."""
     if observed.result is not None:
         return [
             {
@@ -183,7 +183,7 @@ def _price(record: RunRecord, seen: InstanceSeen) -> float:
 
 
 def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
-    """Return when each phase began by the node's last word: its result, else its last heartbeat."""
+    """Return the start of each phase by the node's result, else by its last heartbeat."""
     if observed.result is not None and observed.result.phases:
         return observed.result.phases
     return observed.heartbeat.phases if observed.heartbeat else {}
@@ -204,7 +204,7 @@ def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
 
 
 def _identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the piece of a reported model by its file's name, or, where the record names no pieces, as it was reported."""
+    """Return the piece of a reported model by its file's name, or as reported if the record names no pieces."""
     if not record.pieces:
         return identity_of(record.job, model)
     return identity_of_file(record.job, record.pieces, model["key"].rsplit("/", 1)[-1])
@@ -225,7 +225,7 @@ def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
 
 
 def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str) -> list[dict[str, Any]]:
-    """Return what failed by the node's word, and every model of the job that was not made."""
+    """Return the failures that the node reported, and every other model of the job that is missing."""
     failed = [
         {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
         for item in (observed.result.failed if observed.result else ())

@@ -1,4 +1,4 @@
-"""`reconcile(record, observed, now) -> actions`: the one pure function that decides everything that happens to a run.
+"""`reconcile(record, observed, now) -> actions`: the pure function that decides everything that happens to a run.
 
 It does no I/O. The attached command, every command that settles a run, and the tests call it; `control.drive` carries the
 actions out. Calling it twice, or from two places at once, gives the same outcome: the record changes by compare-and-swap, a
@@ -7,7 +7,7 @@ launch has a token of its own, and every other action may be repeated.
 The life of a run, in the order of this file: it starts (`launching`: intent stored, deadline armed, instance created), it is
 watched (second schedule armed, stop requests passed on), it ends (`outcome`), and it is finished: every instance proven gone,
 schedules deleted (after an unanswered launch one stays until its time), receipt written, record closed. A run on a machine of
-its caller's own has a shorter one (`here`).
+the caller's own has a shorter one (`here`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
 
 
 def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
-    """Return the record with an unanswered launch as created where an instance carries the run's tag already, or None.
+    """Return the record with an unanswered launch marked as created if an instance carries the run's tag, else None.
 
-    Of several, which tokens without an answer may have made, the first that is alive is taken; `_watch` ends the others.
+    If tokens without an answer made several instances, the first that is alive is adopted; `_watch` ends the others.
     """
     attempt, launch = record.attempt, record.last_launch
     if attempt is None or launch is None or not (launch.outcome == "intended" or launch.is_open):
@@ -61,7 +61,7 @@ def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) ->
 
 
 def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Look after a run that has its instance: pass a stop request on, arm the second schedule, end any other instance."""
+    """Watch a run that has its instance: pass a stop request on, arm the second schedule, end any other instance."""
     attempt, launch = record.attempt, record.last_launch
     assert attempt is not None and launch is not None
     if record.stop_requested_at is not None and not observed.stop_written:

@@ -1,4 +1,4 @@
-"""The run record: everything that was decided about a run. The one object that several callers may write.
+"""The run record: every decision about a run. The only object that several callers may write.
 
 Frozen values, and the three ways in which they change. `record_json` reads and writes them, `store` keeps a record by
 compare-and-swap, `reconcile` decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no causes of deadlines and no
@@ -25,7 +25,7 @@ from trainer.runs.pieces import RunPiece
 # 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before jobs had tables;
 # 1: no vcpus.
 FORMAT = 6
-HERE_FORMAT = 7  # of a run on a machine of its caller's own: a reader from before there were any refuses it, and no other
+HERE_FORMAT = 7  # of a run on a machine of the caller's own: a reader from before there were any refuses it, and no other
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
 Driver = Literal["desk", "control", "here"]
 Work = Literal["train", "prepare", "script"]
@@ -36,12 +36,12 @@ _SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
 def utc_now() -> datetime:
-    """Return the present instant, in UTC, to the microsecond. The one clock of desk and node."""
+    """Return the current instant in UTC, to the microsecond. The only clock of desk and node."""
     return datetime.now(timezone.utc) + timedelta(seconds=clock_ahead_seconds())
 
 
 def iso(moment: datetime) -> str:
-    """Write an instant as tags and JSON carry it: `2026-11-20T23:59:12.345678Z`, without a fraction where it has none."""
+    """Write an instant as tags and JSON carry it: `2026-11-20T23:59:12.345678Z`, without a fraction if it has none."""
     return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
@@ -127,7 +127,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSeen:
-    """One instance of the run, as all looks at it so far have shown it."""
+    """One instance of the run, as observed so far."""
 
     instance_id: str
     attempt: int
@@ -164,13 +164,13 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
-    driver: Driver = "desk"  # who starts it: the command at the desk, or the control function; everybody may settle it.
-    # "here": a command on its caller's own machine, without any instance (`runs.here`)
-    work: Work = "train"  # or to refresh and check a data set, or a script of the user's: of both no model comes
+    driver: Driver = "desk"  # the driver, which starts it: the command at the desk, or the control function; all may settle it
+    # "here": a command on the caller's own machine, without any instance (`runs.here`)
+    work: Work = "train"  # or to refresh and check a data set, or to run a user's script: neither makes models
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     user_id: str = ""  # `aws:userid` of who runs it on a machine of their own; '' for a run on an instance
-    host: str = ""  # what that machine calls itself
-    instance_profile: str = ""  # ARN of their profile, where it is not that of the launch template
+    host: str = ""  # the host name of that machine
+    instance_profile: str = ""  # ARN of their profile, if it is not that of the launch template
     state: State = "starting"
     outcome: Outcome | None = None
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"} of a run that did not end `done`
@@ -187,7 +187,7 @@ class RunRecord:
 
     @property
     def is_here(self) -> bool:
-        """Return whether it runs on a machine of its caller's own: nothing launches it, and no instance is to be ended."""
+        """Return whether it runs on a machine of the caller's own: nothing launches it, and no instance is to be ended."""
         return self.driver == "here"
 
     @property
@@ -241,7 +241,7 @@ class RunRecord:
         return replace(self, state=state, attempts=(*self.attempts[:-1], attempt))
 
     def ended(self, outcome: Outcome, error: Mapping[str, Any] | None, now: datetime) -> RunRecord:
-        """Return the record of a run whose end is decided, and whose instances have yet to be seen to go."""
+        """Return the record of a run whose end is decided, while the end of its instances is not yet observed."""
         why = dict(error) if error else None
         return replace(self, state="ending", outcome=outcome, error=why, ending_at=self.ending_at or now)
 

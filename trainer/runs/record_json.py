@@ -1,6 +1,6 @@
 """The run record as JSON, and other documents of the control plane: frozen dataclasses, read strictly.
 
-Unknown keys are ignored, so that an older reader survives a newer writer. A value that no record of ours has is refused.
+Unknown keys are ignored, so that an older reader survives a newer writer. Any other malformed value is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def to_json(value: Any) -> str:
 
 
 def record_from_json(text: str | bytes) -> RunRecord:
-    """Read a run record. Raises ValueError for another format, a missing field, or a value that no record of ours has.
+    """Read a run record. Raises ValueError for another format, a missing field, or a malformed value.
 
     A record keeps the format that it began with: an older command that watches the same run can go on reading it.
     """
@@ -65,7 +65,7 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats
 
 
 def _check_sums(record: RunRecord) -> None:
-    """Raise Unsound where the parts of a record don't go together, so that nothing that is decided on it can fail."""
+    """Raise Unsound if the parts of a record are inconsistent, so that decisions on it can't fail."""
     launches = [launch for attempt in record.attempts for launch in attempt.launches]
     numbers = [attempt.number for attempt in record.attempts]
     job = record.job

@@ -1,6 +1,6 @@
 """Reports of a node: progress while it works, its result at the end. Each is read here once, strictly and bounded.
 
-Owns the limits, which `node.report` keeps to. What passes is typed; what does not is one `Unsound`, and counts as no report.
+Owns the limits, which `node.report` observes. A report that passes is typed; any other raises `Unsound`, and counts as none.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
-MOST_NOTES = 40  # lines that a script's end is told in
-LAST_LINES, MOST_LINE = 20, 190  # of a log, in a receipt; together less than MOST_TEXT
+MOST_NOTES = 40  # lines about a script's end
+LAST_LINES, MOST_LINE = 20, 190  # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
 NODE_STEPS = ("code", "environment", "agent", "import")  # of a boot: fetched, installed, started, torch imported the first time
 MOST_BOOT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """The last word of one node while it works: its lease, where it is, and how far its models are."""
+    """The last report of one node at work: its lease, its phase, and the progress of its models."""
 
     instance_id: str
     at: datetime
@@ -82,7 +82,7 @@ class NodeResult:
 
 
 def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
-    """Join a lease and the node's progress object (b"" where there is none). Raises Unsound."""
+    """Join a lease and the node's progress object (b"" if there is none). Raises Unsound."""
     fields = read_object(progress or b"{}", most_bytes=MOST_PROGRESS_BYTES, name="the progress")
     return Heartbeat(
         **vars(lease),
@@ -99,9 +99,9 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
 
 
 def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (), work: str = "train") -> NodeResult:
-    """Read a node's result, whose models lie right under `models_prefix`. Raises Unsound for one no node of ours wrote.
+    """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed one.
 
-    `names`: the models that the run was launched for; () where its record names none. Of a script's node the output files
+    `names`: the models that the run was launched for; () if its record names none. Of a script's node the output files
     are read apart (`read_outputs`), since most ends leave a list of them and no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
@@ -134,7 +134,7 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (),
 def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
     """Return the field `files`: candle files of a data set by name, of which none occurs twice. Raises Unsound.
 
-    A name has no folder, so no key that is made of it leads elsewhere.
+    Names have no folders, so that no key made of one leads elsewhere.
     """
     files = []
     for item in fields.rows("files", most=MOST_FILES):
@@ -195,7 +195,7 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def _read_best(fields: Fields) -> dict[str, Any]:
-    """Return the metric that a script is told by, and its best value; {} where it named none."""
+    """Return a script's headline metric and its best value; {} if it has none."""
     value = fields.number("value")
     return {} if value is None else {"metric": fields.text("metric", most=MOST_NAME), "value": value}
 
@@ -218,7 +218,7 @@ def read_model(fields: Fields, models_prefix: str) -> dict[str, Any]:
 
 
 def model_entry(fields: Fields) -> dict[str, Any]:
-    """Return a model's entry as results and receipts have it; the caller has checked its key."""
+    """Return a model's entry for results and receipts; the caller has checked its key."""
     return {
         **read_identity(fields),
         "family": fields.text("family"),
@@ -251,7 +251,7 @@ def read_data(fields: Fields) -> dict[str, Any]:
 
 
 def read_boot(fields: Fields, steps: Collection[str] = NODE_STEPS) -> dict[str, Any]:
-    """Return the seconds of a boot's steps, and whether its image had the environment; {} where nobody said."""
+    """Return the seconds of a boot's steps, and whether its image had the environment; {} if not reported."""
     if not fields.values:
         return {}
     seconds = {step: round(fields.number(step, least=0, most=MOST_BOOT_SECONDS) or 0.0, 3) for step in steps}
@@ -259,7 +259,7 @@ def read_boot(fields: Fields, steps: Collection[str] = NODE_STEPS) -> dict[str, 
 
 
 def read_inputs(fields: Fields) -> dict[str, Any]:
-    """Return where a node's inputs came from; {} where it did not say."""
+    """Return the sources of a node's inputs; {} if not reported."""
     if not fields.values:
         return {}
     counts = {key: fields.whole(key, 0, most=10 * MOST_COUNT) for key in INPUT_COUNTS}
@@ -267,15 +267,17 @@ def read_inputs(fields: Fields) -> dict[str, Any]:
 
 
 def read_devices(fields: Fields) -> dict[str, Any]:
-    """Return the accelerators that a node found; {} where it did not look."""
+    """Return the accelerators that a node found; {} if not reported."""
     if not fields.values:
         return {}
     counts = {key: fields.whole(key, 0, most=1024) for key in ("expected", "found")}
-    return {**counts, "kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
+    out = [line.text(most=MOST_TEXT) for line in fields.value("out_of_service", []).items(most=1024)]
+    told = {"kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
+    return {**counts, **told, **({"out_of_service": out} if out else {})}
 
 
 def read_identity(fields: Fields) -> dict[str, Any]:
-    """Return the piece that an entry is of, with fold and seed where they are named; of older entries their symbol."""
+    """Return the piece of an entry, with fold and seed if they are named; older entries name a symbol."""
     numbers = {key: fields.whole(key) for key in ("fold", "seed") if fields.values.get(key) is not None}
     if fields.values.get("piece") is None:
         return {"symbol": fields.text("symbol"), **numbers}

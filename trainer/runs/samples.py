@@ -1,4 +1,4 @@
-"""Use of a node's GPUs and processors at one instant: what its progress object has of it, and the strict reading of that."""
+"""Use of a node's GPUs and processors at one instant, as in its progress object, read strictly."""
 
 from __future__ import annotations
 

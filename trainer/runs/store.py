@@ -30,7 +30,7 @@ class Conflict(Exception):
 
 
 class RecordMissing(ConnectionFailed):
-    """A record that was there, or that is about to be, and that S3 does not find now."""
+    """S3 does not find a record that is known to exist, or that is about to."""
 
 
 class UnreadableRecord(ConfigError):
@@ -39,7 +39,7 @@ class UnreadableRecord(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """One object as S3 describes it; `body` is empty where only its head was asked for."""
+    """One object as S3 describes it; `body` is empty if only its head was asked for."""
 
     key: str
     etag: str
@@ -47,7 +47,7 @@ class Stored:
     size: int = 0
     modified_at: datetime
     sha256: str = ""  # S3's own checksum where the writer asked for one, else the writer's metadata
-    checksum: str = ""  # S3's own alone, which no writer can choose
+    checksum: str = ""  # S3's own only, which no writer can forge
     metadata: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
@@ -81,7 +81,7 @@ class S3Objects:
         self._s3, self._bucket = s3, bucket
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
-        """Return the object with its bytes (the first so many, or all), or None where there is none."""
+        """Return the object with its bytes (the first so many, or all), or None if there is none."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
@@ -96,14 +96,14 @@ class S3Objects:
             raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
 
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
-        """Return the object without its bytes, or None where there is none."""
+        """Return the object without its bytes, or None if there is none."""
         response = self._ask("head_object", "read", key, version_id, ChecksumMode="ENABLED")
         return None if response is None else _stored(key, response)
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
-        """Write an object and return its ETag. Raises Conflict where `if_match` or `create` finds another writer's.
+        """Write an object and return its ETag. Raises Conflict if `if_match` or `create` finds another writer's.
 
-        Raises NotVersioned for an object without a version, ConnectionFailed where S3 lost sight of the one to replace.
+        Raises NotVersioned for an object without a version, ConnectionFailed if S3 lost sight of the one to replace.
         """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
@@ -141,7 +141,7 @@ class S3Objects:
         version_of(response, f"s3://{self._bucket}/{key}")
 
     def digest(self, *, key: str, version_id: str) -> str:
-        """Return the SHA-256 of one version of an object, read in blocks; '' where there is none."""
+        """Return the SHA-256 of one version of an object, read in blocks; '' if there is none."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         digest = hashlib.sha256()
@@ -183,7 +183,7 @@ class S3Objects:
         return tuple(islice(listed, most or None))
 
     def folders(self, *, prefix: str) -> tuple[str, ...]:
-        """Return the names right under a prefix that have something below them."""
+        """Return the names of the folders directly under a prefix."""
         return tuple(
             item["Prefix"][len(prefix) :].rstrip("/")
             for page in self._pages(prefix, Delimiter="/")
@@ -214,10 +214,10 @@ class S3Objects:
 
 
 def given(ask: Callable[[], Stored | None]) -> Stored | None:
-    """Ask for an object that a node wrote; one that S3 refuses to give is returned as an empty one.
+    """Get an object that a node wrote; one that S3 refuses to return counts as empty.
 
-    A node can archive its object, or encrypt it with a key of its own: that spoils the object and must not end the command.
-    Raises ConnectionFailed and PermissionDenied, which are not of its making.
+    A node can archive its object, or encrypt it with a key of its own, which must not end the command.
+    Still raises ConnectionFailed and PermissionDenied, which a node can't cause.
     """
     try:
         return ask()
@@ -253,19 +253,19 @@ def stop_key(run_id: str, attempt: int) -> str:
 
 
 def create_record(objects: Objects, record: RunRecord) -> str:
-    """Write a new run's record and return its ETag. Raises Conflict where the run exists."""
+    """Write a new run's record and return its ETag. Raises Conflict if the run exists."""
     return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), create=True)
 
 
 def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
-    """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict where another was first."""
+    """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict if another was first."""
     return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
 
 
 def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:
     """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord.
 
-    Nobody deletes a record: where one that was `seen` is not found, S3 lags, and RecordMissing is raised.
+    Records are never deleted: if one that was `seen` is not found, S3 lags, and RecordMissing is raised.
     """
     stored = objects.get(key=record_key(run_id))
     if stored is None and seen:
@@ -292,7 +292,7 @@ def run_ids(objects: Objects) -> tuple[str, ...]:
 def _stored(key: str, response: Any, body: bytes = b"") -> Stored:
     metadata = {name.lower(): value for name, value in response.get("Metadata", {}).items()}
     own = response.get("ChecksumSHA256", "")
-    # "<hash>-<parts>" is a multipart upload's hash of hashes: of no use here
+    # "<hash>-<parts>" is a multipart upload's hash of hashes, which can't be compared
     checksum = base64.b64decode(own).hex() if own and "-" not in own else ""
     return Stored(
         key=key,

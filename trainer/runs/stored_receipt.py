@@ -1,4 +1,4 @@
-"""Receipts from the bucket: read, and checked for everything that is shown or used.
+"""Receipts from the bucket: read strictly, with every field checked that is shown or used.
 
 A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/receipt.md` describes them.
 """
@@ -36,11 +36,11 @@ MOST_INSTANCES = 1_000
 
 
 class UnreadableReceipt(ConfigError):
-    """A receipt that this version can't read: damaged, or none of ours."""
+    """A receipt that this version can't read: damaged, or foreign."""
 
 
 def read_receipt(objects: Objects, run_id: str) -> Receipt | None:
-    """Return a closed run's receipt, or None where there is none yet. Raises UnreadableReceipt."""
+    """Return a closed run's receipt, or None if there is none yet. Raises UnreadableReceipt."""
     stored = objects.get(key=receipt_key(run_id))
     if stored is None:
         return None
@@ -52,7 +52,7 @@ def read_receipt(objects: Objects, run_id: str) -> Receipt | None:
 
 
 def receipt_from_json(body: bytes, run_id: str) -> Receipt:
-    """Read a receipt of a run. Raises Unsound where something that is shown has another type, or is another run's."""
+    """Read a receipt of a run. Raises Unsound if a field that is shown has the wrong type, or is another run's."""
     fields = read_object(body, most_bytes=MOST_RECEIPT_BYTES, name="the receipt")
     if fields.text("run_id") != run_id:
         raise Unsound(f"the receipt is that of run {fields.text('run_id')!r}")

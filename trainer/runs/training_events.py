@@ -1,6 +1,6 @@
-"""Events of a training as its node sent them, a JSON object to a line: read strictly and bounded, for learning curves.
+"""Events of a training as its node sent them, one JSON object per line: read strictly and bounded, for learning curves.
 
-Only what a curve is made of is kept: progress, epochs, scores, GPU figures. A line that is none of ours is left out.
+Keeps the events that curves are made of: progress, epochs, scores, GPU figures. Malformed lines are skipped.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from trainer.runs.samples import MOST_GPUS, gpu_figures
 MOST_EVENT_BYTES = 256 * 1024  # a model_done with its metrics takes 8 KB
 MOST_SCORES = 200  # numbers of a span
 MOST_WORKERS = 1024
-CURVE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]{0,63}")  # of a number that a script names
+CURVE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]{0,63}")  # characters of the name of a script's number
 LOSSES = ("train_loss", "validation_loss")
 SPANS = ("validation", "test")
 
 
 @dataclass(kw_only=True)
 class EventReader:
-    """Reads lines of events. Counts what it leaves out in `unsound`."""
+    """Reads lines of events. Counts skipped lines in `unsound`."""
 
     unsound: int = 0
     _models: set[str] = field(default_factory=set)
 
     def read(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-        """Yield each event that a curve is made of, with its `time` (a datetime in UTC)."""
+        """Yield each event of a curve, with its `time` (a datetime in UTC)."""
         for line in lines:
             try:
                 fields = read_object(line, most_bytes=MOST_EVENT_BYTES, name="the event")
@@ -44,7 +44,7 @@ class EventReader:
                 self.unsound += 1
 
     def _admit(self, event: dict[str, Any]) -> None:
-        """Raise Unsound for one model more than a run can have: each becomes a file."""
+        """Raise Unsound for more models than a run can have, since each becomes a file."""
         self._models |= {event["model"]} if "model" in event else set()
         if len(self._models) > MOST_MODELS:
             raise Unsound(f"more than {MOST_MODELS} models")
@@ -66,7 +66,7 @@ def _epoch(fields: Fields) -> dict[str, Any]:
 
 
 def _script(fields: Fields) -> dict[str, Any]:
-    """Return the progress of a script, without missing counts, and the numbers that it named."""
+    """Return the progress of a script, without missing counts, and its named numbers."""
     counts = {
         key: fields.whole(key, most=MOST_COUNT)
         for key in ("step", "steps", "epoch", "epochs")
@@ -84,7 +84,7 @@ def _done(fields: Fields) -> dict[str, Any]:
 
 
 def _scores(fields: Fields) -> dict[str, float]:
-    """Return the plain numbers of a span; intervals and baselines stay in the card."""
+    """Return the plain numbers of a span, without intervals and baselines."""
     names = [name for name, value in fields.values.items() if isinstance(value, (int, float)) and name.isidentifier()]
     return {name: float(fields.values[name]) for name in names[:MOST_SCORES]}
 

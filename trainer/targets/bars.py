@@ -20,7 +20,7 @@ from trainer.settings import TargetSettings
 class Labels:
     """The labels of a series. The label of bar t depends on bars t - reach to `ends_T[t]` and on no other."""
 
-    values_TK: np.ndarray  # float32; NaN where there is none
+    values_TK: np.ndarray  # float32; NaN if there is none
     ends_T: np.ndarray  # int64: the last bar that each label reads; -1 where the series ends before
     unbroken_T: np.ndarray | None = None  # int64: the bar up to which no hole may lie, where that is not `ends_T`
 

@@ -87,7 +87,7 @@ def whole(target: TargetSettings, forecast_N: np.ndarray) -> np.ndarray:
 
 
 def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | None:
-    """Return the weighted correlation; None where either is constant."""
+    """Return the weighted correlation; None if either is constant."""
     share = weights / weights.sum()
     x, y = x - share @ x, y - share @ y
     spread = float(np.sqrt((share @ (x * x)) * (share @ (y * y))))

@@ -42,7 +42,7 @@ class TensorLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
 
 def _bytes_of(func: Any, args: Any, named: Mapping[str, Any]) -> int:
-    """Return the bytes of an operation's results; 0 where it changes a tensor in place."""
+    """Return the bytes of an operation's results; 0 if it changes a tensor in place."""
     if func._schema.is_mutable:
         return 0
     device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}

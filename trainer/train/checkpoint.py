@@ -4,7 +4,7 @@
     <folder>/<model>/<batches>/manifest.json       position of the run, hash of data.safetensors, hash of job, bars and code
 
 A checkpoint belongs to a model, not to a pack: any strategy continues it. Where several ranks train one model, each writes its
-shard in the place of data.safetensors (`trainer.train.distributed.shards`). All random numbers follow from seed and
+shard instead of data.safetensors (`trainer.train.distributed.shards`). All random numbers follow from seed and
 position (`seeds.py`), so the position is the state of every generator. No pickle: reading one runs no code.
 """
 
@@ -141,7 +141,7 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
 
 
 def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """Return the checkpoint of these tensors. Raises Unsound where the manifest or the tensors are not a checkpoint's."""
+    """Return the checkpoint of these tensors. Raises Unsound if the manifest or the tensors are not a checkpoint's."""
     if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST}:
         raise Unsound("the manifest has other fields than a checkpoint's")
     parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}

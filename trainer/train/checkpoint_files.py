@@ -95,7 +95,7 @@ class CheckpointManifest:
 
 
 def read_manifest(place: Path) -> CheckpointManifest:
-    """Read the manifest of a checkpoint. Raises Unsound where it is none of ours, OSError where it can't be read."""
+    """Read the manifest of a checkpoint. Raises Unsound if it is none of ours, OSError if it can't be read."""
     fields = read_object((place / MANIFEST).read_bytes(), most_bytes=MOST_BYTES, name=MANIFEST, most_number=sys.float_info.max)
     fields.whole("format", least=FORMAT, most=FORMAT)
     shards = {Value(name, "a shard").file_name(): value.sha256() for name, value in fields.table("shards").entries().items()}
@@ -131,7 +131,7 @@ def read_tensors(place: Path, manifest: CheckpointManifest) -> dict[str, torch.T
 
 
 def verify_shards(place: Path, manifest: CheckpointManifest) -> None:
-    """Raise Unsound where a shard has not the hash that the manifest names, OSError where one is missing."""
+    """Raise Unsound if a shard has not the hash that the manifest names, OSError if one is missing."""
     for shard, sha256 in manifest.shards.items():
         with (place / shard).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
@@ -139,7 +139,7 @@ def verify_shards(place: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_chunk(place: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
-    """Read a chunk of a tensor, on the CPU. Raises Unsound where the shard holds another type or shape under its name."""
+    """Read a chunk of a tensor, on the CPU. Raises Unsound if the shard holds another type or shape under its name."""
     with safetensors.safe_open(place / chunk.shard, framework="pt") as file:
         tensor: torch.Tensor = file.get_tensor(name)
     if (tensor.dtype, tuple(tensor.shape)) != (dtype, chunk.sizes):

@@ -212,7 +212,7 @@ def _refuse_other_network(card: Card, encoder: PretrainedSettings, path: Path) -
 
 
 def _end_of(series: CardSeries, timeframe: str) -> str | None:
-    """Return the end of a series' validation, or None where its card doesn't have it."""
+    """Return the end of a series' validation, or None if its card doesn't have it."""
     span = series.splits.get("validation")
     last = span.get("last") if isinstance(span, dict) else None
     if not isinstance(last, str) or len(last) > _MOST_TIME:

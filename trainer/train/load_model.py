@@ -109,7 +109,7 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
 
 
 def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
-    """Return what building the network needs besides the card. Raises UsageError where a file is wanted, or not wanted."""
+    """Return what building the network needs besides the card. Raises UsageError if a file is wanted, or not wanted."""
     own = card.own_files.get("model")
     if own is None:
         if given is not None:
@@ -167,7 +167,7 @@ def fitted_of(series: CardSeries) -> dict[str, float]:
 def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **place: Any) -> nn.Module:
     """Return the network of a checked card with its weights. `place` as `network.build` takes it.
 
-    Raises DataError where the tensors are not those of the network, UsageError for a file of the user's that can't be used. A
+    Raises DataError if the tensors are not those of the network, UsageError for a file of the user's that can't be used. A
     class of the user's that can't be built on the meta device is built at once, under a limit that follows from the tensors.
     """
     build = partial(network_of(card.family).build, card.architecture, **place)

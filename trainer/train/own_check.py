@@ -33,7 +33,7 @@ MODULE = "trainer.train.probe"
 def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
     """Return the job with hashes and measurements of its own files; the same job if it has none.
 
-    Raises UsageError, one line, for a file or a class that can't be used; ConfigError where the trial can't be run.
+    Raises UsageError, one line, for a file or a class that can't be used; ConfigError if the trial can't be run.
     """
     homes = {table: _with_hash(home) for table, home in job.own_files.items()}
     job = job.with_own_files(homes)

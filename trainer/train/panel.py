@@ -41,7 +41,7 @@ CLOCK = "time_of_"  # features of the clock begin so: equal for all series of a 
 
 @dataclass(frozen=True, kw_only=True)
 class PanelRows:
-    """The inputs of a panel's series, end to end: features, or ranks of them, not scaled; 0 where a date has no bar."""
+    """The inputs of a panel's series, end to end: features, or ranks of them, not scaled; 0 if a date has no bar."""
 
     rows_RF: Tensor  # float32
     present_R: np.ndarray  # bool
@@ -107,7 +107,7 @@ def masked(rows_DF: Tensor, mean_F: Tensor, present_D: np.ndarray) -> Tensor:
 
 
 def read_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan], fold: int) -> PieceData:
-    """Return the data of a panel's fold, on the CPU. Raises DataError where bars are not those of the plan."""
+    """Return the data of a panel's fold, on the CPU. Raises DataError if bars are not those of the plan."""
     planned = plans_of_panel(panel, job, entries)
     plans = [planned[entry.symbol][fold - 1] for entry in entries]
     series = [panel[entry.symbol] for entry in entries]

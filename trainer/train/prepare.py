@@ -188,7 +188,7 @@ def symbol_data(
 
 
 def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -> Tensor:
-    """Return the context (R, C) int16 of a series' rows, 0 where a panel's date has no bar. `place_T` has each bar's row."""
+    """Return the context (R, C) int16 of a series' rows, 0 if a panel's date has no bar. `place_T` has each bar's row."""
     context_TC = context_of(candles.timestamp, candles.timeframe, series=series)
     if place_T is None:
         return torch.from_numpy(context_TC)

@@ -34,6 +34,13 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
     ]
 
 
+def test_a_script_keeps_what_it_likes_and_may_have_no_validation_loss():
+    shown = drawn(curves_view(RunEvents(events=epochs(None, piece="net")).epochs, last=3, work="script"), width=80)
+    assert shown.splitlines()[0].startswith("script  epoch") and "✓" not in shown
+    over = drawn(curves_view(RunEvents(events=[*epochs(0.4), *epochs(0.4, piece="b")]).epochs, last=3, work="script"), width=80)
+    assert over.splitlines()[0].startswith("value ") and over.splitlines()[-1] == "✓ lowest validation loss"
+
+
 def test_the_epoch_that_is_kept_is_shown_however_old():
     shown = drawn(curves_view(RunEvents(events=epochs(0.4, 0.5, 0.6, 0.7)).epochs, last=2), width=80).splitlines()
     assert [line.split()[-4:] for line in shown[1:-1]] == [

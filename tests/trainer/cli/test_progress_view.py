@@ -54,6 +54,16 @@ def test_the_picture_at_80_columns():
     ]
 
 
+def test_a_script_that_tells_nothing_has_no_share_and_its_pieces_are_values():
+    silent = replace(TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0, rate=None)
+    assert drawn(picture(silent, seconds=30), width=80).splitlines() == ["  ● train        30s   $0.05", "      net  runs"]
+    assert models_line(silent) == ""
+    over = replace(silent, pieces={"a": {"state": "training"}, "b": {"state": "waiting"}}, models_total=2)
+    assert models_line(over) == "2 values  1 waiting"
+    half = replace(over, pieces={"a": {"state": "done"}, "b": {"state": "training"}})
+    assert models_line(half) == "50% of 2 values  1 done" and "50%" in drawn(picture(half, seconds=30), width=80)
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_the_numbers_stay(width):
     text = drawn(picture(TRAIN, seconds=30, hint="Ctrl-C: end or leave"), width=width)

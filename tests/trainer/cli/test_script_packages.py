@@ -12,7 +12,6 @@ import pytest
 from tests.wheels import write_wheel
 from trainer.cli import script_packages as module
 from trainer.cli.script_packages import MADE, Target, resolve, target_of, with_packages
-from trainer.cost.instances import instance_type
 from trainer.errors import ConnectionFailed, UsageError
 from trainer.job import job_from
 from trainer.launch.requirements import check_requirements
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
 LINUX = Target(python="3.13", platform="x86_64-manylinux_2_34")
-OUTPUTS: Any = SimpleNamespace(images={LINE: "/p"})
 CONSOLE: Any = SimpleNamespace(update=lambda text: None)
 
 
@@ -77,7 +75,7 @@ FAST = {"UV_HTTP_RETRIES": "0", "UV_NO_CACHE": "1"}
 
 
 def packages(job, files, *, rehearsal=False):
-    return with_packages(job, files, [instance_type("g6.xlarge")], OUTPUTS, rehearsal=rehearsal, console=CONSOLE)
+    return with_packages(job, files, "" if rehearsal else LINE, rehearsal=rehearsal, console=CONSOLE)
 
 
 def script_job(folder, **script):
@@ -122,6 +120,8 @@ def test_requirements_without_hashes_are_resolved_and_those_of_another_torch_ref
     assert job.script.requirements == "net.requirements.txt" and "r.txt" in sent
     with pytest.raises(UsageError, match=r"name torch==2.5.1 \(the image has torch 2.13, built for its driver\)"):
         packages(script_job(tmp_path, requirements="r.txt"), {**files, "r.txt": b"torch==2.5.1\n"})
+    with pytest.raises(UsageError, match="name torch==1.0.0"):
+        packages(script_job(tmp_path, requirements="r.txt"), {**files, "r.txt": b"torch==1.0.0\n"}, rehearsal=True)
 
 
 def test_requirements_with_hashes_go_as_they_are_unless_they_are_for_another_python(wheels, tmp_path):

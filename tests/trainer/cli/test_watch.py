@@ -96,7 +96,7 @@ def test_what_ctrl_c_does_is_said_once():
     watch.on_event(START)
     watch.on_event(START)
     lines = stream.getvalue().splitlines()
-    assert lines[1] == "Ending the run: finished models are uploaded, then the machine is terminated."
+    assert lines[1] == "Ending the run: what is finished is uploaded, then the machine is terminated."
     assert sum("Ending" in line for line in lines) == 1
 
 

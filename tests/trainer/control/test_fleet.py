@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 from botocore.validate import ParamValidator
 
-from trainer.control.dry_run import requests_of
+from trainer.control.check_account import requests_of
 from trainer.control.fleet import create_fleet_request, read_answer, read_failure
 from trainer.job import Job
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord

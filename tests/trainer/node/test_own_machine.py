@@ -7,7 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.node.agent import lay_out_machine
+from trainer.node.devices import Devices
 from trainer.node.here import open_work
 from trainer.node.identity import own_identity
 from trainer.runs.record import utc_now
@@ -20,8 +24,8 @@ def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devic
     identity = own_identity(state)
     assert identity.keys.folder == "attempts/AIDAEXAMPLE/r/1/0/"
     status = SimpleNamespace(identity=identity, phases={"boot": utc_now()})
-    node = cast(Any, SimpleNamespace(here=True, status=status))
-    machine = read_machine(lay_out_machine(tmp_path / "machine.json", node, {"instance_types": {}}))
+    own = cast(Any, SimpleNamespace(here=True, status=status))
+    machine = read_machine(lay_out_machine(tmp_path / "machine.json", own, {"instance_types": {}}))
     assert (machine.instance_type, machine.gpus, machine.usd_per_hour) == ("", 0, None)
 
 
@@ -38,3 +42,41 @@ def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path)
     left = {path.relative_to(work.path).as_posix() for path in work.path.rglob("*") if path.is_file()}
     assert left == {*kept, "data/b.csv", "here.json", "lock"} and work.last_run == "r2"
     work.release()
+
+
+def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_not_have_them(
+    node: Any,  # noqa: F811
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node.here = True
+    monkeypatch.setenv("TRACKER_KEY", "s3cr3t-of-mine")
+    monkeypatch.setenv("ANOTHER_KEY", "nobodys")
+    with caplog.at_level("INFO"):
+        assert start('echo "key $TRACKER_KEY, other <$ANOTHER_KEY>"', secrets=["TRACKER_KEY"]) == 0
+    assert node.status.scripts[0]["last_lines"] == ["key [TRACKER_KEY], other <>"] and "s3cr3t" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("left", "over", "expected"),
+    [
+        ("5,7", "", ["5,7 of 2"]),
+        ("5,7", {"seed": [0, 1]}, ["5 of 1", "7 of 1"]),
+        ("", "", [" of 1"]),
+        ("", {"seed": [0]}, [" of 1"]),
+    ],
+)
+def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
+    node: Any,  # noqa: F811
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    left: str,
+    over: Any,
+    expected: list[str],
+) -> None:
+    found = len(left.split(","))
+    node.here, node.status.devices = True, Devices(expected=found, found=found, kind="cuda" if left else "cpu", note="")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", left)
+    assert start('echo "$CUDA_VISIBLE_DEVICES of $MAYFLY_DEVICES"', over=over) == 0
+    assert [line for script in node.status.scripts for line in script["last_lines"]] == expected

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def leases() -> Leases:
-    return Leases(started_at=0.0)
+    return Leases()
 
 
 def test_a_server_waits_for_its_first_lease(leases: Leases) -> None:

@@ -12,7 +12,7 @@ fit, scale = unfitted, unscaled
 
 
 def label(target: Direction, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return 1 where the close is higher then, 0 where it is lower, NaN for a tie and past the end."""
+    """Return 1 where the close is higher then, 0 if it is lower, NaN for a tie and past the end."""
     close, horizon = candles.close, target.horizon
     labels = np.full(len(close), np.nan, dtype=np.float32)
     if len(close) > horizon:

@@ -15,7 +15,6 @@ from typing import Any, TextIO
 
 from trainer.artifacts.metrics import shown
 from trainer.printable import printable
-from trainer.train.observing.meter_words import meter_words
 
 MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
@@ -87,7 +86,7 @@ def rate_text(rate: float, unit: str) -> str:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    more = meter_words(event)
+    more = _meter_words(event)
     return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
 
 
@@ -203,3 +202,26 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "model_failed": _failed_line,
     "links": _links_line,
 }
+
+
+def _meter_words(event: Mapping[str, Any]) -> str:
+    """Return the meter's fields of a progress event as text; empty without any."""
+    formats = {
+        "learning_rate": "rate {:.2e}",
+        "mfu": "MFU {:.1%}",
+        "memory_gib": "{:.1f} GiB",
+        "usd": "${:.2f}",
+    }
+    words = [text.format(event[key]) for key, text in formats.items() if event.get(key) is not None]
+    if event.get("eta_seconds") is not None:
+        words.append(f"at most {duration(event['eta_seconds'])} left")
+    return "  ".join(words)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in its two largest units: `3 h 12 min`, `4 min 10 s`, `12 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -37,7 +37,7 @@ class Meter:
 
     @property
     def usd(self) -> float | None:
-        """Return what the machine has cost by now, at its price on demand; None where there is no price."""
+        """Return what the machine has cost by now, at its price on demand; None if there is no price."""
         if self.usd_per_hour is None:
             return None
         return self.usd_per_hour * (self.paid_seconds + self.clock() - self.began) / 3600
@@ -58,7 +58,7 @@ def meter_for(
     job: Job, profile: GpuProfile, dtype: torch.dtype, machine: MachineFacts, *, devices: float, clock: Callable[[], float]
 ) -> Meter:
     """Return the meter of a training that begins now; `devices` are those behind one progress event's rate."""
-    peak = profile.peak_tflops.get("fp32" if dtype == torch.float32 else "bf16", 0.0)  # bf16's is fp16's where there is none
+    peak = profile.peak_tflops.get("fp32" if dtype == torch.float32 else "bf16", 0.0)  # bf16's is fp16's if there is none
     return Meter(
         flops_per_read=job.model.flops(features=len(job.data.inputs), outputs=job.target.outputs),
         peak_flops=peak * 1e12 * devices,

@@ -83,7 +83,6 @@ def choose_way(
     out: Path,
     emit: Callable[[dict[str, Any]], None],
     run: RunTuner = run_tuner,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Chosen:
     """Choose the settings of a surveyed job; `out` may hold its checkpoints. Emits `tuning` and `tuned` if it runs a trial.
 
@@ -100,11 +99,11 @@ def choose_way(
         sources = dict.fromkeys(PARTS, "remembered")
     elif _is_worth(job, kind, run_seconds):
         emit({"event": "tuning", "profile": key, "seconds": TRIAL_SECONDS, "run_seconds": round(run_seconds)})
-        began = clock()
+        began = time.monotonic()
         tuning = run(job, device=kind, seconds=TRIAL_SECONDS, batch_limit=limit)
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = dict.fromkeys(PARTS, "tuned here")
-        emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, job), "seconds": round(clock() - began, 1)})
+        emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, job), "seconds": round(time.monotonic() - began, 1)})
     wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
     tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit))
     sharded = False

@@ -1,4 +1,4 @@
-"""What every worker, and every rank, of a training gets once."""
+"""The settings that every worker, or rank, of a training gets, and the training's result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from trainer.train.source import JobData
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """Settings that every worker gets once."""
+    """Settings of all workers of a training."""
 
     job: Job
     data: JobData
     out: Path
     machine: MachineFacts = field(default_factory=MachineFacts)  # what it should be
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Result of a training, by model name."""
+
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_done event
+    failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
+    retries: int = 0

@@ -21,9 +21,8 @@ from trainer.pieces.piece import Piece
 from trainer.pieces.piece_queue import PieceQueue
 from trainer.train.cpu import num_cores
 from trainer.train.staging import stages
-from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
-from trainer.train.workers.outcome import Outcome
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
 from trainer.train.workers.worker import ReadAhead, work
 

@@ -11,9 +11,8 @@ import torch
 from trainer.gpu_profiles.chips import named_profile
 from trainer.job import job_of
 from trainer.train.machine_file import MachineFacts
-from trainer.train.observing.events import line_of
+from trainer.train.observing.events import duration, line_of
 from trainer.train.observing.meter import Meter, meter_for, peak_memory_gib, with_memory
-from trainer.train.observing.meter_words import duration
 from trainer.train.observing.observe import points_of
 from trainer.train.observing.results import FILE, TrainingResults
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.trainer.conftest import rung
-from trainer.control.dry_run import dry_run_note, requests_of
+from trainer.control.check_account import dry_run_note, requests_of
 from trainer.control.fleet import TAGGED
 from trainer.errors import ConfigError, PermissionDenied
 from trainer.runs.record import RunRecord
