@@ -1,7 +1,7 @@
 """The table from API calls to IAM's questions: action, resource and condition keys, for all that the stack's users call.
 
-Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A call that is not in
-the table asks for an action of its own name on every resource.
+Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A call that is not
+in the table asks for an action of its own name on every resource.
 """
 
 from __future__ import annotations
