@@ -1,4 +1,4 @@
-"""A task of another tool as a job: its tables, the files that go with it, and what could not be carried."""
+"""A task of another tool as a job: its tables, its files, and the keys that could not be converted."""
 
 from __future__ import annotations
 
