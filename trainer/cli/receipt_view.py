@@ -179,6 +179,8 @@ def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's exit, its last lines, and its output files."""
     if len(receipt["scripts"]) > 1:
         yield from _values(receipt["scripts"])
+        for number, line in enumerate(receipt.get("devices", {}).get("out_of_service", ())):
+            yield "" if number else "out of service", styled(line, BAD)
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"

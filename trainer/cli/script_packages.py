@@ -85,7 +85,7 @@ def with_packages(
     """Return job and files with the packages that the script needs as its requirements; None if they have hashes already.
 
     In a `rehearsal`, and on a machine of the caller's own, they are for this Python, and what it has is there: no image line.
-    Raises UsageError for a package that the machine can't have, ConnectionFailed where the index does not answer.
+    Raises UsageError for a package that the machine can't have, ConnectionFailed if the index does not answer.
     """
     script, files = job.script, dict(files)
     name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""

@@ -287,7 +287,7 @@ def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> 
     node.enter("end")
     status = node.status
     ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, trainer_exit=trainer_exit, now=utc_now())
-    unfinished = "stopped before it was done" if node.stop_reason else "the trainer ended before it was done"
+    unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
     value = report.result(
         status,
         ended=ended,

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer import environment
 from trainer.errors import TrainingFailed
@@ -25,11 +26,17 @@ class Devices:
     found: int
     kind: str  # "cuda" or "cpu"
     note: str
+    out_of_service: tuple[str, ...] = ()  # what a script's values showed to be broken, and how
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the devices to try out, as torch names them."""
         return tuple(f"cuda:{index}" for index in range(self.found)) if self.kind == "cuda" else ("cpu",)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as a result has them."""
+        told = asdict(self)
+        return told if self.out_of_service else {key: value for key, value in told.items() if key != "out_of_service"}
 
 
 def find_devices(*, expected: int, rehearsal: bool) -> Devices:

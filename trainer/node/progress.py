@@ -74,10 +74,11 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "model_done":
         return replace(_with_piece(progress, piece, state="done"), done=(*progress.done, event))
     if kind == "retry":
-        return replace(_with_piece(progress, piece, state="waiting"), retries=progress.retries + 1)
+        failed = tuple(entry for entry in progress.failed if entry["piece"] != piece)  # a script's value, tried elsewhere
+        return replace(_with_piece(progress, piece, state="waiting"), failed=failed, retries=progress.retries + 1)
     if kind == "model_failed":
-        failed = {**progress.models[model], "reason": str(event.get("reason", ""))}
-        return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, failed))
+        entry = {**progress.models[model], "reason": str(event.get("reason", ""))}
+        return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, entry))
     return progress
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -136,7 +136,7 @@ def result(
         "boot": status.boot,
         "data": dict(status.progress.data),
         "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
-        "devices": asdict(status.devices) if status.devices else {},
+        "devices": status.devices.to_dict() if status.devices else {},
         "python_packages": status.python_packages or python_packages,
         "files": status.files,
         "scripts": status.scripts,

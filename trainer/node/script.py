@@ -127,9 +127,12 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
     home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(place.own / "tmp")}
 
+    own = environment.visible_gpus() if node.here else None  # those that the caller leaves to it, by their names
+    names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
+
     def start_of(piece: ScriptPiece, gpus: tuple[int, ...]) -> ScriptStart:
         given = {**script.variables, **_contract(place, piece, gpus), **variables_of(dict(piece.values))}
-        visible = {VISIBLE: ",".join(map(str, gpus))} if script.over else {}
+        visible = {VISIBLE: ",".join(names[gpu] for gpu in gpus)} if script.over or own is not None else {}
         variables = environment.for_script({**home, **given, **visible, **secrets}, path=str(programs))
         return ScriptStart(words=[replaced(word, given) for word in script.words], variables=variables)
 

@@ -1,7 +1,8 @@
 """The starts of a node's script: a piece for each of its values, each on a place of its own, by the queue that models use.
 
-A piece that a signal killed is started again, alone, with its checkpoints; one that ends with an exit code of its own is not.
-Owns the order, the events and the ends; folders and variables come from script.py.
+A piece that a signal killed is started again, alone, with its checkpoints; one that ends with an exit code of its own is not,
+unless its device is at fault (device_service.py). Owns the order, the events and the ends; folders and variables come from
+script.py.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import Stopped, TrainingFailed
+from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
 from trainer.node.progress import advance
 from trainer.node.script_events import BestMetric, EventFile, ScriptEvents, StepRate
 from trainer.node.script_outputs import Outputs
@@ -71,6 +73,7 @@ class _Life:
     rate: StepRate = field(default_factory=StepRate)
     best: BestMetric = field(default_factory=BestMetric)
     began: float
+    started: float = 0.0  # the last time
     open: ExitStack = field(default_factory=ExitStack)
     process: ScriptProcess | None = None
     starts: int = 0
@@ -80,6 +83,7 @@ class _Life:
     asked_to_end: bool = False
     done: bool = False
     failure: TrainingFailed | None = None
+    note: str = ""
 
 
 class ScriptRun:
@@ -98,6 +102,9 @@ class ScriptRun:
         self._node, self._script, self._stranger = node, script, stranger
         self._pieces = {piece.title: piece for piece in pieces}
         self._places, self._start_of = places, start_of
+        self._service = DeviceService(places)
+        self._again: dict[str, _Life] = {}  # what failed on a device that is out of service, by title
+        self._hopeless = False
         self._queue = PieceQueue(_queued(piece) for piece in pieces)
         self._told = EventFile(node.work / "events" / "events.jsonl")
         self._running: dict[int, _Life] = {}  # by place
@@ -130,14 +137,52 @@ class ScriptRun:
 
     def _run(self) -> None:
         while True:
-            for number in range(len(self._places)):
+            for number, devices in enumerate(self._places):
                 if number in self._running and self._has_ended(self._running[number]):
                     del self._running[number]
-                while number not in self._running and len(self._queue) and not self._node.stopping.is_set():
+                    self._look_at_devices()
+                while number not in self._running and self._may_begin(devices):
                     self._begin(self._pieces[self._queue.take().title], number)
-            if not self._running:
+            self._look_at_devices()
+            if not self._running and not any(map(self._may_begin, self._places)):
                 return
             time.sleep(POLL_SECONDS)
+
+    def _may_begin(self, devices: Devices) -> bool:
+        """Return whether a piece waits that may begin on a device."""
+        if not len(self._queue) or self._node.stopping.is_set():
+            return False
+        at_work = self._at_work()
+        self._hopeless = self._hopeless or self._service.is_hopeless(at_work)
+        return not self._hopeless and self._service.may_begin(devices, at_work)
+
+    def _at_work(self) -> dict[Devices, float]:
+        """Return the devices at work, with the seconds since the first start that goes on there."""
+        now, at_work = time.monotonic(), dict[Devices, float]()
+        for life in self._running.values():
+            devices = self._places[life.place]
+            at_work[devices] = max(at_work.get(devices, 0.0), now - life.started)
+        return at_work
+
+    def _look_at_devices(self) -> None:
+        """Take broken devices out of service, and queue what failed there, once, for another."""
+        for devices, titles in self._service.taken_out(self._at_work()).items():
+            named = f"{_named(devices)}: {', '.join(titles)} failed there within {QUICK_SECONDS:.0f} s each, in a row"
+            log.warning("out of service: %s", named)
+            self._set_out_of_service(devices, named)
+            for title in titles:
+                life = next(life for life in self._begun if life.piece.title == title)
+                self._begun.remove(life)
+                self._again[title] = life
+                reason = f"it failed on {_named(devices)}, which is out of service"
+                self._tell({"event": "retry", **life.piece.model, "worker": life.place, "reason": reason})
+                self._queue.put(_queued(life.piece))
+
+    def _set_out_of_service(self, devices: Devices, line: str) -> None:
+        """Store for the receipt what is out of service; '' for a device that is back."""
+        if known := self._node.status.devices:
+            others = tuple(one for one in known.out_of_service if not one.startswith(f"{_named(devices)}:"))
+            self._node.status.devices = replace(known, out_of_service=(*others, line) if line else others)
 
     def _begin(self, piece: ScriptPiece, number: int) -> None:
         """Give a piece the place; one that can't be started has failed, and the place stays free."""
@@ -153,6 +198,8 @@ class ScriptRun:
             events=ScriptEvents(piece.events, self._node.redaction),
             began=time.monotonic(),
         )
+        if before := self._again.get(piece.title):
+            life.starts, life.note = before.starts, f"it failed on {_named(self._places[before.place])} first"
         self._begun.append(life)
         if self._start(life):
             self._running[number] = life
@@ -180,7 +227,7 @@ class ScriptRun:
             self._tell({"event": "model_failed", **life.piece.model, "reason": error.what})
             return False
         life.process = life.open.enter_context(process)
-        life.starts += 1
+        life.starts, life.started = life.starts + 1, time.monotonic()
         self._tell({"event": "model_started", **life.piece.model, "worker": life.place})
         log.info("started%s: %s", f" {life.piece.title}" if several else "", " ".join(life.start.words))
         return True
@@ -222,7 +269,13 @@ class ScriptRun:
         self._tell({"event": "model_failed", **told, "reason": f"it {how}: {why}"})
 
     def _leave(self, life: _Life) -> None:
-        life.seconds = time.monotonic() - life.began
+        now, devices = time.monotonic(), self._places[life.place]
+        life.seconds = now - life.began
+        if not life.asked_to_end:
+            seconds = now - life.started if life.started else 0.0
+            if back := self._service.ended(devices, life.piece.title, passed=life.done, seconds=seconds):
+                log.info("%s is back in service: %s failed on %s, too", _named(back), life.piece.title, _named(devices))
+                self._set_out_of_service(back, "")
         if life.piece.copy_of is not None:
             shutil.rmtree(life.piece.folder, ignore_errors=True)
 
@@ -254,22 +307,24 @@ class ScriptRun:
             "best": life.best.to_dict(),
             "seconds": round(life.seconds or time.monotonic() - life.began, 3),
             "last_lines": life.last_lines,
-            "notes": [*outputs.notes(life.piece.prefix), *left_out],
+            "notes": [*([life.note] if life.note else []), *outputs.notes(life.piece.prefix), *left_out],
         }
 
     def _ended(self) -> int:
         done = [life for life in self._begun if life.done]
         failed = [life for life in self._begun if life.failure is not None]
+        if self._hopeless and not self._node.stopping.is_set():
+            what = f"the first {len(failed)} values failed within {QUICK_SECONDS:.0f} s each, and no other began"
+            raise TrainingFailed(what, why=_reason(failed[0]), do="Mend the script, or its first values; read `mayfly logs`.")
         if len(done) + len(failed) < len(self._pieces):
             raise Stopped("the script was stopped")
         if not failed:
             return 0
-        failures = [(life.piece.title, life.failure) for life in failed if life.failure is not None]
-        if len(self._pieces) == 1:
-            raise failures[0][1]
-        named = [f"{title}: {error.what}{f' ({error.why})' if error.why else ''}" for title, error in failures[:MOST_NAMED]]
-        more = [f"and {len(failures) - MOST_NAMED} more"] if len(failures) > MOST_NAMED else []
-        what = f"{len(failures)} of {len(self._pieces)} values failed"
+        if len(self._pieces) == 1 and failed[0].failure:
+            raise failed[0].failure
+        named = [_reason(life) for life in failed[:MOST_NAMED]]
+        more = [f"and {len(failed) - MOST_NAMED} more"] if len(failed) > MOST_NAMED else []
+        what = f"{len(failed)} of {len(self._pieces)} values failed"
         raise TrainingFailed(what, why="; ".join([*named, *more]), do="Read `mayfly logs`.")
 
     def _tell(self, event: dict[str, Any]) -> None:
@@ -280,6 +335,15 @@ class ScriptRun:
 def _queued(piece: ScriptPiece) -> Piece:
     name = str(piece.model["model"])
     return Piece(name=name, title=piece.title, kind=KIND, series=(), source=name, estimate=piece.estimate)
+
+
+def _reason(life: _Life) -> str:
+    error = life.failure
+    return f"{life.piece.title}: {error.what}{f' ({error.why})' if error.why else ''}" if error else life.piece.title
+
+
+def _named(devices: Devices) -> str:
+    return f"GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
 
 
 def _killed(code: int) -> str:

@@ -19,7 +19,7 @@ class PieceQueue:
     """Pieces that have not begun yet."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._pieces = sorted(pieces, key=lambda piece: (-piece.estimate, piece.name))
+        self._pieces = sorted(pieces, key=_order)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -46,6 +46,14 @@ class PieceQueue:
         self._pieces.remove(piece)
         return piece
 
+    def put(self, piece: Piece) -> None:
+        """Add a piece that is to begin again."""
+        self._pieces = sorted([*self._pieces, piece], key=_order)
+
     def has(self, source: str) -> bool:
         """Return whether a piece of the source is left."""
         return any(piece.source == source for piece in self._pieces)
+
+
+def _order(piece: Piece) -> tuple[float, str]:
+    return -piece.estimate, piece.name

@@ -271,7 +271,9 @@ def read_devices(fields: Fields) -> dict[str, Any]:
     if not fields.values:
         return {}
     counts = {key: fields.whole(key, 0, most=1024) for key in ("expected", "found")}
-    return {**counts, "kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
+    out = [line.text(most=MOST_TEXT) for line in fields.value("out_of_service", []).items(most=1024)]
+    told = {"kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
+    return {**counts, **told, **({"out_of_service": out} if out else {})}
 
 
 def read_identity(fields: Fields) -> dict[str, Any]:

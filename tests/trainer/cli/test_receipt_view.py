@@ -168,6 +168,14 @@ def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_termi
     assert "SYNTHETIC" not in text
 
 
+def test_a_device_that_a_scripts_values_showed_to_be_broken_is_named():
+    end = {"exit_code": 0, "starts": 2, "seconds": 65.0, "last_lines": [], "notes": [], "best": {}, "done": True}
+    scripts = [{**end, "piece": "a"}, {**end, "piece": "b"}]
+    devices = {"out_of_service": ["GPU 3: a, b, c failed there"]}
+    receipt = {**RECEIPT, "work": "script", "models": [], "failed": [], "files": [], "scripts": scripts, "devices": devices}
+    assert "out of service GPU 3: a, b, c failed there" in " ".join(text_of(receipt).split())
+
+
 def test_the_log_of_a_boot_that_failed_is_shown():
     text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
     assert "its log   bootstrap: install packages\n            bootstrap: failed" in text

@@ -11,6 +11,7 @@ import pytest
 
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.node.agent import lay_out_machine
+from trainer.node.devices import Devices
 from trainer.node.here import open_work
 from trainer.node.identity import own_identity
 from trainer.runs.record import utc_now
@@ -55,3 +56,27 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
     with caplog.at_level("INFO"):
         assert start('echo "key $TRACKER_KEY, other <$ANOTHER_KEY>"', secrets=["TRACKER_KEY"]) == 0
     assert node.status.scripts[0]["last_lines"] == ["key [TRACKER_KEY], other <>"] and "s3cr3t" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("left", "over", "expected"),
+    [
+        ("5,7", "", ["5,7 of 2"]),
+        ("5,7", {"seed": [0, 1]}, ["5 of 1", "7 of 1"]),
+        ("", "", [" of 1"]),
+        ("", {"seed": [0]}, [" of 1"]),
+    ],
+)
+def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
+    node: Any,  # noqa: F811
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    left: str,
+    over: Any,
+    expected: list[str],
+) -> None:
+    found = len(left.split(","))
+    node.here, node.status.devices = True, Devices(expected=found, found=found, kind="cuda" if left else "cpu", note="")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", left)
+    assert start('echo "$CUDA_VISIBLE_DEVICES of $MAYFLY_DEVICES"', over=over) == 0
+    assert [line for script in node.status.scripts for line in script["last_lines"]] == expected

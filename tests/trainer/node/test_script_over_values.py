@@ -45,8 +45,10 @@ def starts(node: Any) -> list[list[str]]:  # noqa: F811
 
 
 def reported(node: Any, error: Any) -> Any:  # noqa: F811
-    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, trainer_exit=None, now=NOW)
-    body = json.dumps(result(node.status, ended=ended, unfinished="stopped", python_packages="")).encode()
+    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, trainer_exit=None if error else 0, now=NOW)
+    body = json.dumps(
+        result(node.status, ended=ended, unfinished="the run ended before it was done", python_packages="")
+    ).encode()
     return read_result(body, models_prefix=node.status.identity.keys.models, work="script")
 
 
@@ -117,6 +119,38 @@ def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_i
     read = reported(eight, stopped.value)
     assert (read.state, len(read.scripts), len(read.failed)) == ("stopped", 8, 24)
     assert not any(item["done"] for item in read.scripts)
+
+
+BROKEN_GPU = """
+echo "$MAYFLY_VALUE_SYMBOL-$MAYFLY_VALUE_SEED $CUDA_VISIBLE_DEVICES" >> ../../starts
+[ $CUDA_VISIBLE_DEVICES = 3 ] && { echo CUDA error; exit 1; }
+while [ $(grep -c ' 3$' ../../starts) -lt 3 ]; do sleep 0.01; done
+echo made > $MAYFLY_OUT/model.pt
+"""
+
+
+def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(eight, start, caplog):  # noqa: F811
+    assert start(BROKEN_GPU, over=OVER) == 0
+    assert len([gpu for _, gpu in starts(eight) if gpu == "3"]) == 3 and len(starts(eight)) == 24 + 3
+    read = reported(eight, None)
+    assert (read.state, read.failed, read.retries, len(read.scripts)) == ("done", (), 3, 24)
+    again = [item for item in read.scripts if item["notes"]]
+    assert [(item["done"], item["starts"], item["notes"]) for item in again] == [(True, 2, ["it failed on GPU 3 first"])] * 3
+    names = ", ".join(f"{name.replace('-', '_')}" for name, gpu in starts(eight) if gpu == "3")
+    out = f"GPU 3: {names} failed there within 30 s each, in a row"
+    assert read.devices["out_of_service"] == [out] and f"out of service: {out}" in caplog.text
+    assert len(listed(eight)) == 24
+
+
+def test_a_script_that_fails_everywhere_at_once_ends_before_all_values_began(eight, start):  # noqa: F811
+    with pytest.raises(
+        TrainingFailed, match=r"the first \d+ values failed within 30 s each, and no other began \(.*: the script"
+    ) as failed:
+        start("echo x 0 1 0 >> ../../starts; echo no module; exit 1", over={"seed": list(range(200))})
+    assert 24 <= len(starts(eight)) < 24 + 8
+    read = reported(eight, failed.value)
+    assert (read.state, len(read.failed), len(read.scripts)) == ("failed", 200, len(starts(eight)))
+    assert read.failed[-1]["reason"] == "the run ended before it was done"
 
 
 def test_where_the_program_is_missing_every_value_says_so(eight, start):  # noqa: F811
