@@ -25,7 +25,7 @@ from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_
 from trainer.cli.connect import connected
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
-from trainer.cli.output import mayfly, say, say_json
+from trainer.cli.output import counted, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
@@ -99,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             prepared = _training(job, settings, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
+        if left := work.clear():
+            console.line(f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed")
         if before := work.last_run:
             ended = close_gone(cloud, before)
             console.line(f"{before} was not closed: {ended['state']}" if ended else f"{before} goes on elsewhere")
@@ -258,10 +260,10 @@ def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> An
 
     root = environment.here_folder()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    prune(root)
     plan = prepared.inputs.plan if isinstance(prepared.inputs, ChosenCandles) else b""
     work = open_work(root, work_sha256(prepared.job, prepared.bundle, outputs.bucket, prepared.entries, plan))
     ends.callback(work.release)
+    prune(root)  # the others
     return work
 
 
