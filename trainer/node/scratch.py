@@ -12,13 +12,15 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from trainer import environment
+
 PREFIX = "mayfly-script-"
 LINK = "tmp"
 
 
 def make_scratch(work: Path) -> Path:
     """Make the folder of a run in this work folder, and return it."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=environment.temporary_folder()))
     (work / LINK).symlink_to(folder)
     return folder
 
@@ -30,7 +32,7 @@ def remove_scratch(work: Path) -> None:
         folder = link.readlink()
         about = folder.lstat()
         ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and folder.name.startswith(PREFIX)
-        if ours and folder.parent == Path(tempfile.gettempdir()):
+        if ours and folder.parent == environment.temporary_folder():
             shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         link.unlink()
