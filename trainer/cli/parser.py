@@ -126,8 +126,8 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
 
 def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    agent = verbs.add_parser("agent", help="run a job on this machine, which is no instance: docs/other-machines.md")
-    agent.add_argument("--here", action="store_true", help="on this machine; the deadline ends the run and not the machine")
+    agent = verbs.add_parser("agent", help="run a job on this machine, which is not an EC2 instance: docs/other-machines.md")
+    agent.add_argument("--here", action="store_true", help="on this machine; the deadline ends the run, not the machine")
     agent.add_argument("--job", metavar="FILE", help="job file (TOML)")
     agent.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
     agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
@@ -187,7 +187,7 @@ def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: b
     parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     parser.add_argument("--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account")
     if local:
-        help_text = "a folder in the place of the bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
+        help_text = "a folder instead of the bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
         parser.add_argument("--local", nargs="?", const="", metavar="FOLDER", help=help_text)
     if json:
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, and nothing else there")
