@@ -5,7 +5,7 @@
 
 Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) where there are some, else on
 CPUs (gloo, a thread a rank). All take the first five steps on the same windows, and their losses have to agree; then they step
-for `--seconds`, in rounds. Printed: windows/s of all ranks, and how many times faster ours is, by rounds.
+for `--seconds`, in rounds. Printed: windows/s of all ranks, and how many times faster ours is, by rounds; or why one failed.
 
 Lightning and Accelerate are no part of Mayfly: pip install --no-deps -r benchmarks/requirements.lock
 """
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -52,6 +54,7 @@ def job_for(options: argparse.Namespace) -> Job:
         preset=options.preset,
         lookback=options.lookback,
         dropout=0.0,
+        hide_series=0.0,
         target="direction",
         batch=options.batch,
         precision=options.precision,
@@ -114,8 +117,8 @@ def ours(work: Work) -> Step:
     """Mayfly's pack with its layout for several ranks."""
     ranks = Ranks(rank=work.rank, count=work.ranks, device=work.device)
     pack = form_pack([work.member], work.job, data_parallel(ranks, work.job, MachineFacts()))
-    # A pack gives the loss of the whole batch.
-    return lambda step: pack.step([True], [work.batches[step % RING]])[0]
+    # A pack gives this rank's share of the batch's loss, where the others give the mean of its rows.
+    return lambda step: pack.step([True], [work.batches[step % RING]])[0] * work.ranks
 
 
 def plain(work: Work, *, tuned: bool = False) -> Step:
@@ -273,24 +276,56 @@ def be_a_rank(options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def rate_of(name: str, ranks: int, options: argparse.Namespace, losses: dict[str, list[float]]) -> float:
-    """Run a contender under torchrun; return its windows a second, and keep its first losses."""
-    words = ["--contender", name]
-    for key in ("seconds", "preset", "lookback", "batch", "precision", "compile"):
-        words += [f"--{key}", str(getattr(options, key))]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "-m", "benchmarks.ddp", *words]
-    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, env={**os.environ, **loopback}, capture_output=True, text=True)
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    if ended.returncode or not lines:
-        raise SystemExit(f"{name} on {ranks} ranks failed:\n{ended.stderr[-4000:]}")
-    found = json.loads(lines[-1])
-    losses.setdefault(name, found["losses"])
-    return float(found["rate"])
+class Runs:
+    """Runs of the contenders on one number of ranks: first losses by name, and why one of them failed."""
+
+    def __init__(self, ranks: int, options: argparse.Namespace) -> None:
+        self._ranks, self._options = ranks, options
+        self.losses: dict[str, list[float]] = {}
+        self.failed: dict[str, str] = {}
+
+    def rate_of(self, name: str) -> float:
+        """Run a contender under torchrun; return its windows a second, NaN if it fails now or did before."""
+        if name in self.failed:
+            return math.nan
+        words = ["--contender", name]
+        for key in ("seconds", "preset", "lookback", "batch", "precision", "compile"):
+            words += [f"--{key}", str(getattr(self._options, key))]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._ranks)]
+        loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        command = [*launcher, "-m", "benchmarks.ddp", *words]
+        ended = subprocess.run(command, env={**os.environ, **loopback}, capture_output=True, text=True)
+        lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+        if ended.returncode or not lines:
+            print(ended.stderr[-4000:], file=sys.stderr)
+            errors = [line for line in ended.stderr.splitlines() if re.search(r"Error\b|terminate called", line)]
+            self.failed[name] = errors[0].strip() if errors else f"exit code {ended.returncode}"
+            return math.nan
+        found = json.loads(lines[-1])
+        self.losses.setdefault(name, found["losses"])
+        return float(found["rate"])
+
+    def compare_losses(self) -> None:
+        """Fail those whose first losses are not those of the first contender that has some."""
+        if not self.losses:
+            return
+        base, expected = next(iter(self.losses.items()))
+        for name, losses in self.losses.items():
+            worst = max(abs(one - other) / abs(other) for one, other in zip(losses, expected, strict=True))
+            if worst > TOLERANCE:
+                self.failed[name] = f"its losses are not those of {base}: {worst:.1e}"
 
 
-def main() -> None:
-    """Measure every contender on each number of ranks."""
+def row_of(name: str, row: dict[str, Any]) -> str:
+    """Return a contender's line of the table."""
+    if row["failed"]:
+        return f"  {name:14} failed: {row['failed']}"
+    beside = "" if row["ours_is"] is None else f"   ours is {row['ours_is']:.2f} times as fast"
+    return f"  {name:14} {row['windows_per_second']:9,.0f} windows/s{beside}"
+
+
+def main() -> int:
+    """Measure every contender on each number of ranks; return 1 if one of them failed."""
     parse = argparse.ArgumentParser(prog="python -m benchmarks.ddp", description=__doc__.splitlines()[0])
     parse.add_argument("--ranks", default="1,2")
     parse.add_argument("--seconds", type=float, default=5.0)
@@ -306,26 +341,35 @@ def main() -> None:
     options = parse.parse_args()
     if options.contender:
         be_a_rank(options)
-        return
+        return 0
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
     names = [*CONTENDERS, "Lightning DDP"]
     found: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "out": None}, "ranks": {}}
+    failed = False
     for ranks in map(int, options.ranks.split(",")):
-        losses: dict[str, list[float]] = {}
-        runs = {name: partial(rate_of, name, ranks, options, losses) for name in names}
-        rates = interleave(runs, rounds=options.rounds)
-        for name, first in losses.items():
-            worst = max(abs(one - other) / abs(other) for one, other in zip(first, losses["plain DDP"], strict=True))
-            if worst > TOLERANCE:
-                raise SystemExit(f"{name} on {ranks} ranks has other losses than plain DDP: {worst:.1e}")
-        table = {name: {"windows_per_second": median(rates, name), "ours_is": ratio(rates, "ours", name)} for name in names}
-        found["ranks"][ranks] = {**table, "losses": losses["ours"]}
-        print(f"{ranks} ranks")
-        for name, row in table.items():
-            print(f"  {name:14} {row['windows_per_second']:9,.0f} windows/s   ours is {row['ours_is']:.2f} times as fast")
+        runs = Runs(ranks, options)
+        rates = interleave({name: partial(runs.rate_of, name) for name in names}, rounds=options.rounds)
+        runs.compare_losses()
+        failed = failed or bool(runs.failed)
+        table = {
+            name: {
+                "windows_per_second": finite(median(rates, name)),
+                "ours_is": finite(ratio(rates, "ours", name)),
+                "failed": runs.failed.get(name, ""),
+            }
+            for name in names
+        }
+        found["ranks"][ranks] = {**table, "losses": runs.losses.get("ours")}
+        print(f"{ranks} ranks", *(row_of(name, row) for name, row in table.items()), sep="\n", flush=True)
     write("ddp", found, options.out)
+    return int(failed)
+
+
+def finite(number: float) -> float | None:
+    """Return a number as JSON has it: None for NaN."""
+    return number if math.isfinite(number) else None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

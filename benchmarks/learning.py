@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.planted import MINUTE, direction_of, planted_candles, planted_volatility
 from benchmarks.rounds import machine, write
 from trainer.artifacts.card import Card, read_card
 from trainer.data.candles import Candles
@@ -44,67 +45,18 @@ from trainer.train.prepare import SymbolData, prepare
 from trainer.train.scores import reader_for
 from trainer.train.series import alone
 
-FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that its direction depends on
-FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
-PLANTED = job_of(
-    hidden=16,
-    layers=1,
-    dropout=0.0,
-    lookback=41,
-    horizon=1,
-    epochs=12,
-    batch=64,
-    learning_rate=1e-2,
-    patience=12,
-    schedule="cosine",
-    test_fraction=0.2,
-    validation_fraction=0.1,
-)
-CHANCE = job_of(
-    hidden=4,
-    layers=1,
-    dropout=0.0,
-    lookback=5,
-    horizon=1,
-    epochs=2,
-    batch=128,
-    learning_rate=3e-3,
-    test_fraction=0.5,
-    validation_fraction=0.1,
-)
-CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target that is not the model's default
-    "lstm-volatility": {
-        "model": "lstm",
-        "target": "volatility",
-        "horizon_sessions": 1,
-        "hidden": 16,
-        "layers": 1,
-        "lookback": 41,
-        "dropout": 0.0,
-        "batch": 64,
-        "epochs": 12,
-        "patience": 12,
-        "learning_rate": 1e-2,
-        "schedule": "cosine",
-    },
-    "tcn-direction": {
-        "model": "tcn",
-        "target": "direction",
-        "horizon": 1,
-        "blocks": 4,
-        "width": 8,
-        "dropout": 0.0,
-        "chunk": 256,
-        "batch": 8,
-        "epochs": 20,
-        "patience": 20,
-        "learning_rate": 1e-2,
-        "schedule": "cosine",
-        "test_fraction": 0.2,
-        "validation_fraction": 0.1,
-    },
+ANNEALED: dict[str, Any] = {"dropout": 0.0, "learning_rate": 1e-2, "schedule": "cosine"}
+SPANS = {"test_fraction": 0.2, "validation_fraction": 0.1}
+FOUND_BY_LSTM: dict[str, Any] = {
+    "hidden": 16,
+    "layers": 1,
+    "lookback": 41,
+    "batch": 64,
+    "epochs": 12,
+    "patience": 12,
+    **ANNEALED,
 }
-HOURS = 2  # of a bar of the planted volatility
+PLANTED = job_of(**FOUND_BY_LSTM, **SPANS, horizon=1)
 NOTHING: dict[str, Any] = {
     "hidden": 4,
     "layers": 1,
@@ -113,14 +65,29 @@ NOTHING: dict[str, Any] = {
     "epochs": 2,
     "batch": 128,
     "learning_rate": 3e-3,
-    "test_fraction": 0.3,
     "validation_fraction": 0.1,
+}
+CHANCE = job_of(**NOTHING, horizon=1, test_fraction=0.5)
+CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target that is not the model's default
+    "lstm-volatility": {"model": "lstm", "target": "volatility", "horizon_sessions": 1, **FOUND_BY_LSTM},
+    "tcn-direction": {
+        "model": "tcn",
+        "target": "direction",
+        "horizon": 1,
+        "blocks": 4,
+        "width": 8,
+        "chunk": 256,
+        "batch": 8,
+        "epochs": 20,
+        "patience": 20,
+        **ANNEALED,
+        **SPANS,
+    },
 }
 NEXT = {target: {"horizon_sessions" if target == "volatility" else "horizon": 1} for target in TARGETS}
 PROPER = {"direction": "log_loss", "volatility": "qlike", "return": "mse", "quantiles": "pinball", "barrier": "log_loss"}
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around a half: nearly four of its standard errors
-MINUTE = 60_000_000_000
 REAL = (  # file, symbols, settings of its job
     ("BTC-USD_1m_2021-2022.parquet", "BTC-USD", {"bars": 50_000, "horizon": 5}),
     ("ETH-USD_1m_2021-2022.parquet", "ETH-USD", {"bars": 50_000, "horizon": 5}),
@@ -169,7 +136,7 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
     candles, features = planted_candles(seed, moves=moves)
     data = prepare(candles, PLANTED, features=features, warmup=0)
     bars, labels = data.bars("test"), data.labels("test")
-    said = np.where(_direction(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
+    said = np.where(direction_of(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
     oracle = metrics(data.target, said, labels)
     simple = baselines(data.target, data.scored("test"))["logistic"]
     began = time.perf_counter()
@@ -182,56 +149,6 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
         "test windows": scored["n"],
         "seconds": round(time.perf_counter() - began, 1),
     }
-
-
-def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
-    """Return minute candles in which a price rests between moves whose direction the volume of 20 to 40 bars before decides,
-    and the two features of each bar (N, 2): its return and its volume, as logs."""
-    random = np.random.default_rng(seed)
-    gaps = LAST_LAG - FIRST_LAG + random.geometric(0.2, moves)  # no two moves depend on the same bars
-    at = LAST_LAG + np.cumsum(gaps)
-    loudness = random.standard_normal(int(at[-1]) + 2)
-    direction = _direction(loudness)
-    moved = np.zeros(len(loudness))
-    moved[at] = 1e-3 * direction[at] * np.where(random.random(moves) < FLIPPED, -1, 1) * random.uniform(0.5, 1.5, moves)
-    close = 100 * np.exp(np.cumsum(moved))
-    candles = Candles(
-        symbol="PLANTED",
-        timeframe="1m",
-        timestamp=MINUTE * np.arange(len(close), dtype=np.int64),
-        open=np.concatenate([close[:1], close[:-1]]),
-        high=close,
-        low=close,
-        close=close,
-        volume=np.exp(loudness),
-    )
-    return candles, torch.from_numpy(np.stack([moved, loudness], axis=1)).float()
-
-
-def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
-    """Return candles of two hours whose moves are as large as the volume of 20 to 40 bars before was loud, their sign chance,
-    and the two features of each bar (N, 2)."""
-    random = np.random.default_rng(seed)
-    loudness = random.standard_normal(bars)
-    total = np.concatenate([[0.0], np.cumsum(loudness)])
-    bar = np.arange(bars)
-    past = (total[np.maximum(bar - FIRST_LAG + 1, 0)] - total[np.maximum(bar - LAST_LAG, 0)]) / np.sqrt(
-        LAST_LAG - FIRST_LAG + 1
-    )
-    size = 0.002 * np.exp(0.5 * past)
-    moved = size * np.exp(0.1 * random.standard_normal(bars)) * random.choice([-1.0, 1.0], bars)
-    close = 100 * np.exp(np.cumsum(moved))
-    candles = Candles(
-        symbol="PLANTED",
-        timeframe=f"{HOURS}h",
-        timestamp=60 * HOURS * MINUTE * bar.astype(np.int64),
-        open=np.concatenate([close[:1], close[:-1]]),
-        high=close,
-        low=close,
-        close=close,
-        volume=np.exp(loudness),
-    )
-    return candles, torch.from_numpy(np.stack([moved, loudness], axis=1)).float()
 
 
 def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
@@ -278,7 +195,7 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
         close=close,
         volume=np.exp(random.standard_normal(bars)),
     )
-    job = job_of(**NOTHING, **NEXT[target], target=target, seed=seed)
+    job = job_of(**NOTHING, **NEXT[target], test_fraction=0.3, target=target, seed=seed)
     data = prepare(candles, job)
     model = trained(data, job)
     outputs = {span: reader_for(data, job).outputs(model, data.bars(span)) for span in ("validation", "test")}
@@ -322,13 +239,6 @@ def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted:
         found.append(scores.metrics(data.target, said, labels["test"])["covered"])
     low, high = np.quantile(found, [0.005, 0.995])
     return float(low), float(high)
-
-
-def _direction(loudness: np.ndarray) -> np.ndarray:
-    """Return 1 or -1 for each bar: whether the bars from 40 to 20 before it were louder than usual."""
-    total = np.concatenate([[0.0], np.cumsum(loudness)])
-    bar = np.arange(len(loudness))
-    return np.where(total[np.maximum(bar - FIRST_LAG + 1, 0)] > total[np.maximum(bar - LAST_LAG, 0)], 1, -1)
 
 
 def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:

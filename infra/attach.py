@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import Document, document
+from infra.policies import Document, allow, document
 
 OFF, SSM, SSH = "off", "ssm", "ssh"
 MODES = (OFF, SSM, SSH)
@@ -65,12 +65,7 @@ def agent_messages() -> Document:
     looked up 2026-11-22), on everything, as it is there: the four actions on messages take no resource.
     """
     channels = [f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")]
-    return {
-        "Sid": "CarrySessionsHasNoResource",
-        "Effect": "Allow",
-        "Action": ["ssm:UpdateInstanceInformation", *channels],
-        "Resource": "*",
-    }
+    return allow("CarrySessionsHasNoResource", ["ssm:UpdateInstanceInformation", *channels], "*")
 
 
 def sessions(*, account: str, region: str, project: str, stack: str) -> Document:
@@ -81,38 +76,30 @@ def sessions(*, account: str, region: str, project: str, stack: str) -> Document
     """
     ssm = f"arn:aws:ssm:{region}"
     return document(
-        {
-            "Sid": "StartSessionsOnOwnInstances",
-            "Effect": "Allow",
-            "Action": "ssm:StartSession",
-            "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
-            "Condition": {
+        allow(
+            "StartSessionsOnOwnInstances",
+            "ssm:StartSession",
+            f"arn:aws:ec2:{region}:{account}:instance/*",
+            {
                 "StringEquals": {"ssm:resourceTag/project": project, "ssm:resourceTag/stack": stack},
                 "BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"},  # the next statement counts, too
             },
-        },
-        {
-            "Sid": "UseSessionDocuments",
-            "Effect": "Allow",
-            "Action": "ssm:StartSession",
-            "Resource": [
+        ),
+        allow(
+            "UseSessionDocuments",
+            "ssm:StartSession",
+            [
                 *(f"{ssm}:{account}:document/{name}" for name in OWN_DOCUMENTS),
                 *(f"{ssm}::document/{name}" for name in AWS_DOCUMENTS),
             ],
-        },
-        {
-            "Sid": "OpenOwnSessions",
-            "Effect": "Allow",
-            "Action": "ssmmessages:OpenDataChannel",
-            "Resource": f"{ssm}:{account}:session/${{aws:userid}}-*",
-        },
-        {
-            "Sid": "EndAndResumeOwnSessions",
-            "Effect": "Allow",
-            "Action": ["ssm:ResumeSession", "ssm:TerminateSession"],
-            "Resource": f"{ssm}:{account}:session/*",
-            "Condition": {"StringLike": {"ssm:resourceTag/aws:ssmmessages:session-id": "${aws:userid}"}},
-        },
+        ),
+        allow("OpenOwnSessions", "ssmmessages:OpenDataChannel", f"{ssm}:{account}:session/${{aws:userid}}-*"),
+        allow(
+            "EndAndResumeOwnSessions",
+            ["ssm:ResumeSession", "ssm:TerminateSession"],
+            f"{ssm}:{account}:session/*",
+            {"StringLike": {"ssm:resourceTag/aws:ssmmessages:session-id": "${aws:userid}"}},
+        ),
     )
 
 

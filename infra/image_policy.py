@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra.attach import agent_messages
-from infra.policies import Document, document, write_own_log
+from infra.policies import Document, allow, document, write_own_log
 
 PARTS = "images/"  # prefix of the zips that builds install from; Pulumi alone writes there
 LOG_GROUPS = "/aws/imagebuilder/"
@@ -19,18 +19,12 @@ def image_builder(*, account: str, region: str, bucket: str, components: Sequenc
     """
     logs = [write_own_log(account=account, region=region, log_group=f"{LOG_GROUPS}{recipe}") for recipe in recipes]
     return document(
-        {
-            "Sid": "ReadParts",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": [f"arn:aws:s3:::{bucket}/{PARTS}*", "arn:aws:s3:::ec2imagebuilder*/*"],
-        },
-        {
-            "Sid": "ReadOwnComponents",
-            "Effect": "Allow",
-            "Action": "imagebuilder:GetComponent",
-            "Resource": [f"arn:aws:imagebuilder:{region}:{account}:component/{name}/*/*" for name in components],
-        },
+        allow("ReadParts", "s3:GetObject", [f"arn:aws:s3:::{bucket}/{PARTS}*", "arn:aws:s3:::ec2imagebuilder*/*"]),
+        allow(
+            "ReadOwnComponents",
+            "imagebuilder:GetComponent",
+            [f"arn:aws:imagebuilder:{region}:{account}:component/{name}/*/*" for name in components],
+        ),
         {**logs[0], "Resource": [one["Resource"] for one in logs]},
         agent_messages(),
     )

@@ -9,7 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.identity import ServiceRole, ServiceRoleArgs
-from infra.policies import Document, document, trust
+from infra.policies import Document, allow, document, trust
 
 KEPT = 2  # images of a line: the newest, and one to go back to
 
@@ -82,30 +82,12 @@ def retention(*, account: str, region: str, project: str, stack: str, recipes: S
         "aws:ResourceTag/stack": stack,
     }
     return document(
-        {
-            "Sid": "DeleteOwnImages",
-            "Effect": "Allow",
-            "Action": "imagebuilder:DeleteImage",
-            "Resource": [f"arn:aws:imagebuilder:{region}:{account}:image/{recipe}/*/*" for recipe in recipes],
-        },
-        {
-            "Sid": "DeregisterOwnImages",
-            "Effect": "Allow",
-            "Action": "ec2:DeregisterImage",
-            "Resource": f"arn:aws:ec2:{region}::image/*",
-            "Condition": {"StringEquals": own},
-        },
-        {
-            "Sid": "DeleteOwnSnapshots",
-            "Effect": "Allow",
-            "Action": "ec2:DeleteSnapshot",
-            "Resource": f"arn:aws:ec2:{region}::snapshot/*",
-            "Condition": {"StringEquals": own},
-        },
-        {
-            "Sid": "LookUpHasNoResource",
-            "Effect": "Allow",
-            "Action": ["ec2:DescribeImages", "tag:GetResources"],
-            "Resource": "*",
-        },
+        allow(
+            "DeleteOwnImages",
+            "imagebuilder:DeleteImage",
+            [f"arn:aws:imagebuilder:{region}:{account}:image/{recipe}/*/*" for recipe in recipes],
+        ),
+        allow("DeregisterOwnImages", "ec2:DeregisterImage", f"arn:aws:ec2:{region}::image/*", {"StringEquals": own}),
+        allow("DeleteOwnSnapshots", "ec2:DeleteSnapshot", f"arn:aws:ec2:{region}::snapshot/*", {"StringEquals": own}),
+        allow("LookUpHasNoResource", ["ec2:DescribeImages", "tag:GetResources"], "*"),
     )

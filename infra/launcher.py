@@ -13,7 +13,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.policies import OWN, Document, document, end_own_instances, use_key
+from infra.policies import OWN, Document, allow, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 # `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last two are what an
@@ -128,22 +128,20 @@ def launcher(
             stack=args.stack,
             also=("ec2:GetConsoleOutput",),  # where a boot left no log
         ),
-        {
-            "Sid": "ArmSchedules",
-            "Effect": "Allow",
-            "Action": [f"scheduler:{verb}Schedule" for verb in ("Create", "Get", "Update", "Delete")],
-            "Resource": f"arn:aws:scheduler:{where}:schedule/{args.schedule_group}/{args.project}-*",
-        },
+        allow(
+            "ArmSchedules",
+            [f"scheduler:{verb}Schedule" for verb in ("Create", "Get", "Update", "Delete")],
+            f"arn:aws:scheduler:{where}:schedule/{args.schedule_group}/{args.project}-*",
+        ),
     )
 
 
 def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[Document]:
     """Return what preflight asks of the account, and the sweep for which it asks the sweeper."""
     return [
-        {
-            "Sid": "LookUpHasNoResource",
-            "Effect": "Allow",
-            "Action": [
+        allow(
+            "LookUpHasNoResource",
+            [
                 "ec2:DescribeImages",
                 "ec2:DescribeInstances",
                 "ec2:DescribeInstanceTypeOfferings",
@@ -151,38 +149,26 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
                 "ec2:DescribeSpotPriceHistory",
                 "pricing:GetProducts",
             ],
-            "Resource": "*",
-        },
-        {
-            "Sid": "ReadQuotas",
-            "Effect": "Allow",
-            "Action": "servicequotas:GetServiceQuota",
-            "Resource": f"arn:aws:servicequotas:{where}:ec2/*",
-        },
-        {
-            "Sid": "SeeSpotRole",
-            "Effect": "Allow",
-            "Action": "iam:GetRole",
-            # IAM knows the path of a role that exists (aws-service-role/...); one that doesn't is asked for without.
-            "Resource": f"arn:aws:iam::{args.account}:role/*{SPOT_ROLE}",
-        },
-        {
-            "Sid": "CallFunctions",
-            "Effect": "Allow",
-            "Action": "lambda:InvokeFunction",
-            "Resource": [f"arn:aws:lambda:{where}:function:{name}" for name in (args.sweeper_name, *limits.calls)],
-        },
-        {
-            "Sid": "ReadStackAndImages",
-            "Effect": "Allow",
-            "Action": "ssm:GetParameter",
-            "Resource": [
+            "*",
+        ),
+        allow("ReadQuotas", "servicequotas:GetServiceQuota", f"arn:aws:servicequotas:{where}:ec2/*"),
+        # IAM knows the path of an existing role (aws-service-role/...); for a missing one the request has none.
+        allow("SeeSpotRole", "iam:GetRole", f"arn:aws:iam::{args.account}:role/*{SPOT_ROLE}"),
+        allow(
+            "CallFunctions",
+            "lambda:InvokeFunction",
+            [f"arn:aws:lambda:{where}:function:{name}" for name in (args.sweeper_name, *limits.calls)],
+        ),
+        allow(
+            "ReadStackAndImages",
+            "ssm:GetParameter",
+            [
                 f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
                 # AWS's own parameters belong to no account.
                 *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
                 *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
             ],
-        },
+        ),
     ]
 
 
@@ -192,32 +178,17 @@ def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
     Listing is allowed outright: who may list by prefix only gets a 403 in place of a 404.
     """
     return [
-        {
-            "Sid": "LookAtBucket",
-            "Effect": "Allow",
-            "Action": ["s3:ListBucket", "s3:GetBucketVersioning"],
-            "Resource": f"arn:aws:s3:::{bucket}",
-        },
-        {
-            "Sid": "ReadObjects",
-            "Effect": "Allow",
-            "Action": ["s3:GetObject", "s3:GetObjectVersion"],
-            "Resource": f"arn:aws:s3:::{bucket}/*",
-        },
-        {
-            "Sid": "WriteRuns",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.writes],
-        },
+        allow("LookAtBucket", ["s3:ListBucket", "s3:GetBucketVersioning"], f"arn:aws:s3:::{bucket}"),
+        allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], f"arn:aws:s3:::{bucket}/*"),
+        allow("WriteRuns", "s3:PutObject", [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.writes]),
         *(
-            {  # the condition holds for copies, too (AWS, "conditional write functionality to copy operations", 2025)
-                "Sid": "AddInputs",
-                "Effect": "Allow",
-                "Action": "s3:PutObject",
-                "Resource": [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.creates],
-                "Condition": {"Null": {"s3:if-none-match": "false"}},
-            }
+            # The condition applies to copies, too (AWS, "conditional write functionality to copy operations", 2025).
+            allow(
+                "AddInputs",
+                "s3:PutObject",
+                [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.creates],
+                {"Null": {"s3:if-none-match": "false"}},
+            )
             for _ in limits.creates[:1]
         ),
     ]
@@ -234,40 +205,31 @@ def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[st
     made = [f"arn:aws:ec2:{where}:{kind}/*" for kind in _IN_TAGS]
     fleet = f"arn:aws:ec2:{where}:fleet/*"
     return [
-        {
-            "Sid": "LaunchFromTheStack",  # and on spot, whose request is not tagged
-            "Effect": "Allow",
-            "Action": launch,
-            # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
-            "Resource": [
+        allow(
+            "LaunchFromTheStack",
+            launch,
+            [
                 *made_from,
-                f"arn:aws:ec2:{where}:spot-instances-request/*",
+                f"arn:aws:ec2:{where}:spot-instances-request/*",  # on spot, whose request is not tagged
+                # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
                 *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in args.subnets),
             ],
-        },
+        ),
         *_launch_in_own_vpc(args, vpc),
-        {
-            "Sid": "LaunchImages",
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": f"arn:aws:ec2:{args.region}::image/*",
-            "Condition": {"StringEquals": {"ec2:Owner": ["amazon", args.account] if args.baked_parameters else "amazon"}},
-        },
+        allow(
+            "LaunchImages",
+            launch,
+            f"arn:aws:ec2:{args.region}::image/*",
+            {"StringEquals": {"ec2:Owner": ["amazon", args.account] if args.baked_parameters else "amazon"}},
+        ),
         *_launch_tagged(limits, made, tagged, [one for one in made_from if ":launch-template/" in one]),
-        {
-            "Sid": "LaunchFleets",
-            "Effect": "Allow",
-            "Action": "ec2:CreateFleet",
-            "Resource": fleet,
-            "Condition": tagged,
-        },
-        {
-            "Sid": "TagLaunches",
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": [*made, fleet],
-            "Condition": {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"], **own}},
-        },
+        allow("LaunchFleets", "ec2:CreateFleet", fleet, tagged),
+        allow(
+            "TagLaunches",
+            "ec2:CreateTags",
+            [*made, fleet],
+            {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"], **own}},
+        ),
         _pass_roles("PassInstanceRole", args.account, args.instance_roles, "ec2.amazonaws.com"),
         _pass_roles("PassSchedulerRole", args.account, (args.scheduler_role,), "scheduler.amazonaws.com"),
     ]
@@ -290,29 +252,22 @@ def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any]
     """
     sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
     if not limits.instance_types:
-        return [{"Sid": sid, "Effect": "Allow", "Action": launch, "Resource": made, "Condition": tagged}]
+        return [allow(sid, launch, made, tagged)]
     instance, *beside = made
     types: dict[str, Any] = {"StringLike": {"ec2:InstanceType": list(limits.instance_types)}}
     types["ArnEquals"] = {"ec2:LaunchTemplate": templates}
     return [
-        {"Sid": sid, "Effect": "Allow", "Action": launch, "Resource": beside, "Condition": tagged},
-        {"Sid": "LaunchAsFleet", "Effect": "Allow", "Action": launch[0], "Resource": instance, "Condition": tagged},
-        {
-            "Sid": "LaunchAllowedTypes",
-            "Effect": "Allow",
-            "Action": launch[1],
-            "Resource": instance,
-            "Condition": tagged | types,
-        },
+        allow(sid, launch, beside, tagged),
+        allow("LaunchAsFleet", launch[0], instance, tagged),
+        allow("LaunchAllowedTypes", launch[1], instance, tagged | types),
     ]
 
 
 def _pass_roles(sid: str, account: str, roles: tuple[str, ...], service: str) -> Document:
     resources = [f"arn:aws:iam::{account}:role/{role}" for role in roles]
-    return {
-        "Sid": sid,
-        "Effect": "Allow",
-        "Action": "iam:PassRole",
-        "Resource": resources if len(resources) > 1 else resources[0],
-        "Condition": {"StringEquals": {"iam:PassedToService": service}},
-    }
+    return allow(
+        sid,
+        "iam:PassRole",
+        resources if len(resources) > 1 else resources[0],
+        {"StringEquals": {"iam:PassedToService": service}},
+    )

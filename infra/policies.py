@@ -30,6 +30,12 @@ def document(*statements: Document) -> Document:
     return {"Version": "2012-10-17", "Statement": list(statements)}
 
 
+def allow(sid: str, actions: str | list[str], resources: Any, condition: Document | None = None) -> Document:
+    """Return a statement that allows actions on resources (ARNs, or Pulumi's outputs of them)."""
+    statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": condition} if condition else statement
+
+
 def trust(service: str, condition: Document | None = None) -> Document:
     """Return the trust policy of a role that an AWS service takes on, such as `ec2.amazonaws.com`."""
     statement: Document = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
@@ -54,24 +60,9 @@ def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
     run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are further statements.
     """
     return document(
-        {
-            "Sid": "ReadInputs",
-            "Effect": "Allow",
-            "Action": "s3:GetObjectVersion",
-            "Resource": _objects(bucket, "raw/*"),
-        },
-        {
-            "Sid": "ReadRun",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_READS],
-        },
-        {
-            "Sid": "AddResults",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
-        },
+        allow("ReadInputs", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
+        allow("ReadRun", "s3:GetObject", [_objects(bucket, prefix) for prefix in INSTANCE_READS]),
+        allow("AddResults", "s3:PutObject", [_objects(bucket, prefix) for prefix in INSTANCE_WRITES]),
         *also,
     )
 
@@ -83,19 +74,9 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
     training role it can't know the run, so it reads every data set and every secret of the stack.
     """
     return document(
-        {
-            "Sid": "ReadCandles",
-            "Effect": "Allow",
-            "Action": "s3:GetObjectVersion",
-            "Resource": _objects(bucket, "raw/*"),
-        },
+        allow("ReadCandles", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
         _read_own_run(bucket),
-        {
-            "Sid": "AddFiles",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [_objects(bucket, pattern) for pattern in PREPARE_WRITES],
-        },
+        allow("AddFiles", "s3:PutObject", [_objects(bucket, pattern) for pattern in PREPARE_WRITES]),
         _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
     )
 
@@ -103,12 +84,12 @@ def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document
 def _read_own_run(bucket: str) -> Document:
     """Return the statement that reads code, manifest and stop request of a run."""
     resources = [_objects(bucket, pattern) for pattern in OWN_RUN_READS]
-    return {"Sid": "ReadOwnRun", "Effect": "Allow", "Action": "s3:GetObject", "Resource": resources}
+    return allow("ReadOwnRun", "s3:GetObject", resources)
 
 
 def _read_secrets(resource: str) -> Document:
     """Return the statement that reads SecureStrings; AWS's own key needs no more."""
-    return {"Sid": "ReadSecrets", "Effect": "Allow", "Action": "ssm:GetParameter", "Resource": resource}
+    return allow("ReadSecrets", "ssm:GetParameter", resource)
 
 
 def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
@@ -119,19 +100,9 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
     SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
     """
     return document(
-        {
-            "Sid": "ReadData",
-            "Effect": "Allow",
-            "Action": "s3:GetObjectVersion",
-            "Resource": _objects(bucket, "raw/.files/*"),
-        },
+        allow("ReadData", "s3:GetObjectVersion", _objects(bucket, "raw/.files/*")),
         _read_own_run(bucket),
-        {
-            "Sid": "AddResults",
-            "Effect": "Allow",
-            "Action": "s3:PutObject",
-            "Resource": [_objects(bucket, prefix) for prefix in INSTANCE_WRITES],
-        },
+        allow("AddResults", "s3:PutObject", [_objects(bucket, prefix) for prefix in INSTANCE_WRITES]),
         _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
     )
 
@@ -139,13 +110,12 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
 def use_cache(*, file_system: str, access_point: str) -> Document:
     """Return the permissions of a training instance on the cache, by ARN: mount and write, through its access point only."""
     return document(
-        {
-            "Sid": "UseCache",
-            "Effect": "Allow",
-            "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
-            "Resource": file_system,
-            "Condition": {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
-        }
+        allow(
+            "UseCache",
+            ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+            file_system,
+            {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
+        )
     )
 
 
@@ -165,13 +135,12 @@ def file_system(*, file_system: str, access_point: str) -> Document:
 
 def use_key(*, region: str, key: str, writes: bool) -> Document:
     """Allow S3, and no other service, to use the bucket's KMS key for a role; a role that only reads decrypts alone."""
-    return {
-        "Sid": "UseKey",
-        "Effect": "Allow",
-        "Action": ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
-        "Resource": key,
-        "Condition": {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com"}},
-    }
+    return allow(
+        "UseKey",
+        ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
+        key,
+        {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com"}},
+    )
 
 
 def key(*, account: str) -> Document:
@@ -214,24 +183,9 @@ def replication(
         },
     ]
     return document(
-        {
-            "Sid": "ReadRules",
-            "Effect": "Allow",
-            "Action": ["s3:GetReplicationConfiguration", "s3:ListBucket"],
-            "Resource": f"arn:aws:s3:::{bucket}",
-        },
-        {
-            "Sid": "ReadVersions",
-            "Effect": "Allow",
-            "Action": read,
-            "Resource": [_objects(bucket, f"{prefix}*") for prefix in prefixes],
-        },
-        {
-            "Sid": "WriteReplica",
-            "Effect": "Allow",
-            "Action": ["s3:ReplicateObject", "s3:ReplicateTags"],
-            "Resource": _objects(replica, "*"),
-        },
+        allow("ReadRules", ["s3:GetReplicationConfiguration", "s3:ListBucket"], f"arn:aws:s3:::{bucket}"),
+        allow("ReadVersions", read, [_objects(bucket, f"{prefix}*") for prefix in prefixes]),
+        allow("WriteReplica", ["s3:ReplicateObject", "s3:ReplicateTags"], _objects(replica, "*")),
         *(by_key if own_key else ()),
     )
 
@@ -249,37 +203,17 @@ def sweeper(
 ) -> Document:
     """Return the policy of the sweeper: see and end instances of this stack, read heartbeats, delete schedules, log, count."""
     return document(
-        {
-            "Sid": "SeeInstancesHasNoResource",
-            "Effect": "Allow",
-            "Action": "ec2:DescribeInstances",
-            "Resource": "*",
-        },
+        allow("SeeInstancesHasNoResource", "ec2:DescribeInstances", "*"),
         end_own_instances(account=account, region=region, project=project, stack=stack),
-        {
-            "Sid": "ReadHeartbeats",
-            "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": _objects(bucket, "live/*"),
-        },
-        {  # without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a read has no prefix
-            "Sid": "MissHeartbeats",
-            "Effect": "Allow",
-            "Action": "s3:ListBucket",
-            "Resource": f"arn:aws:s3:::{bucket}",
-        },
-        {
-            "Sid": "SeeSchedulesHasNoResource",
-            "Effect": "Allow",
-            "Action": "scheduler:ListSchedules",
-            "Resource": "*",
-        },
-        {
-            "Sid": "ClearOwnSchedules",
-            "Effect": "Allow",
-            "Action": "scheduler:DeleteSchedule",
-            "Resource": f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
-        },
+        allow("ReadHeartbeats", "s3:GetObject", _objects(bucket, "live/*")),
+        # Without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a read has no prefix.
+        allow("MissHeartbeats", "s3:ListBucket", f"arn:aws:s3:::{bucket}"),
+        allow("SeeSchedulesHasNoResource", "scheduler:ListSchedules", "*"),
+        allow(
+            "ClearOwnSchedules",
+            "scheduler:DeleteSchedule",
+            f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
+        ),
         count_own_work(project=project, stack=stack),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
         write_own_log(account=account, region=region, log_group=log_group),
@@ -289,12 +223,7 @@ def sweeper(
 def notifier(*, account: str, region: str, parameter: str, log_group: str, dead_letters: str) -> Document:
     """Return the policy of the notifier: read the webhook's URL, log. AWS's own key of SecureStrings needs no more."""
     return document(
-        {
-            "Sid": "ReadWebhook",
-            "Effect": "Allow",
-            "Action": "ssm:GetParameter",
-            "Resource": f"arn:aws:ssm:{region}:{account}:parameter{parameter}",
-        },
+        allow("ReadWebhook", "ssm:GetParameter", f"arn:aws:ssm:{region}:{account}:parameter{parameter}"),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
         write_own_log(account=account, region=region, log_group=log_group),
     )
@@ -305,12 +234,11 @@ def scheduler(
 ) -> Document:
     """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper is broken."""
     return document(
-        {
-            "Sid": "CallFunctions",
-            "Effect": "Allow",
-            "Action": "lambda:InvokeFunction",
-            "Resource": [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
-        },
+        allow(
+            "CallFunctions",
+            "lambda:InvokeFunction",
+            [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
+        ),
         end_own_instances(account=account, region=region, project=project, stack=stack),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
     )
@@ -341,43 +269,31 @@ def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Docume
 
 def count_own_work(*, project: str, stack: str) -> Document:
     """Allow a function to publish the stack's own metrics, which its alarms watch."""
-    return {
-        "Sid": "CountOwnWorkHasNoResource",
-        "Effect": "Allow",
-        "Action": "cloudwatch:PutMetricData",
-        "Resource": "*",
-        "Condition": {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
-    }
+    return allow(
+        "CountOwnWorkHasNoResource",
+        "cloudwatch:PutMetricData",
+        "*",
+        {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
+    )
 
 
 def publish_messages(*, account: str, region: str, topic: str) -> Document:
     """Allow a function to publish messages about runs."""
-    return {
-        "Sid": "TellPeople",
-        "Effect": "Allow",
-        "Action": "sns:Publish",
-        "Resource": f"arn:aws:sns:{region}:{account}:{topic}",
-    }
+    return allow("TellPeople", "sns:Publish", f"arn:aws:sns:{region}:{account}:{topic}")
 
 
 def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
     """Allow a function, or a schedule, to send failed events to the dead-letter queue."""
-    return {
-        "Sid": "KeepDeadLetters",
-        "Effect": "Allow",
-        "Action": "sqs:SendMessage",
-        "Resource": f"arn:aws:sqs:{region}:{account}:{queue}",
-    }
+    return allow("KeepDeadLetters", "sqs:SendMessage", f"arn:aws:sqs:{region}:{account}:{queue}")
 
 
 def write_own_log(*, account: str, region: str, log_group: str) -> Document:
     """Allow a function to write its log."""
-    return {
-        "Sid": "WriteOwnLog",
-        "Effect": "Allow",
-        "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
-        "Resource": f"arn:aws:logs:{region}:{account}:log-group:{log_group}:log-stream:*",
-    }
+    return allow(
+        "WriteOwnLog",
+        ["logs:CreateLogStream", "logs:PutLogEvents"],
+        f"arn:aws:logs:{region}:{account}:log-group:{log_group}:log-stream:*",
+    )
 
 
 def tls_only(bucket: str) -> Document:
@@ -396,13 +312,12 @@ def tls_only(bucket: str) -> Document:
 
 def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
     """Allow terminating instances with this stack's tags, and no others; `also` names further actions on them."""
-    return {
-        "Sid": "EndOwnInstances",
-        "Effect": "Allow",
-        "Action": ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
-        "Resource": f"arn:aws:ec2:{region}:{account}:instance/*",
-        "Condition": {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
-    }
+    return allow(
+        "EndOwnInstances",
+        ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
+        f"arn:aws:ec2:{region}:{account}:instance/*",
+        {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
+    )
 
 
 def _objects(bucket: str, pattern: str) -> str:

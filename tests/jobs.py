@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from trainer import models, targets
-from trainer.job import _HOMES, _NAME_HELP, TABLES, Job, job_from, job_of
+from trainer.job import _NAME_HELP, Job, job_from, job_of
+from trainer.job_tables import HOMES, TABLES
 from trainer.own_file import OwnFile
 from trainer.settings import keys_of
 
 
 def job_keys(job: Job) -> list[tuple[str, Any, str]]:
     """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
-    plain = job_from({table: getattr(job, table).choice for table in _HOMES})
+    plain = job_from({table: getattr(job, table).choice for table in HOMES})
     keys: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
     used = plain.to_dict()
     for table in (table for table in TABLES if table in used):
-        if table in _HOMES and not isinstance(getattr(job, table), OwnFile):
-            names, kind = ", ".join(_HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
+        if table in HOMES and not isinstance(getattr(job, table), OwnFile):
+            names, kind = ", ".join(HOMES[table]), "Model" if table == "model" else "Target, what is forecast"
             default = models.DEFAULT if table == "model" else targets.default_of(job.model.name)
             keys.append((f"{table}.name", default, f"{kind}: {names}."))
         for key, item in keys_of(getattr(plain, table)).items():

@@ -35,7 +35,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machine": {"errors", "settings"},
     "script": {"errors", "settings", "script_values"},
     "script_values": {"errors", "settings"},
-    "job": {"errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"},
+    "job_tables": {
+        *("errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"),
+    },
+    "job": {
+        *("errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"),
+        "job_tables",
+    },
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
     "artifacts": {"errors", "reading", "symbols"},
@@ -82,6 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "own_file",
             "pretrained",
             "job",
+            "job_tables",
             "code_files",
             "gpu_profiles",
             "artifacts",
@@ -117,6 +124,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 CONTROL_PLANE = (
     *(
         "job",
+        "job_tables",
         "machine",
         "script",
         "script_values",
@@ -162,6 +170,7 @@ LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 ON_A_MAC_TOO = {
     "trainer/folder_bucket.py": {"fcntl"},
     "trainer/train/observing/meter.py": {"resource"},
+    "trainer/train/distributed/folder.py": {"fcntl"},
     "trainer/attach/shell.py": {"termios"},
 }
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")

@@ -58,23 +58,25 @@ def read_object(body: bytes, *, most_bytes: int, name: str, most_number: float =
 
 def check_values(value: Any, name: str, most_number: float = MOST_NUMBER) -> None:
     """Raise Unsound for a JSON value that is too deep, or that holds a number or a text out of bounds."""
-    waiting = [(value, 1)]
+    waiting: list[tuple[Collection[Any], int]] = [([value], 1)]
     while waiting:
-        item, depth = waiting.pop()
-        if depth > MOST_DEPTH:
+        items, depth = waiting.pop()
+        if items and depth > MOST_DEPTH:
             raise Unsound(f"{name} is more than {MOST_DEPTH} levels deep")
-        if isinstance(item, dict):
-            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
-        elif isinstance(item, list):
-            waiting += [(part, depth + 1) for part in item]
-        elif isinstance(item, str):
-            if not item.isascii() and any("\ud800" <= letter <= "\udfff" for letter in item):
-                raise Unsound(f"{name} has a text that is not Unicode")
-        elif isinstance(item, float):
-            if not abs(item) <= most_number:
-                raise Unsound(f"{name} has the number {item!r}")
-        elif isinstance(item, int) and abs(item) > MOST_WHOLE:
-            raise Unsound(f"{name} has a number of {len(str(item))} digits")
+        for item in items:
+            kind = type(item)  # JSON has no other types, and this takes half of the time of reading a record
+            if kind is str:
+                if not item.isascii() and any("\ud800" <= letter <= "\udfff" for letter in item):
+                    raise Unsound(f"{name} has a text that is not Unicode")
+            elif kind is dict:
+                waiting += ((item.keys(), depth + 1), (item.values(), depth + 1))
+            elif kind is list:
+                waiting.append((item, depth + 1))
+            elif kind is float:
+                if not abs(item) <= most_number:
+                    raise Unsound(f"{name} has the number {item!r}")
+            elif kind is int and abs(item) > MOST_WHOLE:
+                raise Unsound(f"{name} has a number of {len(str(item))} digits")
 
 
 class Value:

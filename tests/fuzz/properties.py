@@ -32,7 +32,8 @@ from trainer.cli.receipt_view import receipt_view
 from trainer.cli.table import FittedTable
 from trainer.control.progress import Step, progress_of
 from trainer.errors import ConfigError, DataError, UsageError
-from trainer.job import job_from, job_from_json, parse_assignments, with_keys
+from trainer.job import job_from, job_from_json, parse_assignments
+from trainer.job_tables import with_keys
 from trainer.launch.inputs import Input, choose, read_summary
 from trainer.plan.document import read_plan
 from trainer.reading import Unsound, read_object

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer import job as jobs
-from trainer import models, targets
+from trainer import job_tables, models, targets
 from trainer.data.settings import DataSettings
 from trainer.errors import UsageError
-from trainer.job import Job, job_from, job_from_json, job_of, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import Job, job_from, job_from_json, job_of, load_job, parse_assignments, with_settings
+from trainer.job_tables import with_keys
 from trainer.machine import MachineSettings, parse_duration
 from trainer.settings import keys_of
 from trainer.train.settings import TrainSettings
@@ -41,7 +41,7 @@ def test_a_key_is_set_with_its_table_or_without():
 
 
 def test_a_key_of_two_tables_is_refused_and_names_them(monkeypatch):
-    monkeypatch.setitem(jobs._PLAIN, "machine", DataSettings)  # a table that shares its keys with another
+    monkeypatch.setitem(job_tables._PLAIN, "machine", DataSettings)  # a table that shares its keys with another
     line = refusal(lambda: with_keys({}, {"bars": 3}))
     assert line == "'bars' is a key of [data] and [machine]. Write data.bars or machine.bars."
 

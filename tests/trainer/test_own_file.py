@@ -12,7 +12,8 @@ import pytest
 from tests.jobs import job_keys
 from trainer import own_file
 from trainer.errors import UsageError
-from trainer.job import Job, job_from, job_from_json, job_of, load_job, with_keys, with_settings
+from trainer.job import Job, job_from, job_from_json, job_of, load_job, with_settings
+from trainer.job_tables import with_keys
 from trainer.own_file import in_bundle, load_class, read_file, reference
 
 

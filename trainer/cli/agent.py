@@ -36,7 +36,8 @@ from trainer.control.stop import StopSignal
 from trainer.data.paths import check_path
 from trainer.errors import ConfigError, UsageError
 from trainer.extras import needs
-from trainer.job import Job, job_from, with_keys, with_settings
+from trainer.job import Job, job_from, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.here import ScriptInputs, here_manifest, here_record, register_here, work_sha256

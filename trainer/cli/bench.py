@@ -13,7 +13,8 @@ from trainer.cli.terminal import show
 from trainer.cost.instances import InstanceType, catalogue
 from trainer.errors import UsageError
 from trainer.gpu_profiles.choice import Device, profile_of
-from trainer.job import job_from, parse_assignments, with_keys
+from trainer.job import job_from, parse_assignments
+from trainer.job_tables import with_keys
 from trainer.models import chunk_models
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it

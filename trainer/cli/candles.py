@@ -21,7 +21,8 @@ from trainer.cli.taken import take
 from trainer.data.settings import DataSettings
 from trainer.data.sync import LocalFile, upload
 from trainer.errors import ConfigError, DataError
-from trainer.job import Job, job_from, with_keys
+from trainer.job import Job, job_from
+from trainer.job_tables import with_keys
 from trainer.launch.inputs import RAW, ChosenCandles, Input, list_inputs
 from trainer.launch.planning import choose_from_set
 from trainer.runs.store import Objects

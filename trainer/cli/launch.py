@@ -31,7 +31,8 @@ from trainer.cli.script_launch import DeskScript, read_data, script_preflight, w
 from trainer.cli.settled import report_settled
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
-from trainer.control.drive import drive, start
+from trainer.control.cloud import AwsCloud
+from trainer.control.drive import drive, pace, start
 from trainer.control.settle import settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.cost.instances import InstanceType
@@ -39,7 +40,8 @@ from trainer.cost.planner import workload
 from trainer.data.paths import check_path
 from trainer.errors import ConfigError, Stopped, UsageError
 from trainer.extras import needs
-from trainer.job import job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import job_from, load_job, parse_assignments, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.candidates import UNPROVEN
 from trainer.launch.encoder import encoder_file
@@ -139,10 +141,11 @@ def run(arguments: argparse.Namespace) -> int:
             console.line()
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
             watch = Watch(console, stop)
+            cloud = AwsCloud(access, ready.outputs)
             if arguments.detach:
-                left = start(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+                left = start(cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop)
                 return _detached(arguments, left, ready, console)
-            receipt = drive(access, ready.outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+            receipt = drive(cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop)
         if receipt is None:
             return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready, console)
         return _end(arguments, receipt, ready, console)

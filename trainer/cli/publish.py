@@ -24,7 +24,8 @@ from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, with_keys, with_settings
+from trainer.job import Job, job_from, load_job, parse_assignments, with_settings
+from trainer.job_tables import with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.images import line_for

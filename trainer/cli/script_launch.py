@@ -26,7 +26,8 @@ from trainer.cli.terminal import Console
 from trainer.control.settle import settle_unwatched
 from trainer.cost.instances import InstanceType
 from trainer.errors import ConfigError, UsageError
-from trainer.job import MAX_JOB_NAME, Job, Tables
+from trainer.job import MAX_JOB_NAME, Job
+from trainer.job_tables import Tables
 from trainer.launch.bundle import build_bundle
 from trainer.launch.images import line_for, refuse_unfit
 from trainer.launch.knowledge import known_boots

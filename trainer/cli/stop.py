@@ -11,7 +11,7 @@ from trainer.cli.receipt_view import receipt_view
 from trainer.cli.terminal import Console, show
 from trainer.cli.watch import Watch
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import drive
+from trainer.control.drive import drive, pace
 from trainer.control.stop import StopSignal, Wish, request_stop
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.stored_receipt import read_receipt
@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
             receipt = read_receipt(cloud.objects, record.run_id) if record.state == "closed" else None
             if receipt is None:
                 watch = Watch(console, stop)
-                receipt = drive(access, outputs, record.run_id, known=record, on_event=watch.on_event, stop=stop)
+                receipt = drive(
+                    cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop
+                )
         forget_ended(cloud.objects)
     console.close()
     assert receipt is not None  # only a question lets a user leave

@@ -15,7 +15,8 @@ from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.table import FittedTable, TableColumn, lines
 from trainer.cli.terminal import show
 from trainer.errors import UsageError
-from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys
+from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script
+from trainer.job_tables import with_keys
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.gpu_profiles.choice import Choice

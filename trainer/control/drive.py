@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from trainer.access import Access
-from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn, learn_boot
 from trainer.control.observe import observe
@@ -42,7 +42,6 @@ from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Driver, Launch, RunRecord, iso
 from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
 from trainer.runs.stored_receipt import read_receipt
-from trainer.stack_outputs import StackOutputs
 
 POLL_SECONDS = 5.0
 REHEARSAL_POLL_SECONDS = 0.5
@@ -53,46 +52,12 @@ def say_nothing(progress: RunProgress) -> None:
     """Ignore progress."""
 
 
-def drive(
-    access: Access,
-    outputs: StackOutputs,
-    run_id: str,
-    *,
-    known: RunRecord | None = None,
-    on_event: Callable[[RunProgress], None] = say_nothing,
-    stop: StopSignal | None = None,
-) -> Receipt | None:
-    """Drive a run to its end and return its receipt; None if the user left it running, which requests no stop.
-
-    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user waits for its end no
-    longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
-    Where no end could be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
-    that settles the run goes on.
-    """
-    cloud, seconds = AwsCloud(access, outputs), pace(access)
-    return drive_to_receipt(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
-
-
-def start(
-    access: Access,
-    outputs: StackOutputs,
-    run_id: str,
-    *,
-    known: RunRecord | None = None,
-    on_event: Callable[[RunProgress], None] = say_nothing,
-    stop: StopSignal | None = None,
-) -> RunRecord:
-    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
-    cloud, seconds = AwsCloud(access, outputs), pace(access)
-    return drive_to_instance(cloud, run_id, known=known, poll_seconds=seconds, on_event=on_event, stop=stop)
-
-
 def pace(access: Access) -> float:
     """Return the seconds between two looks."""
     return REHEARSAL_POLL_SECONDS if access.rehearsal else POLL_SECONDS
 
 
-def drive_to_receipt(
+def drive(
     cloud: Cloud,
     run_id: str,
     *,
@@ -102,7 +67,13 @@ def drive_to_receipt(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
-    """Do what `drive` does, with any Cloud and any way to sleep."""
+    """Drive a run to its end and return its receipt; None if the user left it running, which requests no stop.
+
+    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user waits for its end no
+    longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
+    If its end could not be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
+    that settles the run goes on.
+    """
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed":
@@ -114,7 +85,7 @@ def drive_to_receipt(
     raise AssertionError("a run is followed until it is closed")
 
 
-def drive_to_instance(
+def start(
     cloud: Cloud,
     run_id: str,
     *,
@@ -124,7 +95,7 @@ def drive_to_instance(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
-    """Do what `start` does, with any Cloud and any way to sleep."""
+    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed" or (goes_on_alone(look.record) and look.record.stop_requested_at is None):

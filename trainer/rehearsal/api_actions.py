@@ -1,31 +1,31 @@
 """The table from API calls to IAM's questions: action, resource and condition keys, for all that the stack's users call.
 
-Sources: AWS's Service Authorization Reference, and for an instant fleet, which launches under its caller's own rights, the
-policy that Karpenter publishes and runs under (both looked up 2026-11-22). A call that is not in the table asks for an action
-of its own name on every resource.
+Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A call that is not
+in the table asks for an action of its own name on every resource.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
 from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.ec2_actions import (
+    BY_ID,
+    Asked,
+    create_fleet,
+    ec2_arn,
+    instances_by_id,
+    passing,
+    resource_by_id,
+    run_instances,
+)
 from trainer.rehearsal.iam_policies import Authorization, Values
 from trainer.rehearsal.identities import SPOT_ROLE
-from trainer.rehearsal.launches import find_image, merged_request, own_request, template_data
 from trainer.rehearsal.wire import Call
 
-Asked = list[Authorization]
 PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
 NO_POLICY = {("sts", "GetCallerIdentity")}
-_BY_ID = {  # operation -> the resource's type and its member in the call
-    "DescribeVpcAttribute": ("vpc", "VpcId"),
-    "DeleteVolume": ("volume", "VolumeId"),
-    "DeleteNetworkInterface": ("network-interface", "NetworkInterfaceId"),
-}
-_CREATED = ("instance", "volume", "network-interface")
 
 
 def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
@@ -110,135 +110,6 @@ def _object(call: Call) -> str:
     return f"{_bucket(call)}/{call.params['Key']}"
 
 
-# --- EC2
-
-
-def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for everything that a fleet uses, as CreateFleet and as RunInstances."""
-    params = call.params
-    spot = params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") == "spot"
-    tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
-    fleet_tags = _request_tags(one for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet")
-    asked = [Authorization(action="ec2:CreateFleet", resource=_arn(cloud, call, "fleet/*"), context=fleet_tags)]
-    if fleet_tags:
-        asked.append(_tagging(cloud, call, "fleet", fleet_tags, "CreateFleet"))
-    for config in params["LaunchTemplateConfigs"]:
-        specification = config["LaunchTemplateSpecification"]
-        template = template_data(cloud, call.region, specification)
-        for override in config.get("Overrides") or [{}]:
-            request = merged_request(template, own_request(override, spot=spot), tags)
-            for action in ("ec2:CreateFleet", "ec2:RunInstances"):
-                asked += _used(cloud, call, action, request, specification)
-                asked += _made(cloud, call, action, request)
-            asked += _beside(cloud, call, request)
-    return asked
-
-
-def run_instances(cloud: EmbeddedAccount, call: Call) -> Asked:
-    specification = call.params.get("LaunchTemplate")
-    own = {name: value for name, value in call.params.items() if name != "LaunchTemplate"}
-    request = merged_request(template_data(cloud, call.region, specification), own, own.get("TagSpecifications", []))
-    asked = [*_used(cloud, call, "ec2:RunInstances", request, specification), *_made(cloud, call, "ec2:RunInstances", request)]
-    return asked + _beside(cloud, call, request)
-
-
-def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any], template: Any) -> Asked:
-    """Ask for the inputs of an instance: template, image, subnet, security groups."""
-    image = find_image(cloud, call.region, request)
-    owner = {"ec2:owner": image.get("ImageOwnerAlias") or image["OwnerId"]}
-    asked = [Authorization(action=action, resource=f"arn:aws:ec2:{call.region}::image/{image['ImageId']}", context=owner)]
-    names = []
-    if template:
-        names.append(f"launch-template/{_template_id(request)}")
-    interfaces = request.get("NetworkInterfaces") or [request]
-    asked += [_subnet(cloud, call, action, one["SubnetId"]) for one in interfaces if one.get("SubnetId")]
-    groups = [group for one in interfaces for group in one.get("Groups") or one.get("SecurityGroupIds") or []]
-    names += [f"security-group/{group}" for group in groups]
-    return asked + [Authorization(action=action, resource=_arn(cloud, call, name)) for name in names]
-
-
-def _subnet(cloud: EmbeddedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
-    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)["Subnets"]
-    vpc: dict[str, Values] = {"ec2:vpc": _arn(cloud, call, f"vpc/{subnet['VpcId']}")}
-    return Authorization(action=action, resource=_arn(cloud, call, f"subnet/{subnet_id}"), context=vpc)
-
-
-def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
-    """Ask for the new resources: the instance and its parts, with their tags."""
-    tags = {one["ResourceType"]: one for one in request["TagSpecifications"]}
-    asked = []
-    for kind in _CREATED:
-        context = _request_tags([tags[kind]] if kind in tags else [])
-        if (kind, action) == ("instance", "ec2:RunInstances"):
-            context["ec2:instancetype"] = request["InstanceType"]
-            if template := _template_id(request):
-                context["ec2:launchtemplate"] = _arn(cloud, call, f"launch-template/{template}")
-        asked.append(Authorization(action=action, resource=_arn(cloud, call, f"{kind}/*"), context=context))
-    if request.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
-        asked.append(Authorization(action=action, resource=_arn(cloud, call, "spot-instances-request/*")))
-    return asked
-
-
-def _template_id(request: dict[str, Any]) -> str:
-    """Return the launch template that a merged request is made from; '' where it has none."""
-    return next((mark["Value"] for mark in request.get("_marks", []) if mark["Key"] == "aws:ec2launchtemplate:id"), "")
-
-
-def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
-    """Ask for the tags and the role that a launch assigns."""
-    asked = [  # moto keeps the tags of a template itself among those of its instances
-        _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances")
-        for one in request["TagSpecifications"]
-        if one["ResourceType"] in (*_CREATED, "spot-instances-request")
-    ]
-    profile = request.get("IamInstanceProfile", {})
-    name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
-    if name:
-        instance_profile = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]
-        asked += [_passing(role["Arn"], "ec2.amazonaws.com") for role in instance_profile["Roles"]]
-    return asked
-
-
-def _tagging(cloud: EmbeddedAccount, call: Call, kind: str, tags: dict[str, Values], by: str) -> Authorization:
-    context = {**tags, "ec2:createaction": by}
-    return Authorization(action="ec2:CreateTags", resource=_arn(cloud, call, f"{kind}/*"), context=context)
-
-
-def _passing(role_arn: str, service: str) -> Authorization:
-    return Authorization(action="iam:PassRole", resource=role_arn, context={"iam:passedtoservice": service})
-
-
-def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for instances by their tags. A missing one is not asked for: the call itself fails."""
-    with cloud.lock:
-        asked = call.params.get("InstanceIds") or [call.params["InstanceId"]]
-        known = [cloud.world.instances[one] for one in asked if one in cloud.world.instances]
-    action = f"ec2:{call.operation}"
-    return [
-        Authorization(action=action, resource=_arn(cloud, call, f"instance/{one.id}"), context=_resource_tags(one.tags))
-        for one in known
-    ]
-
-
-def resource_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for the one resource that a call names, by its tags."""
-    kind, member = _BY_ID[call.operation]
-    described = cloud.moto("ec2", "DescribeTags", {"Filters": [{"Name": "resource-id", "Values": [call.params[member]]}]})
-    tags = _resource_tags({tag["Key"]: tag["Value"] for tag in described["Tags"]})
-    return [
-        Authorization(action=f"ec2:{call.operation}", resource=_arn(cloud, call, f"{kind}/{call.params[member]}"), context=tags)
-    ]
-
-
-def _request_tags(specifications: Iterable[dict[str, Any]]) -> dict[str, Values]:
-    tags = {tag["Key"]: tag.get("Value", "") for one in specifications for tag in one.get("Tags", [])}
-    return {f"aws:requesttag/{key.lower()}": value for key, value in tags.items()}
-
-
-def _resource_tags(tags: dict[str, str]) -> dict[str, Values]:
-    return {f"aws:resourcetag/{key.lower()}": value for key, value in tags.items()}
-
-
 # --- the others
 
 
@@ -247,7 +118,7 @@ def schedule(cloud: EmbeddedAccount, call: Call) -> Asked:
     resource = f"arn:aws:scheduler:{call.region}:{cloud.account}:{name}"
     asked = [Authorization(action=f"scheduler:{call.operation}", resource=resource)]
     if "Target" in call.params:
-        asked.append(_passing(call.params["Target"]["RoleArn"], "scheduler.amazonaws.com"))
+        asked.append(passing(call.params["Target"]["RoleArn"], "scheduler.amazonaws.com"))
     return asked
 
 
@@ -321,7 +192,7 @@ def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
         tags = {f"ssm:resourcetag/{key.lower()}": value for key, value in known.tags.items()} if known else {}
     context: dict[str, Values] = {**tags, "ssm:sessiondocumentaccesscheck": "true"}
     target = Authorization(
-        action="ssm:StartSession", resource=_arn(cloud, call, f"instance/{call.params['Target']}"), context=context
+        action="ssm:StartSession", resource=ec2_arn(cloud, call, f"instance/{call.params['Target']}"), context=context
     )
     owner = "" if name.startswith("AWS-") else cloud.account
     document = f"arn:aws:ssm:{call.region}:{owner}:document/{name}"
@@ -336,10 +207,6 @@ def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action=f"ssm:{call.operation}", resource=resource, context=context)]
 
 
-def _arn(cloud: EmbeddedAccount, call: Call, name: str) -> str:
-    return f"arn:aws:ec2:{call.region}:{cloud.account}:{name}"
-
-
 def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call], Asked]]]:
     for service, asks, operations in (
         ("s3", object_read, "GetObject HeadObject"),
@@ -352,7 +219,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call]
         ("ec2", create_fleet, "CreateFleet"),
         ("ec2", run_instances, "RunInstances"),
         ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
-        ("ec2", resource_by_id, " ".join(_BY_ID)),
+        ("ec2", resource_by_id, " ".join(BY_ID)),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
         ("cloudwatch", metric_data, "PutMetricData"),

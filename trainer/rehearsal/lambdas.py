@@ -7,32 +7,26 @@ follow `asynchronous`.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
-import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
-from trainer.rehearsal.applied_program import open_folder
 from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failure_record, next_try
 from trainer.rehearsal.authorization import demand
 from trainer.rehearsal.forks import ForkedProcess, fork
+from trainer.rehearsal.function_code import keep, unpack
 from trainer.rehearsal.iam_policies import Authorization, lets_service
 from trainer.rehearsal.identities import trusts
 from trainer.rehearsal.metrics import MetricId
@@ -44,7 +38,6 @@ from trainer.runs.record import utc_now
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
-UNUSED_SECONDS = 24 * 3600.0
 _processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
 
 
@@ -63,7 +56,7 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> Answer:
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
         try:
-            folder = _unpack(cloud, params["Code"].get("ZipFile") or b"")
+            folder = unpack(params["Code"].get("ZipFile") or b"", into=cloud.function_code)
         except OSError:  # a full disk: the function was not created
             cloud.moto("lambda", "DeleteFunction", {"FunctionName": params["FunctionName"]})
             raise
@@ -197,7 +190,7 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
     """Run a function to its end: {"result": ...} or {"error": {"errorType", "errorMessage", ...}}."""
     home = log_file(cloud, function.name).parent
     home.mkdir(parents=True, exist_ok=True)
-    _keep(function.folder)
+    keep(function.folder)
     own = cloud.credentials("FUNC", function.name, role=function.role)
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -311,45 +304,6 @@ def _function(cloud: EmbeddedAccount, name: str) -> Function:
             arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
             raise AwsError("ResourceNotFoundException", f"Function not found: {arn}", 404)
         return cloud.functions[name]
-
-
-def _unpack(cloud: EmbeddedAccount, code: bytes) -> Path:
-    """Unpack a zip into the folder of its hash, unless it is there: libraries are compiled once, not per account."""
-    folder = cloud.function_code / hashlib.sha256(code).hexdigest()[:32]
-    open_folder(folder.parent)
-    if not _keep(folder):
-        partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
-        with zipfile.ZipFile(io.BytesIO(code)) as archive:
-            try:
-                archive.extractall(partial)
-            except OSError:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
-        try:
-            partial.rename(folder)
-        except OSError:  # another process unpacked the same zip meanwhile
-            shutil.rmtree(partial, ignore_errors=True)
-            if not folder.exists():
-                raise
-        _forget_unused(folder.parent)
-    return folder
-
-
-def _keep(folder: Path) -> bool:
-    """Mark a folder as in use; return whether it exists."""
-    try:
-        os.utime(folder)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _forget_unused(parent: Path) -> None:
-    """Remove the code that no server has used for a day."""
-    for folder in parent.iterdir():
-        with suppress(FileNotFoundError):  # another server was faster
-            if folder.stat().st_mtime < time.time() - UNUSED_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 RULES: Rules = {

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -41,7 +41,7 @@ def record_from_json(text: str | bytes) -> RunRecord:
     if values.get("format") not in READABLE_FORMATS:
         known = ", ".join(map(str, READABLE_FORMATS))
         raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
-    record = _typed(values, RunRecord, "the run record")
+    record = _reader(RunRecord)(values, "the run record")
     assert isinstance(record, RunRecord)
     _check_sums(record)
     return record
@@ -59,7 +59,8 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats
     if values.get("format") not in formats:
         known = ", ".join(map(str, formats))
         raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
-    value = _typed(values, cls, name)
+    hint: Any = cls
+    value = _reader(hint)(values, name)
     assert isinstance(value, cls)
     return value
 
@@ -109,37 +110,56 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _typed(value: Any, hint: Any, name: str) -> Any:
-    """Build a value of the hinted type from JSON; unknown keys are ignored, so that an older reader survives a newer writer."""
-    origin = get_origin(hint)
-    if origin in (types.UnionType, Union):
-        return None if value is None else _typed(value, next(arg for arg in get_args(hint) if arg is not type(None)), name)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_typed(item, get_args(hint)[0], name) for item in value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
-        return _built(value, hint, name)
-    if hint is datetime and isinstance(value, str):
-        return from_iso(value)
-    if hint is float and type(value) in (int, float) and 0 <= value <= MOST_NUMBER:
-        return float(value)
-    if hint is int and type(value) is int and 0 <= value <= MOST_WHOLE:
-        return value
-    if origin is Literal and value in get_args(hint) or hint is bool and isinstance(value, bool):
-        return value
-    if hint is str and isinstance(value, str) or (origin or hint) is dict and isinstance(value, dict):
-        return value
-    raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
+Reader = Callable[[Any, str], Any]  # (a value of JSON, its name) -> a value of one type
 
 
 @cache
-def _hints_of(cls: Any) -> dict[str, Any]:
-    """Return the types of a class's fields; working them out takes most of the time of reading a record."""
-    return get_type_hints(cls)
+def _reader(hint: Any) -> Reader:
+    """Return the function that reads one type; working types out takes longer than reading a value."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (types.UnionType, Union):
+        read = _reader(next(arg for arg in args if arg is not type(None)))
+        return lambda value, name: None if value is None else read(value, name)
+    if origin is tuple:
+        part = _reader(args[0])
+        return _checked(lambda value: isinstance(value, list), lambda value, name: tuple(part(item, name) for item in value))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _checked(lambda value: isinstance(value, dict), lambda value, name: _built(value, hint, name))
+    if hint is datetime:
+        return _checked(lambda value: isinstance(value, str), lambda value, name: from_iso(value))
+    if hint is float:
+        return _checked(
+            lambda value: type(value) in (int, float) and 0 <= value <= MOST_NUMBER, lambda value, name: float(value)
+        )
+    fits: dict[Any, Callable[[Any], bool]] = {
+        int: lambda value: type(value) is int and 0 <= value <= MOST_WHOLE,
+        Literal: lambda value: value in args,
+        bool: lambda value: isinstance(value, bool),
+        str: lambda value: isinstance(value, str),
+        dict: lambda value: isinstance(value, dict),
+    }
+    return _checked(fits.get(origin or hint, lambda value: False), lambda value, name: value)
+
+
+def _checked(fits: Callable[[Any], bool], read: Reader) -> Reader:
+    def checked(value: Any, name: str) -> Any:
+        if not fits(value):
+            raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
+        return read(value, name)
+
+    return checked
+
+
+@cache
+def _readers_of(cls: Any) -> dict[str, Reader]:
+    """Return how to read each field of a class."""
+    return {key: _reader(hint) for key, hint in get_type_hints(cls).items()}
 
 
 def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
-    hints = _hints_of(cls)
-    fields = {key: _typed(item, hints[key], f"{name}.{key}") for key, item in values.items() if key in hints}
+    """Build a dataclass from JSON; unknown keys are ignored, so that an older reader survives a newer writer."""
+    readers = _readers_of(cls)
+    fields = {key: readers[key](item, f"{name}.{key}") for key, item in values.items() if key in readers}
     try:
         return cls(**fields)
     except TypeError as error:

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from trainer.arguments import Parser, check_folder
 from trainer.errors import Stopped, TrainerError, UsageError
 from trainer.extras import missing_library
-from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_keys, with_settings
+from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_settings
+from trainer.job_tables import with_keys
 from trainer.models import DEFAULT, MODELS
 from trainer.pieces import takes_all_devices
 from trainer.printable import printable

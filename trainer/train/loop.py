@@ -30,6 +30,7 @@ PROGRESS_SECONDS = 1.0
 UNREAD_STEPS = 32
 
 Report = Callable[[dict[str, Any]], None]
+Total = Callable[[torch.Tensor], torch.Tensor]  # losses (S, M) of S steps, a rank's shares, to those of whole batches
 
 
 @dataclass(kw_only=True)
@@ -94,22 +95,24 @@ def train(
     *,
     places: int = 1,
     clock: Callable[[], float] = time.monotonic,
+    total: Total = lambda losses_SM: losses_SM,
 ) -> None:
     """Train the runs of the roster, `places` models at a time, until it has no more.
 
     A place that becomes free is offered to the roster at once. Models that go on are moved into a new pack, made by `form`,
     when others join and when at most half of the pack is left; that changes nothing for them.
-    Reports `progress` about once a second and `epoch` after each epoch of each model.
+    Reports `progress` about once a second and `epoch` after each epoch of each model. Ranks bring a
+    `total` that adds their losses up.
     """
     runs: list[Run] = []
     pack: Pack | None = None
-    pace, unread = _Pace(clock), list[_Losses]()
+    pace, unread = _Pace(clock), _Unread(total)
     while True:
         # Members of the next step.
         training = sum(run.active for run in runs)
         arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
         if arrived or (training and training <= len(runs) // 2):
-            _count_losses(runs, unread)
+            unread.count(runs)
             stay = [(number, run) for number, run in enumerate(runs) if run.active]
             states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
             pack = None  # freed before the next one is formed: a full device holds only one
@@ -118,11 +121,12 @@ def train(
         if pack is None or not any(run.active for run in runs):
             return
         # The step. Its losses stay on the device until they are needed.
-        unread.append(_step(pack, runs, job))
-        pace.count(sum(unread[-1].windows))
+        step = _step(pack, runs, job)
+        unread.add(step)
+        pace.count(sum(step.windows))
         due = pace.due()
-        if due or len(unread) >= _unread_steps(runs) or any(run.active and run.epoch_is_over for run in runs):
-            _count_losses(runs, unread)
+        if due or unread.is_due or any(run.active and run.epoch_is_over for run in runs):
+            unread.count(runs)
         if due:
             training = sum(run.active for run in runs)
             for run in (run for run in runs if run.active):
@@ -202,23 +206,36 @@ def _rate(run: Run, job: Job) -> float:
     return run.learning_rate * rate_factor(job, step=step, steps=job.train.epochs * steps_of_epoch)
 
 
-def _unread_steps(runs: Sequence[Run]) -> int:
-    """Return the number of steps whose losses may stay unread: reading them makes the host wait for a GPU."""
-    return 1 if runs[0].member.rows_TF.device.type == "cpu" else UNREAD_STEPS
+class _Unread:
+    """Losses of the latest steps, still on the device. Reading them makes the host wait for a GPU, and ranks for each other."""
 
+    def __init__(self, total: Total) -> None:
+        self._total, self._steps = total, list[_Losses]()
 
-def _count_losses(runs: Sequence[Run], unread: list[_Losses]) -> None:
-    """Add the losses that are still on the device to their runs."""
-    if not unread:
-        return
-    for step, losses in zip(unread, torch.stack([step.losses_M for step in unread]).tolist(), strict=True):
-        for run, loss, windows in zip(runs, losses, step.windows, strict=True):
-            if windows and math.isfinite(loss):
-                run.loss_sum += loss * windows
-                run.loss_windows += windows
-            elif windows:
-                run.skipped += 1
-    unread.clear()
+    def add(self, step: _Losses) -> None:
+        self._steps.append(step)
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is time to read: after many steps, and on a CPU after one that was skipped, which all ranks see."""
+        last = self._steps[-1]
+        if len(self._steps) >= UNREAD_STEPS or last.losses_M.device.type != "cpu":
+            return len(self._steps) >= UNREAD_STEPS
+        return any(windows and math.isnan(loss) for loss, windows in zip(last.losses_M.tolist(), last.windows, strict=True))
+
+    def count(self, runs: Sequence[Run]) -> None:
+        """Add the losses to their runs."""
+        if not self._steps:
+            return
+        losses_SM = self._total(torch.stack([step.losses_M for step in self._steps]))
+        for step, losses in zip(self._steps, losses_SM.tolist(), strict=True):
+            for run, loss, windows in zip(runs, losses, step.windows, strict=True):
+                if windows and math.isfinite(loss):
+                    run.loss_sum += loss * windows
+                    run.loss_windows += windows
+                elif windows:
+                    run.skipped += 1
+        self._steps.clear()
 
 
 def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
@@ -253,13 +270,13 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
     _begin_epoch(run)
 
 
-def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: list[_Losses]) -> None:
+def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread) -> None:
     """Give the roster a copy of every active run whose last checkpoint is old enough, counted from when it joined."""
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
         elif run.active and now - run.saved_at >= job.train.checkpoint_seconds:
-            _count_losses(runs, unread)
+            unread.count(runs)
             run.saved_at = now
             began = time.perf_counter()
             state = pack.snapshot(number)

@@ -291,7 +291,8 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
 
 def test_the_example_shows_every_key_of_a_job_with_its_help():
     from tests.jobs import job_keys
-    from trainer.job import TABLES, job_from, load_job
+    from trainer.job import job_from, load_job
+    from trainer.job_tables import TABLES
 
     path = Path(__file__).parents[3] / "examples" / "crypto-lstm.toml"
     tables, lines = load_job(path), path.read_text(encoding="utf-8").splitlines()

@@ -114,6 +114,7 @@ class MemoryCloud:
         self.kill_at: int | None = None
         self.requests: dict[str, Mapping[str, Any]] = {}
         self.consoles: dict[str, str] = {}  # what an instance printed
+        self.beats: dict[str, datetime] = {}  # by instance: once at each instant, and looks take no time
 
     def side_effect(self, name: str, *, before: bool) -> None:
         """Note a side effect, and kill the caller right before or right after the one that a test chose."""
@@ -234,7 +235,8 @@ class MemoryCloud:
         began = machine.launched_at + PENDING
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
         over = self.node_works and self.clock >= began + self.work
-        if self.node_beats:
+        if self.node_beats and self.beats.get(machine.instance_id) != self.clock:
+            self.beats[machine.instance_id] = self.clock
             self._beat(run_id, machine, began)
         if stop or over:
             self._report(run_id, machine, began, "done" if over else "stopped")

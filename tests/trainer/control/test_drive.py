@@ -9,7 +9,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.pieces import named
-from trainer.control.drive import drive_to_instance, drive_to_receipt
+from trainer.control.drive import drive as drive_run
+from trainer.control.drive import start
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
@@ -18,7 +19,7 @@ from trainer.runs.store import read_record
 
 
 def drive(cloud, record, **options):
-    return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
+    return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
 
 def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
@@ -451,7 +452,7 @@ def test_an_instance_that_cannot_be_seen_to_end_is_said_loudly_and_is_exit_110(m
 
 def test_a_detached_launch_leaves_once_both_schedules_are_armed(make_cloud):
     cloud, record = make_cloud()
-    left = drive_to_instance(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    left = start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
     assert (left.state, left.attempts[0].launches[0].instance_ids) == ("running", ("i-0000",))
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
     assert cloud.alive() == ["i-0000"]
@@ -460,7 +461,7 @@ def test_a_detached_launch_leaves_once_both_schedules_are_armed(make_cloud):
 def test_a_detached_launch_without_capacity_ends_with_its_receipt(make_cloud):
     cloud, record = make_cloud()
     cloud.full = {"us-east-1a", "us-east-1b"}
-    left = drive_to_instance(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    left = start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
     assert (left.state, left.outcome) == ("closed", "failed")
 
 
@@ -493,7 +494,7 @@ def test_an_aws_error_is_told_and_tried_again(make_cloud):
 def test_a_run_that_cannot_be_looked_at_at_all_is_an_error(make_cloud):
     cloud, record = make_cloud()
     with pytest.raises(UsageError, match="no run"):
-        drive_to_receipt(cloud, "20990101-000000-nothing-aaaa", poll_seconds=5.0, sleep=cloud.sleep)
+        drive_run(cloud, "20990101-000000-nothing-aaaa", poll_seconds=5.0, sleep=cloud.sleep)
 
 
 def test_a_schedule_that_cannot_be_armed_means_no_launch(make_cloud):

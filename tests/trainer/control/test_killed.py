@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from trainer.control.drive import drive_to_receipt
+from trainer.control.drive import drive as drive_run
 from trainer.control.fleet import FleetAnswer
 from trainer.control.settle import settle_all, settle_run
 from trainer.control.stop import StopSignal
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def drive(cloud, record, **options):
-    return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
+    return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
 
 SOON = datetime(2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc)  # ten minutes after the runs of these tests begin

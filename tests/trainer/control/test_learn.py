@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs import MEASURED
-from trainer.control.drive import drive_to_receipt
+from trainer.control.drive import drive as drive_run
 from trainer.control.learn import learn, learn_boot
 from trainer.errors import PermissionDenied
 from trainer.gpu_profiles.measurements import OBJECT, from_bytes
@@ -22,7 +22,7 @@ def memory(cloud, profile: str = "l4"):
 
 
 def drive(cloud, record):
-    return drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
 
 
 def test_a_run_that_closes_leaves_what_its_tuner_found_and_keeps_what_was_known(make_cloud):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.control.conftest import SHA256
 from trainer.control import observe as observe_module
-from trainer.control.drive import drive_to_receipt
+from trainer.control.drive import drive
 from trainer.control.observe import observe
 from trainer.errors import ConnectionFailed, PermissionDenied
 from trainer.runs.pieces import RunPiece
@@ -33,7 +33,7 @@ def run(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = cloud.node_beats = False
     with pytest.raises(Left):
-        drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=_leave_when_running)
+        drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=_leave_when_running)
     return cloud, read_record(cloud.objects, record.run_id)[0]
 
 
@@ -61,7 +61,7 @@ def test_spoiled_progress_is_said_and_the_lease_counts(run):
 def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
     cloud, record = run
     cloud.objects.write(record.nodes[0].result, body)
-    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert (receipt["state"], receipt["exit_code"], receipt["models"]) == ("failed", 100, [])
     assert "can't be read" in receipt["error"]["what"]
 
@@ -85,7 +85,7 @@ def test_a_boot_that_failed_leaves_its_last_lines_in_the_receipt(run, where):
     if "console" in where:
         cloud.consoles[record.nodes[0].instance_id] = said if where == "console" else "a kernel\n"
     cloud.end(record.nodes[0].instance_id, "Client.InstanceInitiatedShutdown")
-    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert receipt["error"]["why"] == "Client.InstanceInitiatedShutdown; the image has no python"
     assert receipt["log_tail"].splitlines() == said.splitlines()[-20:]
 
@@ -98,7 +98,7 @@ def test_a_console_that_may_not_be_read_leaves_the_run_its_receipt(run, monkeypa
 
     monkeypatch.setattr(cloud, "console_output", refuse)
     cloud.end(record.nodes[0].instance_id, "Client.InstanceInitiatedShutdown")
-    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert (receipt["state"], receipt["log_tail"]) == ("failed", "")
 
 
@@ -112,7 +112,7 @@ def test_each_model_is_asked_for_once_however_many_looks_a_run_takes_to_close(ma
         return head(key=key, version_id=version_id)
 
     monkeypatch.setattr(cloud.objects, "head", counted, raising=False)
-    drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     models = [key for key in asked if key.startswith("models/")]
     assert len(models) == len(set(models)) == 2
 
@@ -158,7 +158,7 @@ def test_of_a_node_that_left_no_result_the_runs_own_models_right_in_its_folder_c
     seen = observe_module.models_seen(cloud.objects, replace(record, pieces=tuple(models)), None)
     assert [model.key for model in seen] == [f"{own.models}lstm_A_1m.safetensors"]
     cloud.end(own.instance_id, "Client.InstanceInitiatedShutdown")
-    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert {model["key"].count("/") for model in receipt["models"]} == {5}
 
 
@@ -175,5 +175,5 @@ def test_a_last_word_corrects_an_outcome_downwards_too(run):
                 record.nodes[0].result, json.dumps({"state": "failed", "exit_code": 100, "error": error}).encode()
             )
 
-    receipt = drive_to_receipt(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=changes_its_mind)
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=changes_its_mind)
     assert (receipt["state"], receipt["exit_code"], receipt["error"]["what"]) == ("failed", 100, "it failed after all")

@@ -10,14 +10,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
+from tests.models import SETTINGS, make_model
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
+from trainer.artifacts.card import CardSeries
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
+from trainer.data.features import FEATURES
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.writing import write_candles
 from trainer.job import with_settings
@@ -73,6 +77,34 @@ def mayfly(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
         return code, json.loads(capsys.readouterr().out)
 
     return call
+
+
+def test_an_encoder_is_sent_with_the_publication_and_pinned_by_each_scheduled_run(
+    home: RetrainHome, mayfly: Callable[..., Any], tmp_path: Path
+) -> None:
+    ended = CardSeries(
+        symbol="ETH-USD",
+        calendar="24x7",
+        horizon=5,
+        scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
+        splits={"validation": {"first": "2020-01-01T00:00:00Z", "last": "2020-02-01T00:00:00Z"}},
+    )
+    make_model(tmp_path / "encoder.safetensors", "tcn", series=[ended])
+    sizes = "".join(f"{name} = {value}\n" for name, value in SETTINGS["tcn"].items())
+    keys = f'encoder = "encoder.safetensors"\nencoder_training = "frozen"\n{sizes}'
+    (tmp_path / "head.toml").write_text(JOB.replace("hidden = 8\nlookback = 20\n", f'name = "tcn"\n{keys}'))
+    assert mayfly("publish", "weekly", "--job", "head.toml") == (0, ANY)
+    sha256 = hashlib.sha256((tmp_path / "encoder.safetensors").read_bytes()).hexdigest()
+    (tmp_path / "encoder.safetensors").unlink()  # no desk is asked any more
+    for scheduled in (SUNDAY, SUNDAY + WEEK):
+        entry = begin(home, "weekly", scheduled)
+        assert (entry.state, entry.error) == ("training", None)
+        manifest = json.loads(home.cloud.objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
+        model = manifest["job"]["model"]
+        assert (manifest["encoder"]["key"], manifest["encoder"]["sha256"]) == (f"raw/.files/{sha256}", sha256)
+        assert (model["encoder_sha256"], model["encoder_until"]) == (sha256, "2020-02-01T00:01:00Z")
+        there, etag = read_entry(home.cloud.objects, entry_key("weekly", scheduled))
+        change_entry(home.cloud.objects, replace(there, state="done"), etag, home.cloud.now())
 
 
 def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: RetrainHome, mayfly: Callable[..., Any]) -> None:

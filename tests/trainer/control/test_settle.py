@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from trainer.cli.status import runs_shown
-from trainer.control.drive import drive_to_receipt
+from trainer.control.drive import drive
 from trainer.control.settle import UNBORN, settle_all
 from trainer.runs.index import INDEX_KEY, begin_run, read_index
 from trainer.runs.store import create_record, read_record, receipt_key, record_key
@@ -22,7 +22,7 @@ def used(make_cloud, make_record):
 
     def build(closed: int):
         cloud, record = make_cloud()
-        drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+        drive(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
         bodies = {key(record.run_id): cloud.objects.get(key=key(record.run_id)).body for key in (receipt_key, record_key)}
         for number in range(closed - 1):
             run_id = f"20251120-{number:06d}-crypto-aaaa"
@@ -98,12 +98,12 @@ def test_a_launcher_killed_as_it_registers_leaves_no_open_run_that_the_index_lac
 def test_a_run_killed_at_any_write_of_its_end_is_settled_by_a_look_and_leaves_the_index(make_cloud, killed):
     cloud, record = make_cloud()
     cloud.work = timedelta(seconds=10)
-    drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    drive(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
     for number in range(len(cloud.calls) - 5, len(cloud.calls) + 1):  # receipt, record, index, each before and after
         cloud, record = make_cloud()
         cloud.work, cloud.kill_at = timedelta(seconds=10), number
         with pytest.raises(killed):
-            drive_to_receipt(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+            drive(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
         cloud.kill_at = None
         closed = read_record(cloud.objects, record.run_id)[0].state == "closed"
         assert closed or record.run_id in read_index(cloud.objects).open
@@ -119,7 +119,7 @@ def test_a_launcher_that_slept_for_a_day_between_its_two_writes_starts_nothing(m
     cloud.clock += UNBORN + timedelta(minutes=1)
     late = make_record(run_id=OPEN, deadline=record.deadline + timedelta(days=9))
     create_record(cloud.objects, late)
-    receipt = drive_to_receipt(cloud, OPEN, poll_seconds=5.0, sleep=cloud.sleep)
+    receipt = drive(cloud, OPEN, poll_seconds=5.0, sleep=cloud.sleep)
     assert (receipt["state"], receipt["instances"], cloud.fleets) == ("interrupted", [], {})
     assert "slept" in receipt["error"]["what"]
 

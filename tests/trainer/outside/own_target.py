@@ -1,6 +1,7 @@
 """A target as a user writes it: the range of the next bars, in per cent of the close. Loaded as a file."""
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 
 class Range:
@@ -12,10 +13,10 @@ class Range:
     def label(self, candles):
         bars, ahead = len(candles.close), self.ahead
         values_T, ends_T = np.full(bars, np.nan), np.full(bars, -1)
-        for bar in range(bars - ahead):
-            window = slice(bar + 1, bar + 1 + ahead)
-            values_T[bar] = 100 * (candles.high[window].max() - candles.low[window].min()) / candles.close[bar]
-            ends_T[bar] = bar + ahead
+        if bars > ahead:
+            highs, lows = (sliding_window_view(prices[1:], ahead) for prices in (candles.high, candles.low))
+            values_T[:-ahead] = 100 * (highs.max(axis=1) - lows.min(axis=1)) / candles.close[:-ahead]
+            ends_T[:-ahead] = np.arange(ahead, bars)
         return values_T, ends_T
 
     def loss(self, outputs, labels):
@@ -31,9 +32,10 @@ class Both:
         close, bars = candles.close, len(candles.close)
         values_TK, ends_T = np.full((bars, 2), np.nan), np.full(bars, -1)
         moves_T = np.diff(np.log(close), prepend=np.log(close[0]))
-        for bar in range(9, bars - 3):
-            values_TK[bar] = np.log(close[bar + 3] / close[bar]), moves_T[bar - 8 : bar + 1].std()
-            ends_T[bar] = bar + 3
+        if bars > 12:
+            values_TK[9:-3, 0] = np.log(close[12:] / close[9:-3])
+            values_TK[9:-3, 1] = sliding_window_view(moves_T[1:-3], 9).std(axis=1)
+            ends_T[9:-3] = np.arange(12, bars)
         return values_TK, ends_T
 
     def loss(self, outputs, labels):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trainer.access import Access
-from trainer.control.drive import start
+from trainer.control.cloud import AwsCloud
+from trainer.control.drive import pace, start
 from trainer.rehearsal.event_bus import matches
 from trainer.rehearsal.scheduling import wait_for_deliveries
 from trainer.rehearsal.server import EmbeddedAws
@@ -63,7 +64,7 @@ def test_a_run_whose_desk_is_gone_gets_its_receipt_when_its_machine_ends(
         rehearsal=True,
     )
     begin_run(objects, record)
-    left = start(access, outputs, record.run_id)
+    left = start(AwsCloud(access, outputs), record.run_id, poll_seconds=pace(access))
     assert left.last_launch is not None
     access.client("ec2").terminate_instances(InstanceIds=list(left.last_launch.instance_ids))
     cloud.fire_schedules = True

@@ -24,7 +24,7 @@ from tests.sessions import forget_sessions
 from trainer.access import Access
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import drive_to_instance
+from trainer.control.drive import start
 from trainer.rehearsal import scheduling
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
@@ -147,7 +147,7 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
             **code,
         )
         create_record(aws.objects, record)
-        left = drive_to_instance(aws, run_id, poll_seconds=0.05)
+        left = start(aws, run_id, poll_seconds=0.05)
         (net.ids[layer],) = left.attempts[0].launches[0].instance_ids
 
 

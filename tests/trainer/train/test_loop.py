@@ -297,7 +297,8 @@ def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
 
 
 def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):
+    monkeypatch.setattr(loop, "UNREAD_STEPS", 1)
     expected, _ = _histories(SequentialPack, places=2)
-    monkeypatch.setattr(loop, "_unread_steps", lambda runs: 7)
+    monkeypatch.setattr(loop, "UNREAD_STEPS", 7)
     found, _ = _histories(SequentialPack, places=2)
     assert found == expected

@@ -14,6 +14,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+# DDP loads it. Where a group is there by then, its functions keep that as the default of an argument, and the group's threads
+# outlive it: one that returns a tensor while the interpreter ends aborts the process (torch 2.13).
+import torch.distributed.nn.functional
+
 from trainer.errors import UsageError
 from trainer.train.distributed.hanging import BOUND_SECONDS
 

@@ -23,7 +23,7 @@ from trainer.train.precision import matmul_dtype
 
 
 class SharedBatch:
-    """What the layouts of ranks have in common: the rows of a rank, and sums over all of them."""
+    """What the layouts of ranks have in common: the rows of a rank."""
 
     def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
         """With `compiles` each block of the model is compiled."""
@@ -37,10 +37,6 @@ class SharedBatch:
     def part(self, rows: int) -> range:
         """See `packs.layout.Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
-
-    def total(self, loss: torch.Tensor) -> torch.Tensor:
-        """See `packs.layout.Layout.total`."""
-        return self._ranks.sum_(loss)
 
 
 class DataParallel(SharedBatch):

@@ -85,7 +85,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         def form(members: Sequence[Member]) -> Pack:
             return form_pack(members, settings.job, layout)
 
-        train(roster, ticking(form, clock), settings.job, report, clock=clock)
+        train(roster, ticking(form, clock), settings.job, report, clock=clock, total=ranks.sum_)
         files.flush()
     if ranks.is_first and roster.trained is not None:
         report(files.finish(*roster.trained))

@@ -7,18 +7,15 @@ first, and leaves no process behind, however it ends. What a rank does is `rank`
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from trainer import environment
@@ -26,6 +23,7 @@ from trainer.errors import UsageError
 from trainer.job import Job
 from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
+from trainer.train.distributed.folder import RanksFolder
 from trainer.train.distributed.hanging import HangWatch
 from trainer.train.distributed.voice import Assignment
 from trainer.train.piece import kept
@@ -71,7 +69,7 @@ class _Rank:
 class RankSupervisor:
     """Train pieces one after another on `ranks` devices; `close` (or leaving the `with`) ends every process at once.
 
-    When a rank dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
+    When a rank or torchrun dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
     """
 
     def __init__(
@@ -117,37 +115,41 @@ class RankSupervisor:
             self._emit(self._outcome.done[piece.name])
             return
         assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
-        self._run = _TorchRun(assignment, self._count, self._emit, self._clock)
-        try:
-            ended = self._run.to_the_end()
-        finally:
-            self._outcome.retries += self._run.retries
-            self.close()
+        ended, left = None, settings.job.train.retries
+        while ended is None:
+            self._run = _TorchRun(assignment, self._count, self._emit, self._clock, retries=left)
+            try:
+                ended = self._run.to_the_end()
+            finally:
+                self._outcome.retries += self._run.retries
+                left -= self._run.retries
+                self.close()
         (self._outcome.done if ended["event"] == "model_done" else self._outcome.failed)[piece.name] = ended
 
 
 class _TorchRun:
     """One piece's torchrun, from its start to the event that ends the piece."""
 
-    def __init__(self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float]) -> None:
-        self._assignment, self._emit, self._clock = assignment, emit, clock
+    def __init__(self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int) -> None:
+        self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
         self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
         self.retries = 0
         self._restart = 0  # of the ranks that are heard now
         self._ranks: dict[Connection, _Rank] = {}
         self._ends: list[tuple[bool, dict[str, Any]]] = []  # of these ranks, in order: whether it follows another's, and why
         self._ended: dict[str, Any] | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="mayfly-ranks-"))  # this user's alone
+        self._folder = RanksFolder()
+        folder = self._folder.path
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self._folder / "line"))
+        self._listener.bind(str(folder / "line"))
         self._listener.listen(count)
         self._torchrun = subprocess.Popen(
             [
                 *(sys.executable, "-m", f"{MODULE}.torchrun", "--nproc-per-node", str(count)),
-                *("--max-restarts", str(assignment.settings.job.train.retries), "--log-dir", str(self._folder / "log")),
+                *("--max-restarts", str(retries), "--log-dir", str(folder / "log")),
                 *("-m", f"{MODULE}.rank"),
             ],
-            env=environment.for_ranks(self._folder / "line"),
+            env=environment.for_ranks(folder / "line"),
             stdin=subprocess.PIPE,
         )
         emit(
@@ -160,8 +162,11 @@ class _TorchRun:
             }
         )
 
-    def to_the_end(self) -> dict[str, Any]:
-        """Hear the ranks until the piece is done or has failed; return its last event."""
+    def to_the_end(self) -> dict[str, Any] | None:
+        """Hear the ranks until the piece is done or has failed; return its last event.
+
+        None if torchrun was killed and the piece may be tried again: torchrun starts its ranks again, but not itself.
+        """
         leave_at = float("inf")
         while True:
             alive = self._torchrun.poll() is None
@@ -177,6 +182,9 @@ class _TorchRun:
                 if not alive or failed or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
+                if self.retries < self._most_retries:  # it has not given up: a signal ended it
+                    self._note_retry()
+                    return None
                 return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
 
     def close(self) -> None:
@@ -195,7 +203,7 @@ class _TorchRun:
                     rank.connection.recv_bytes()
             rank.connection.close()
         self._ranks.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _greet(self) -> None:
         """Take in a rank, and give it the piece. The first one of a new start means that torchrun has started them again."""
@@ -214,10 +222,13 @@ class _TorchRun:
     def _start_again(self, restart: int) -> None:
         for rank in list(self._ranks.values()):  # torchrun has ended them; what they said last explains why
             self._hear(rank)
-        self._emit({"event": "retry", **self._identity(), **self._reason()})
-        self.retries += 1
+        self._note_retry()
         self._restart = restart
         self._ends.clear()
+
+    def _note_retry(self) -> None:
+        self._emit({"event": "retry", **self._identity(), **self._reason()})
+        self.retries += 1
 
     def _hear(self, rank: _Rank) -> None:
         try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-import torch
 from torch import nn
 
 
@@ -45,9 +44,6 @@ class Layout(Protocol):
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
         """Return the context of one slice's forward and backward: gradients travel with the `last` alone."""
 
-    def total(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the ranks' shares of a batch's loss, the same on every rank."""
-
 
 class OneProcess:
     """The whole of every batch, here."""
@@ -73,10 +69,6 @@ class OneProcess:
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
         """See `Layout.slicing`."""
         return nullcontext()
-
-    def total(self, loss: torch.Tensor) -> torch.Tensor:
-        """See `Layout.total`."""
-        return loss
 
 
 ONE = OneProcess()

@@ -94,9 +94,9 @@ class Pack(Protocol):
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Take one optimizer step of every active member over its windows `starts[m]` (B,) int64.
 
-        Return the loss of each (M,) before the step, NaN for members that are not active. A member whose loss or gradient
-        is not finite keeps its weights and moments, and its loss is returned as NaN, unless a scaled fp16 loss may be
-        the cause: then the scale is lowered.
+        Return the loss of each (M,) before the step, NaN for members that are not active; of ranks that share batches, this
+        rank's share of it. A member whose loss or gradient is not finite keeps its weights and moments, and its loss is
+        returned as NaN, on every rank, unless a scaled fp16 loss may be the cause: then the scale is lowered.
         """
 
     def model(self, member: int) -> nn.Module:
@@ -236,10 +236,12 @@ class SequentialPack:
             with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
                 share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) / num_labels
-                (share * (self._scales[number] * self._layout.weight * counts)).backward()  # type: ignore[no-untyped-call]
+                # A loss that is not finite makes gradients NaN, which reach every rank: all of them skip the step.
+                one_or_nan = torch.where(share.detach().isfinite(), 1.0, torch.nan)
+                factor = self._scales[number] * self._layout.weight * counts
+                (share * one_or_nan * factor).backward()  # type: ignore[no-untyped-call]
             if counts:
                 loss += share.detach()
-        loss = self._layout.total(loss)
         drop_early_gradients(model, job, batches=self._batches[number] - 1)
         if self._scales[number] != 1.0:
             for parameter in model.parameters():
@@ -247,11 +249,11 @@ class SequentialPack:
                     parameter.grad.mul_(1 / self._scales[number])
         norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
         if self._skips_on_device:
-            is_finite = torch.isfinite(loss + norm)
+            is_finite = torch.isfinite(norm)
             optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]  # what GradScaler sets for fused optimizers
             optimizer.step()
             return loss.where(is_finite, torch.nan)
-        if torch.isfinite(loss + norm):  # in one transfer, since the host waits for the GPU
+        if torch.isfinite(norm):
             optimizer.step()
             self._count_good_step(number)
             if self._averages:

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from trainer.gpu_profiles.memory import MINUTES_OF_SEVEN_YEARS, REFERENCE_FEATURES, TRAINING_SHARE, num_weights
-from trainer.job import Job, job_from, with_keys, with_settings
+from trainer.job import Job, job_from, with_settings
+from trainer.job_tables import with_keys
 from trainer.models import MODELS, chunk_models
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.trainer.train.distributed.ranks import TwoRanks
@@ -58,24 +60,24 @@ def batches_of(job: Job, member: Member) -> list[torch.Tensor]:
     return [firsts[torch.randint(len(firsts), (size,), generator=draw)] for size in sizes]
 
 
-def losses_of(job: Job, dtype: torch.dtype, layout: Layout) -> list[float]:
+def losses_of(job: Job, dtype: torch.dtype, layout: Layout, total: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
     """Return the loss of each of the steps, then the sum of the weights and that of their average."""
     member = member_of(dtype)
     pack = form_pack([member], job, layout)
-    losses = [float(pack.step([True], [starts])[0]) for starts in batches_of(job, member)]
+    losses = [float(total(pack.step([True], [starts]))[0]) for starts in batches_of(job, member)]
     state = pack.snapshot(0)
     return [*losses, *(sum(float(one.double().sum()) for one in part.values()) for part in (state.weights, state.average))]
 
 
 def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
     """Return `losses_of` as one of several ranks has them."""
-    return losses_of(job, dtype, DataParallel(ranks))
+    return losses_of(job, dtype, DataParallel(ranks), ranks.sum_)
 
 
 @pytest.mark.parametrize("name", ["lstm", "tcn"])
 def test_two_ranks_with_accumulation_and_without_have_the_losses_of_one(two_ranks: TwoRanks, name: str):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
-        alone = losses_of(job_for(name), dtype, ONE)
+        alone = losses_of(job_for(name), dtype, ONE, lambda losses: losses)
         assert all(np.isfinite(alone)) and len({round(loss, 6) for loss in alone[:STEPS]}) > STEPS // 2
         for slices in ({}, {"micro_batch": 2}):  # of rows: a rank's four are one slice, or two
             first, second = two_ranks(losses_on_rank, job_for(name, **slices), dtype)
@@ -133,7 +135,8 @@ def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
     run = run_of_noise(job, shared_outputs(ranks, 1), outputs)
     clock = AgreedClock(ranks, clock=lambda: next(ticks) * (1.0 - 0.7 * ranks.rank))
     roster = Kept(run)
-    train(roster, ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock), job, events.append, clock=clock)
+    form = ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock)
+    train(roster, form, job, events.append, clock=clock, total=ranks.sum_)
     told = [(event["event"], event.get("step"), event.get("rate")) for event in events]
     return run.history, run.best_epoch, roster.checkpoints, told, outputs
 
@@ -153,6 +156,48 @@ def test_ranks_whose_clocks_differ_decide_the_same_and_stop_where_one_process_do
         assert there == pytest.approx(here, rel=1e-5)
     assert [len(one) for one in shared] == [154] * alone.epoch
     np.testing.assert_allclose(shared[0], outputs[0], rtol=1e-4, atol=1e-6)
+
+
+def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
+    """Return the steps and epochs of a training on two ranks, and how many collectives it began after its first epoch."""
+    group, begun = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")), list[int]()
+
+    def count(event: dict[str, Any]) -> None:
+        begun.append(group._get_sequence_number_for_group())
+
+    run = run_of_noise(job, shared_outputs(ranks, 1), [])
+    clock = AgreedClock(ranks, clock=lambda: 0.0)  # it stands still: nothing is due
+    form = ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock)
+    train(Kept(run), form, job, count, clock=clock, total=ranks.sum_)
+    steps = -(-run.num_windows // job.train.batch) * (run.epoch - 1)
+    return steps, run.epoch - 1, begun[-1] - begun[0]
+
+
+def test_a_step_exchanges_gradients_and_nothing_else(two_ranks: TwoRanks):
+    job = job_for("lstm", epochs=8, patience=8, micro_batch=2)
+    (steps, epochs, exchanges), second = two_ranks(exchanges_on_rank, job)
+    assert (steps, epochs, exchanges) == second and steps == 19 * 7
+    # The model is one bucket. An epoch exchanges its losses and its outputs of validation; the clock thrice, ever later.
+    assert exchanges == steps + 2 * epochs + 3
+
+
+def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
+    """Return a rank's losses of three steps, of which the second reads a broken row on the last rank, and the weights' sum."""
+    member = member_of(torch.float64)
+    starts = reads_of(job, member)[:8]
+    last_row = int(starts[-1]) + job.model.bars_seen - 1
+    pack, whole = form_pack([member], job, DataParallel(ranks)), member.rows_TF[last_row].clone()
+    losses = []
+    for row_F in (whole, whole * torch.nan, whole):
+        member.rows_TF[last_row] = row_F
+        losses.append(float(pack.step([True], [starts])[0]))
+    return losses, sum(float(weight.sum()) for weight in pack.snapshot(0).weights.values())
+
+
+def test_a_step_whose_loss_is_not_finite_on_one_rank_is_skipped_by_all(two_ranks: TwoRanks):
+    (first, weights), (second, others) = two_ranks(step_over_a_hole, job_for("lstm"))
+    assert [np.isfinite(loss) for loss in first] == [np.isfinite(loss) for loss in second] == [True, False, True]
+    assert weights == others and np.isfinite(weights)
 
 
 def evaluate_on_rank(ranks: Ranks, job: Job) -> np.ndarray:

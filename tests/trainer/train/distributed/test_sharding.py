@@ -19,7 +19,7 @@ from trainer.job import Job, job_of, with_settings
 from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.distributed.group import Ranks
 from trainer.train.distributed.layout import DataParallel
-from trainer.train.loop import Run, train
+from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state
 from trainer.train.packs.strategy import form_pack
@@ -42,7 +42,7 @@ def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[
     batches = batches_of(job, member)[:16]
     for half in (batches[:8], batches[8:]):
         for name, pack in packs.items():
-            losses.setdefault(name, []).extend(float(pack.step([True], [starts])[0]) for starts in half)
+            losses.setdefault(name, []).extend(float(ranks.sum_(pack.step([True], [starts]))[0]) for starts in half)
         if len(losses[name]) == 8:
             whole = packs["ddp"].snapshot(0)
             parts = packs["fsdp"].snapshot(0)
@@ -86,7 +86,7 @@ def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
     best = {name: torch.full_like(tensor, 0.01) for name, tensor in best.items()}
     pack.restore(0, fresh_state(best, like=pack.snapshot(0)))  # wholes, as the loop keeps its best weights
     pack.set_learning_rate(0, 1e-3)
-    return held / whole, [broken, float(pack.step([True], [starts])[0])]
+    return held / whole, [broken, float(ranks.sum_(pack.step([True], [starts]))[0])]
 
 
 def test_each_rank_holds_its_part_and_a_loss_that_is_no_number_is_every_ranks(two_ranks: TwoRanks):
@@ -140,7 +140,9 @@ class Continued:
         pass
 
 
-def go_on(job: Job, layout: Layout, folder: Path, writer: Any, dies_at: int) -> tuple[int, list[dict[str, Any]]]:
+def go_on(
+    job: Job, layout: Layout, folder: Path, writer: Any, dies_at: int, **total: Total
+) -> tuple[int, list[dict[str, Any]]]:
     """Train until a step, or the end; return where it went on and the history."""
     member: Member = member_of(torch.float64)
     firsts = reads_of(job, member)[:75]  # ten steps an epoch, the last of three samples
@@ -148,7 +150,8 @@ def go_on(job: Job, layout: Layout, folder: Path, writer: Any, dies_at: int) -> 
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
     roster = Continued(run, folder, writer, dies_at=dies_at)
     with suppress(Killed):
-        train(roster, lambda members: form_pack(members, job, layout), job, lambda event: None, clock=lambda: next(ticks))
+        form = lambda members: form_pack(members, job, layout)  # noqa: E731
+        train(roster, form, job, lambda event: None, clock=lambda: next(ticks), **total)
     writer.flush()
     return roster.resumed_at, run.history
 
@@ -165,7 +168,7 @@ def go_on_as_rank(ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int)
     from trainer.train.distributed.shards import ShardedCheckpointWriter
 
     writer = ShardedCheckpointWriter(folder, lambda event: None, group=dist.new_group(backend="gloo"))
-    return go_on(job, layout_of(ranks, name), folder, writer, dies_at)
+    return go_on(job, layout_of(ranks, name), folder, writer, dies_at, total=ranks.sum_)
 
 
 def test_two_ranks_then_one_then_two_go_on_with_the_same_order_and_losses(two_ranks: TwoRanks, tmp_path: Path):

@@ -83,6 +83,23 @@ def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervis
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_torchrun_is_retried_from_the_checkpoint_as_a_killed_rank_is(number, start, data):
+    training = start(data, *TOGETHER, *LONG)
+    first = pids_of(training, count=1)
+    training.await_event("checkpoint")
+    os.kill(training.events("torchrun_started")[0]["torchrun"], number)
+    reason = training.await_event("retry")["reason"]
+    assert reason == "torchrun was killed by signal 9" if number == signal.SIGKILL else reason.endswith("was killed")
+    resumed = training.await_event("resumed")
+    assert (resumed["epoch"], resumed["visited"]) > (1, 0)
+    await_end_of(first)
+    os.kill(training.await_event("torchrun_started", count=2)["torchrun"], signal.SIGKILL)
+    assert training.end() == 100 and len(training.events("retry")) == 1  # `retries` is 1
+    assert training.events("model_failed")[0]["reason"] == "torchrun was killed by signal 9"
+
+
+@pytest.mark.slow
 def test_ranks_leave_one_model_and_a_second_start_keeps_it(start, data):
     short = (*TOGETHER, "--epochs", "1")
     training = start(data, *short)

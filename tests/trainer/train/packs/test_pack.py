@@ -13,7 +13,7 @@ from trainer.artifacts.weights import load
 from trainer.job import Job, job_of, with_settings
 from trainer.train.packs.pack import Member, SequentialPack, new_model
 
-STEPS = 60
+STEPS = 30
 
 
 def _member(name: str, seed: int, dtype: torch.dtype = torch.float32) -> Member:
@@ -38,7 +38,7 @@ def _losses(pack: SequentialPack, number: int, members: int) -> list[float]:
 
 
 @pytest.mark.slow
-def test_sixty_steps_are_those_of_plain_torch():
+def test_thirty_steps_are_those_of_plain_torch():
     job, member = with_settings(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
     model = new_model(member, job)
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)

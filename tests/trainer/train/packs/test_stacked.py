@@ -16,8 +16,8 @@ from trainer.train.packs.stacked import Fused, Streams
 
 pytestmark = pytest.mark.slow
 
-STEPS = 60
-FEW_STEPS = 20  # where what is compared would differ at the first step already
+STEPS = 30
+FEW_STEPS = 15  # where what is compared would differ at the first step already
 MODELS = 3
 JOB = job_of(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
@@ -72,7 +72,7 @@ def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_sixty_steps_give_the_losses_of_models_trained_one_after_another(strategy: Strategy, dtype: torch.dtype) -> None:
+def test_thirty_steps_give_the_losses_of_models_trained_one_after_another(strategy: Strategy, dtype: torch.dtype) -> None:
     expected = _trained(SequentialPack, dtype)
     torch.testing.assert_close(_trained(strategy, dtype), expected, rtol=RELATIVE[dtype], atol=0)
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
@@ -113,8 +113,8 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strategy) -> None:
     members = _members()
-    together, thinned = _trained(strategy, torch.float32), _train(strategy(members, JOB), members, stop={1: 20})
-    assert torch.isnan(thinned[20:, 1]).all()
+    together, thinned = _trained(strategy, torch.float32), _train(strategy(members, JOB), members, stop={1: 10})
+    assert torch.isnan(thinned[10:, 1]).all()
     torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
 
 
@@ -123,12 +123,12 @@ def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strateg
 def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
     members, uninterrupted = _members(torch.float64), _trained(SequentialPack, torch.float64)
     begun, continued = first(members, JOB), later(members, JOB)
-    for step in range(30):
+    for step in range(STEPS // 2):
         begun.step([True] * MODELS, _batches(members, step))
     for number in range(MODELS):
         continued.restore(number, begun.snapshot(number))
-    losses = [continued.step([True] * MODELS, _batches(members, step)) for step in range(30, STEPS)]
-    torch.testing.assert_close(torch.stack(losses), uninterrupted[30:], rtol=1e-9, atol=0)
+    losses = [continued.step([True] * MODELS, _batches(members, step)) for step in range(STEPS // 2, STEPS)]
+    torch.testing.assert_close(torch.stack(losses), uninterrupted[STEPS // 2 :], rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
