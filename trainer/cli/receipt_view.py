@@ -217,7 +217,6 @@ def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType
         told = [*script["notes"], *script["last_lines"]]
         yield "", ""
         yield "last lines", lines(f"of {script['piece']}:", *(told or ["it printed nothing"]))
-    yield "", ""
 
 
 def _value(script: dict[str, Any]) -> list[Cell]:

@@ -58,7 +58,7 @@ class Watch:
         if self._console.live:
             self._draw(progress)
         elif progress.phase == "train" and progress.pieces:
-            self._console.update(f"{_clock(progress)}  training  {models_line(progress)}")
+            self._console.update(f"{_clock(progress)}  training  {models_line(progress)}".rstrip())
         else:
             self._console.update(
                 f"{_clock(progress)}  {self._words.get(progress.phase, progress.phase)}  {progress.message}".rstrip()

@@ -10,7 +10,7 @@ from trainer.cost.instances import InstanceType
 from trainer.cost.planner import LONGEST_DEADLINE, Workload, default_max_duration, dollars, estimate, profile_on
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
-from trainer.launch.gpu_table import on_gpus
+from trainer.launch.gpu_table import on_gpus, too_large
 from trainer.launch.images import verdict_on
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -33,6 +33,7 @@ class PlanCandidate:
     rate: Rate  # behind its times
     note: str = ""
     refused: str = ""
+    layout: str = ""  # how its GPUs train one model together
 
     @property
     def is_estimated(self) -> bool:
@@ -96,6 +97,8 @@ def weigh(
         refused = verdict.why
     elif together and together.refused:
         refused = together.refused
+    elif on_aws and not together and not job.is_script and (large := too_large(job, work, machine)):
+        refused = large
     elif not rehearsal and verdict.unproven:
         note = UNPROVEN
     if together and together.note and not refused:
@@ -118,6 +121,7 @@ def weigh(
         rate=rate,
         note=note,
         refused=refused,
+        layout=together.note if together and not together.refused else "",
     )
 
 

@@ -29,9 +29,7 @@ REHEARSAL_NOTE = (
     "type's list price, no forecast."
 )
 
-HERE_NOTE = (
-    "No instance: it ran on a machine of yours, which goes on. Mayfly paid nothing for it and ended nothing but the run."
-)
+HERE_NOTE = "No instance: it ran on a machine of yours, which Mayfly neither pays for nor ends."
 
 Receipt = dict[str, Any]
 

@@ -278,3 +278,33 @@ def test_a_model_too_large_for_a_type_is_one_line_that_says_so():
     assert re.match(r"a model of [\d.]+ M weights does not fit on one NVIDIA T4 \(it needs [\d.]+ of 13.7 GiB", refused)
     with pytest.raises(ConfigError, match="does not fit on one NVIDIA T4"):
         plan(job_of(**{**large, "instance": ("g4dn.xlarge",)}))
+
+
+LARGE = {"model": "transformer", "preset": "large", "timeframe": "1d", "target": "return", "volatility_bars": 60, "batch": 2048}
+PANEL = {**LARGE, "panel": True, "calendar": "XNYS", "epochs": 15, "lookback": 256}
+STOCKS = {f"S{number:03d}": 1_700 for number in range(496)}
+
+
+def test_151_million_weights_on_a_t4_fit_in_slices_and_a_time_or_budget_that_is_too_short_names_types_that_do():
+    t4 = {**PANEL, "instance": ("g4dn.xlarge",)}
+    fits = "the model fits its one GPU, slices of 256 (12.3 GiB by the memory formula)"
+    made = plan(job_of(**t4), bars=STOCKS)
+    assert (made.first.note, made.first.refused) == (fits, "") and 4 < made.first.seconds_p50 / 3600 < 6
+    with pytest.raises(BudgetError) as late:
+        plan(job_of(**t4, max_duration="2h"), bars=STOCKS)
+    why = f"the fastest, g4dn.xlarge, is estimated at 4.8 h: {fits}"
+    line = f"no plan ends before its hard stop of 2.0 h, set by max_duration ({why})"
+    assert str(late.value).startswith(f"{line}. Raise --max-duration, or train less. Or take g6e.xlarge (0.9 h, $")
+    with pytest.raises(BudgetError, match=r"is estimated at \$2.5\d\d: the model fits .*Or take g6e.xlarge \(0.9 h, \$1.69\)"):
+        plan(job_of(**t4, budget=2), bars=STOCKS)
+
+
+def test_a_model_that_no_slice_of_brings_onto_a_gpu_is_refused_with_its_numbers_and_types_that_take_it():
+    slices = job_of(**{**PANEL, "lookback": 1024, "micro_batch": 512, "epochs": 1, "instance": ("g4dn.xlarge",)})
+    needs = "a model of 151.6 M weights does not fit on one NVIDIA T4 (it needs 16.5 of 13.7 GiB by the memory formula"
+    with pytest.raises(ConfigError) as refused:
+        plan(slices, bars=STOCKS)
+    assert needs in str(refused.value) and "Or take g6.xlarge (" in str(refused.value)
+    alone = job_of(**{**LARGE, "lookback": 256, "micro_batch": 2048, "instance": ("g4dn.xlarge", "g6e.xlarge")})
+    first, second = plan(alone, bars={"A": 100_000}).candidates
+    assert first.refused.startswith("one model of 100,000 bars needs 15.8 GiB, t4 has room for 13.7 GiB") and not second.refused
