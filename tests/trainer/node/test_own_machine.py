@@ -94,7 +94,9 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
 
 
 def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(node: Any, start: Any) -> None:  # noqa: F811
+    (node.work / "script" / "venv" / "lib").mkdir(parents=True)
     assert start("touch $TMPDIR/x; echo $TMPDIR") == 0
+    assert not (node.work / "script" / "venv").exists()
     (line,) = node.status.scripts[0]["last_lines"]
     assert Path(line).parent == temporary_folder() and not Path(line).exists() and not (node.work / "tmp").is_symlink()
 
