@@ -1,4 +1,4 @@
-"""Prove that a training goes on over kills and other numbers of ranks: its losses are those of one that nobody disturbed.
+"""Prove that a training continues after kills and with other numbers of ranks: its losses equal an undisturbed training's.
 
     python -m benchmarks.ranks_resume                   two ranks, kill -9, one process, kill -9, two ranks (two minutes)
     python -m benchmarks.ranks_resume --quick           two ranks, kill -9, one process

@@ -119,6 +119,7 @@ class Training:
     fused: bool  # the stacked form, else plain modules
     recompute: bool  # activation checkpointing
     accumulates: bool  # the batch has other slices, too
+    frozen: bool = False  # the head alone trains, on a pretrained encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +267,10 @@ class ModelSettings(HomeSettings):
     def num_weights(self, *, features: int, outputs: int) -> int:
         """Return its number of weights."""
         return 0
+
+    def num_trained(self, *, features: int, outputs: int) -> int:
+        """Return how many of its weights train: those have gradients and moments."""
+        return self.num_weights(features=features, outputs=outputs)
 
     def flops(self, *, features: int, outputs: int) -> float:
         """Return the floating-point operations of one read, forward and backward; 0 if nobody counted them.

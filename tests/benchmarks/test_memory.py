@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from benchmarks.memory import ALLOWED, counted, held, predicted
+from tests.models import SETTINGS, make_model
+from trainer.artifacts.card import CardSeries
 from trainer.data.features import FEATURES
 from trainer.gpu_profiles.memory import FLOAT, num_weights
 from trainer.job import Job, job_of, with_settings
+from trainer.train.encoder import pinned
 
 LSTMS = [
     {"layers": 1, "hidden": 32, "lookback": 20, "batch": 64},
@@ -82,6 +85,33 @@ def test_what_a_tcns_step_keeps_and_its_peak_are_foretold(shape, precision, agai
     measured = counted(job)
     assert measured.kept == pytest.approx(part.kept, rel=ALLOWED)
     assert measured.peak == pytest.approx(part.kept + part.workspace, rel=ALLOWED)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("family", "sizes", "batch"),
+    [
+        ("transformer", {"preset": "tiny", "blocks": 3, "width": 64, "heads": 4, "lookback": 32, "series": 4}, 64),
+        ("tcn", {"blocks": 4, "width": 64, "chunk": 128}, 4),
+    ],
+)
+def test_a_head_on_a_frozen_encoder_takes_a_forward_pass_and_has_gradients_and_moments_of_its_own_alone(
+    family, sizes, batch, precision, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(SETTINGS, family, sizes)
+    numbers = {"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0}
+    ended = {"validation": {"first": "2020-01-01T00:00:00Z", "last": "2020-01-01T00:00:00Z"}}
+    series = [CardSeries(symbol="S", calendar="24x7", horizon=1, scaler=numbers, splits=ended)]
+    make_model(tmp_path / "encoder.safetensors", family, series=series)
+    keys = {**sizes, "model": family, "target": "direction", "precision": precision, "batch": batch, "micro_batch": batch}
+    job = pinned(job_of(**keys, encoder=str(tmp_path / "encoder.safetensors"), encoder_training="frozen"))
+    part, _ = predicted(job, on_gpu=False)
+    measured = counted(job)
+    assert measured.kept == pytest.approx(part.kept, rel=ALLOWED)
+    assert measured.peak == pytest.approx(part.kept + part.workspace, rel=ALLOWED)
+    assert held(job) == pytest.approx(part.weights, rel=ALLOWED)
+    whole, _ = predicted(job_of(**keys), on_gpu=False)
+    assert part.step - part.rows < 0.4 * (whole.step - whole.rows)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.99])

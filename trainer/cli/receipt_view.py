@@ -87,7 +87,7 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
             yield "", error["do"]
     yield "run", receipt["run_id"]
     if (data := receipt["data"]) and receipt.get("work") != "script":
-        bars = f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})" if data.get("bars") else "none was read"
+        bars = f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})" if data.get("bars") else "none read"
         yield "data", Inline([bars, counted(data.get("holes", 0), "hole") if data.get("bars") else ""])
     if inputs := receipt.get("inputs"):
         yield from _cache(inputs)
@@ -108,7 +108,7 @@ def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     yield "time", f"{duration(seconds['total'])} in all"
     yield "", Inline(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
     if boot := receipt.get("boot"):
-        image = "a baked image" if boot["baked"] else "the image as AWS builds it"
+        image = "a baked image" if boot["baked"] else "AWS's image, not baked"
         yield "boot", Inline([image, *(f"{step} {duration(boot[step])}" for step in STEPS)])
     if "deadline_cause" in receipt:  # format 1 had the run's deadline only, which need not be the one that held
         yield "deadline", f"{receipt['deadline']}, {set_by(receipt)}"
@@ -162,7 +162,7 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     for failure in sorted(receipt["failed"], key=_piece):
         yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
     if receipt.get("retries"):
-        yield "", f"{counted(receipt['retries'], 'model was', 'models were')} tried again"
+        yield "", f"{counted(receipt['retries'], 'model was', 'models were')} retried"
 
 
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.cost.links import Link
-from trainer.gpu_profiles.memory import num_weights
+from trainer.gpu_profiles.memory import num_trained
 from trainer.job import Job
 from trainer.settings import FLOAT, HALF
 
@@ -38,7 +38,7 @@ class Together:
 def together_of(job: Job) -> Together:
     """Return what ranks of the job's model share."""
     visits = (job.train.batch or job.model.default_batch) * job.model.bars_out
-    return Together(weights=num_weights(job, features=len(job.data.inputs)), visits=float(visits))
+    return Together(weights=num_trained(job, features=len(job.data.inputs)), visits=float(visits))
 
 
 def speedup(together: Together, *, devices: int, visits_per_second: float, link: Link | None, sharded: bool = False) -> float:

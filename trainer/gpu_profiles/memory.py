@@ -70,6 +70,11 @@ def num_weights(job: Job, *, features: int) -> int:
     return job.model.num_weights(features=features, outputs=job.target.outputs)
 
 
+def num_trained(job: Job, *, features: int) -> int:
+    """Return how many of them train."""
+    return job.model.num_trained(features=features, outputs=job.target.outputs)
+
+
 def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
     """Return the footprint of one model of the job on so many bars, trained in slices of `windows` windows (or chunks).
 
@@ -89,17 +94,20 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         fused=fused,
         recompute=job.train.activation_checkpointing,
         accumulates=reads < job.train.batch,
+        frozen=num_trained(job, features=features) < num_weights(job, features=features),
     )
     part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
     streams = stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")  # a stream a model
-    weights, averages = FLOAT * num_weights(job, features=features), 1 if job.train.ema else 0
+    weights, trained = (FLOAT * count(job, features=features) for count in (num_weights, num_trained))
+    averages = 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
     numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked ones are joined
     numbers += len(CONTEXT) * CONTEXT_BYTES if model.reads_context else 0
     return Footprint(
         rows=bars * (numbers + 2 * 8 / model.bars_out),  # two indices a window, or chunk
-        weights=(copies + averages) * weights,
-        copies=(1 + (3 + averages if job.train.checkpoint_seconds else 0)) * weights,
+        weights=(1 + averages) * weights + (copies - 1) * trained,
+        copies=(1 + (1 + averages if job.train.checkpoint_seconds else 0)) * weights
+        + (2 * trained if job.train.checkpoint_seconds else 0),
         kept=part.kept,
         workspace=part.workspace + (STREAM_WORKSPACE if streams else 0),
         assumed=part.assumed,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile
-from trainer.gpu_profiles.memory import CPU, GIB, Footprint, footprint, num_weights, room_gib
+from trainer.gpu_profiles.memory import CPU, GIB, Footprint, footprint, num_trained, num_weights, room_gib
 from trainer.job import Job, with_settings
 from trainer.settings import FLOAT
 
@@ -62,7 +62,8 @@ def rank_footprint(
     blocks = FLOAT * count * block
     # The rest (embeddings, head) is gathered with its gradients from the first forward to the last backward.
     whole = 2 * max(0.0, weights - blocks) + FLOAT * block * (GATHERED_BLOCKS + 1)
-    gradients = weights if job.model.counts_gradients else 0.0  # there the workspace of a step holds them, see `memory`
+    trained = FLOAT * num_trained(job, features=features)
+    gradients = trained if job.model.counts_gradients else 0.0  # there the workspace of a step holds them, see `memory`
     share = 1 - 1 / devices
     return replace(
         part,

@@ -91,7 +91,7 @@ def from_dstack(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Pa
     commands = values.get("commands") or []
     if not isinstance(commands, list) or not all(isinstance(line, str) for line in commands):
         raise UsageError(
-            f"commands of the task is {brief(commands)}", why="it must be a list of texts", do="Mend the task file."
+            f"commands of the task is {brief(commands)}", why="it must be a list of texts", do="Correct the task file."
         )
     take_commands(task, "", "\n".join(commands), strict=True, renamed=VARIABLES, folder=True)
     return task, root

@@ -1,4 +1,4 @@
-"""A YAML file that somebody else wrote: read by PyYAML's safe loader, bounded, without aliases."""
+"""Read an untrusted YAML file: by PyYAML's safe loader, bounded, without aliases."""
 
 from __future__ import annotations
 

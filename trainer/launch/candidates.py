@@ -10,7 +10,7 @@ from trainer.cost.instances import InstanceType
 from trainer.cost.planner import LONGEST_DEADLINE, Workload, default_max_duration, dollars, estimate, profile_on
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
-from trainer.launch.gpu_table import on_gpus
+from trainer.launch.gpu_table import on_gpus, too_large
 from trainer.launch.images import verdict_on
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -33,6 +33,7 @@ class PlanCandidate:
     rate: Rate  # behind its times
     note: str = ""
     refused: str = ""
+    layout: str = ""  # how its GPUs train one model together
 
     @property
     def is_estimated(self) -> bool:
@@ -96,12 +97,14 @@ def weigh(
         refused = verdict.why
     elif together and together.refused:
         refused = together.refused
+    elif on_aws and not together and not job.is_script and (large := too_large(job, work, machine)):
+        refused = large
     elif not rehearsal and verdict.unproven:
         note = UNPROVEN
     if together and together.note and not refused:
         note = f"{note + '; ' if note else ''}{together.note}"
     if job.is_script and job.script.over and not refused:
-        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at once"
+        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at a time"
     used = _gpus_in_use(job, machine, len(work.pieces)) if job.is_script else len(work.pieces)
     idle = 0 if work.together else machine.num_workers - used
     if idle > 0 and not refused:
@@ -118,6 +121,7 @@ def weigh(
         rate=rate,
         note=note,
         refused=refused,
+        layout=together.note if together and not together.refused else "",
     )
 
 

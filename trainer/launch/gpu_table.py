@@ -6,6 +6,7 @@ for the plan's candidates only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from trainer.cost.links import link_of
 from trainer.cost.planner import Workload, dollars, estimate, profile_on
 from trainer.cost.scaling import POINTLESS, speedup
 from trainer.errors import UsageError
+from trainer.gpu_profiles.memory import fit
 from trainer.gpu_profiles.ranks import Laid, lay
 from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.job import Job
@@ -54,7 +56,7 @@ class OnGpus:
         if self.devices == 1:
             return f"the model fits its one GPU, {self.laid.words} ({self.laid.memory_gib:.1f} GiB by the memory formula)"
         law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
-        return f"{law}: pointless over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
+        return f"{law}: not worthwhile over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--dry-run --json` prints it."""
@@ -130,3 +132,26 @@ def gpu_table(
         if key not in cheapest or machine.price_usd_per_hour < (cheapest[key].price_usd_per_hour or 0.0):
             cheapest[key] = machine
     return tuple(on_gpus(job, work, machine, rates.get(machine.name)) for machine in cheapest.values())
+
+
+def instead(rows: Sequence[OnGpus], *, seconds: float = math.inf, usd: float = math.inf) -> str:
+    """Return the cheapest three types of a table that are done within a time and an amount, for an error; '' if none is."""
+    able = [row for row in rows if not row.refused and row.seconds_p50 <= seconds and row.dollars_p50 <= usd]
+    cheapest = sorted(able, key=lambda row: row.dollars_p50)[:3]
+    named = [f"{row.machine.name} ({row.seconds_p50 / 3600:.1f} h, ${row.dollars_p50:.2f})" for row in cheapest]
+    return f" Or take {', '.join(named)}." if named else ""
+
+
+def too_large(job: Job, work: Workload, machine: InstanceType) -> str:
+    """Return why one model of the job does not fit a GPU of a type that trains it alone; '' if it does."""
+    try:
+        fit(
+            profile_on(machine, rehearsal=False),
+            job,
+            memory_gib=machine.gpu_memory_gib,
+            features=len(job.data.inputs),
+            bars=max((piece.bars for piece in work.pieces), default=0),
+        )
+    except UsageError as error:
+        return f"{error.what} ({error.why})"
+    return ""

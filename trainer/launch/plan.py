@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,7 +22,7 @@ from trainer.errors import BudgetError, ConfigError, UsageError
 from trainer.gpu_profiles.rates import Rate
 from trainer.job import Job
 from trainer.launch.candidates import PlanCandidate, weigh
-from trainer.launch.gpu_table import OnGpus, gpu_table
+from trainer.launch.gpu_table import OnGpus, gpu_table, instead
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -69,7 +70,7 @@ class LaunchPlan:
             why = "this script has not run yet" if self.is_script else "the machine tries your own model first"
             return f"not estimated: {why}"
         if self.is_script:
-            return f"as {self.first.rate.basis} took{', by value' if len(self.pieces) > 1 else ''}"
+            return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
@@ -127,6 +128,8 @@ def make_plan(
     before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
     rates_on_aws = {} if rehearsal else rates or {}  # a rehearsal's are this machine's cores'
+    asked = [] if rehearsal else offers.priced.machines
+    table = gpu_table(job, work, asked=asked, image_line=offers.image_line, rates=rates_on_aws)
     weighed = [
         weigh(job, work, machine, offers, rehearsal=rehearsal, rate=(rates or {}).get(machine.name))
         for machine in offers.priced.machines
@@ -137,13 +140,15 @@ def make_plan(
     if not offered:
         reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in weighed)
         raise ConfigError(
-            f"no instance type to launch in {region}", why=reasons, do="Choose another --instance, or another region."
+            f"no instance type to launch in {region}",
+            why=reasons,
+            do=f"Choose another --instance, or another region.{instead(table)}",
         )
-    candidates = _within_budget(weighed, job.machine.budget)
+    candidates = _within_budget(weighed, job.machine.budget, table)
     usable = [candidate for candidate in candidates if not candidate.refused]
     run_limit = _run_limit(job, max(candidate.default_duration for candidate in usable), cap)
     if not rehearsal:  # a rehearsal shows what happens at the hard stop, and its times are this desk's
-        candidates = _within_time(candidates, run_limit, job)
+        candidates = _within_time(candidates, run_limit, job, table)
         usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = build_ladder(
         [_pools(candidate, offers, job) for candidate in usable],
@@ -168,9 +173,7 @@ def make_plan(
         prices_are=offers.priced.basis,
         storage=storage or storage_cost("s3", throughput="", input_bytes=0),
         baking=None if rehearsal else _baking(usable[0], offers, boots or {}),
-        gpus=gpu_table(
-            job, work, asked=[] if rehearsal else offers.priced.machines, image_line=offers.image_line, rates=rates_on_aws
-        ),
+        gpus=table,
     )
 
 
@@ -190,7 +193,7 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
     )
 
 
-def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[PlanCandidate]:
+def _within_budget(candidates: Sequence[PlanCandidate], budget: float, table: Sequence[OnGpus]) -> list[PlanCandidate]:
     """Refuse the candidates that exceed the budget. Raises BudgetError if none is left."""
     if not budget:
         return list(candidates)
@@ -205,24 +208,32 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float) -> list[P
         enough = int(cheapest.dollars_p50 * 1000 + 1) / 1000
         raise BudgetError(
             f"a budget of ${budget:g} is too small",
-            why=f"the cheapest plan, {cheapest.machine.name}, is estimated at ${enough:.3f}",
-            do="Raise --budget, train fewer symbols or epochs, or name a cheaper --instance.",
+            why=f"the cheapest plan, {cheapest.machine.name}, is estimated at ${enough:.3f}{_by(cheapest)}",
+            do=f"Raise --budget, train fewer symbols or epochs, or name a cheaper --instance.{instead(table, usd=budget)}",
         )
     return marked
 
 
-def _within_time(candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job) -> list[PlanCandidate]:
+def _within_time(
+    candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job, table: Sequence[OnGpus]
+) -> list[PlanCandidate]:
     """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is left."""
     marked = [_over_time(candidate, run_limit, job) for candidate in candidates]
     if all(candidate.refused for candidate in marked):
         fastest = min((one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50)
         limit = _limit(fastest, run_limit, job)
+        usd = job.machine.budget or math.inf
         raise BudgetError(
             f"no plan ends before its hard stop of {_hours(limit.duration.total_seconds())}, set by {CAUSES[limit.cause]}",
-            why=f"the fastest, {fastest.machine.name}, is estimated at {_hours(fastest.seconds_p50)}",
-            do=REMEDIES[limit.cause],
+            why=f"the fastest, {fastest.machine.name}, is estimated at {_hours(fastest.seconds_p50)}{_by(fastest)}",
+            do=f"{REMEDIES[limit.cause]}{instead(table, seconds=run_limit.duration.total_seconds(), usd=usd)}",
         )
     return marked
+
+
+def _by(candidate: PlanCandidate) -> str:
+    """Return how GPUs that train one model together would do it, for an error."""
+    return f": {candidate.layout}" if candidate.layout else ""
 
 
 def _over_time(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> PlanCandidate:

@@ -232,7 +232,7 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
     accounted = {item["piece"] for item in (*models, *failed, *scripts)}
     planned = planned_pieces(record.job, record.pieces) if record.work != "prepare" else []
     missing = [piece for piece in planned if piece["piece"] not in accounted]
-    return failed + [{**piece, "reason": f"not finished, the run ended {state}"} for piece in missing]
+    return failed + [{**piece, "reason": f"not finished when the run ended ({state})"} for piece in missing]
 
 
 def _data(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
         "i-1       g6.xlarge  on-demand  us-east-1a  ✓ terminated  described terminated",
         "0.5100 (0.5000)",
         "✗ B: its worker died twice",
-        "1 model was tried again",
+        "1 model was retried",
     ):
         assert part in text
 

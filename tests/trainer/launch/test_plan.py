@@ -169,10 +169,10 @@ def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
 @pytest.mark.parametrize(
     ("basis", "seconds", "cause", "words"),
     [
-        ("measured on 2026-11-20", 1800.0, "estimate", "set by three times the slow estimate."),
-        ("estimate", 7200.0, "max_duration", "set by max_duration alone: no run has measured this model on this chip."),
-        ("yours", 7200.0, "max_duration", "set by max_duration alone"),
-        ("measured 2026-11-20", 7200.0, "max_duration", "set by max_duration alone"),  # the reference model was, not this one
+        ("measured on 2026-11-20", 1800.0, "estimate", "Set by three times the slow estimate."),
+        ("estimate", 7200.0, "max_duration", "Set by max_duration alone: no run has measured this model on this chip."),
+        ("yours", 7200.0, "max_duration", "Set by max_duration alone"),
+        ("measured 2026-11-20", 7200.0, "max_duration", "Set by max_duration alone"),  # the reference model was, not this one
     ],
 )
 def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_it_whatever_the_job_allows(
@@ -247,13 +247,13 @@ def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dolla
     assert rows["NVIDIA T4", 4].is_pointless and not rows["NVIDIA A100 40GB", 8].is_pointless
     assert rows["NVIDIA T4", 4].speedup < 2 < rows["NVIDIA A100 40GB", 8].speedup
     candidate = next(one for one in made.candidates if one.machine.name == "g4dn.12xlarge")
-    assert candidate.note.endswith("times as fast as one by the scaling law: pointless over PCIe")
+    assert candidate.note.endswith("times as fast as one by the scaling law: not worthwhile over PCIe")
     assert rows["NVIDIA T4", 4].seconds_p50 == candidate.seconds_p50
     assert {row["instance_type"] for row in made.to_dict()["gpus"]} == {row.machine.name for row in made.gpus}
     candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
     text = drawn(plan_view(made, job_of(**SEVERAL), candles))
     assert "one model on" in text and "Several GPUs: by law" in text and "an estimate until measured" in text
-    assert "8×T4" in text[text.index("Pointless for this model and batch") :]
+    assert "8×T4" in text[text.index("Not worthwhile for this model and batch") :]
 
 
 def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
@@ -278,3 +278,33 @@ def test_a_model_too_large_for_a_type_is_one_line_that_says_so():
     assert re.match(r"a model of [\d.]+ M weights does not fit on one NVIDIA T4 \(it needs [\d.]+ of 13.7 GiB", refused)
     with pytest.raises(ConfigError, match="does not fit on one NVIDIA T4"):
         plan(job_of(**{**large, "instance": ("g4dn.xlarge",)}))
+
+
+LARGE = {"model": "transformer", "preset": "large", "timeframe": "1d", "target": "return", "volatility_bars": 60, "batch": 2048}
+PANEL = {**LARGE, "panel": True, "calendar": "XNYS", "epochs": 15, "lookback": 256}
+STOCKS = {f"S{number:03d}": 1_700 for number in range(496)}
+
+
+def test_151_million_weights_on_a_t4_fit_in_slices_and_a_time_or_budget_that_is_too_short_names_types_that_do():
+    t4 = {**PANEL, "instance": ("g4dn.xlarge",)}
+    fits = "the model fits its one GPU, slices of 256 (12.3 GiB by the memory formula)"
+    made = plan(job_of(**t4), bars=STOCKS)
+    assert (made.first.note, made.first.refused) == (fits, "") and 4 < made.first.seconds_p50 / 3600 < 6
+    with pytest.raises(BudgetError) as late:
+        plan(job_of(**t4, max_duration="2h"), bars=STOCKS)
+    why = f"the fastest, g4dn.xlarge, is estimated at 4.8 h: {fits}"
+    line = f"no plan ends before its hard stop of 2.0 h, set by max_duration ({why})"
+    assert str(late.value).startswith(f"{line}. Raise --max-duration, or train less. Or take g6e.xlarge (0.9 h, $")
+    with pytest.raises(BudgetError, match=r"is estimated at \$2.5\d\d: the model fits .*Or take g6e.xlarge \(0.9 h, \$1.69\)"):
+        plan(job_of(**t4, budget=2), bars=STOCKS)
+
+
+def test_a_model_that_no_slice_of_brings_onto_a_gpu_is_refused_with_its_numbers_and_types_that_take_it():
+    slices = job_of(**{**PANEL, "lookback": 1024, "micro_batch": 512, "epochs": 1, "instance": ("g4dn.xlarge",)})
+    needs = "a model of 151.6 M weights does not fit on one NVIDIA T4 (it needs 16.5 of 13.7 GiB by the memory formula"
+    with pytest.raises(ConfigError) as refused:
+        plan(slices, bars=STOCKS)
+    assert needs in str(refused.value) and "Or take g6.xlarge (" in str(refused.value)
+    alone = job_of(**{**LARGE, "lookback": 256, "micro_batch": 2048, "instance": ("g4dn.xlarge", "g6e.xlarge")})
+    first, second = plan(alone, bars={"A": 100_000}).candidates
+    assert first.refused.startswith("one model of 100,000 bars needs 15.8 GiB, t4 has room for 13.7 GiB") and not second.refused

@@ -73,6 +73,18 @@ def test_a_step_has_the_operations_of_the_formula(shape):
     assert counter.get_total_flops() == 4 * settings.flops(features=7, outputs=3)
 
 
+@pytest.mark.slow
+def test_on_a_frozen_encoder_the_head_alone_has_operations_of_a_backward_pass():
+    settings = job_of(model="transformer", **SHAPES[0], encoder="one.safetensors", encoder_training="frozen").model
+    built, x_TBF = build(settings.architecture(features=7, outputs=3)), torch.randn(settings.lookback, 4, 7)
+    for name, weight in built.named_parameters():
+        weight.requires_grad_(name.startswith("head."))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        built(x_TBF).sum().backward()
+    assert counter.get_total_flops() == 4 * settings.flops(features=7, outputs=3)
+    assert settings.num_trained(features=7, outputs=3) == built.head.weight.numel() + 3
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("batch", [1, 16])

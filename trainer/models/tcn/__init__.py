@@ -85,11 +85,12 @@ class TcnSettings(PretrainedSettings):
     def _mflop(self) -> float:
         """Return the million multiplications and additions, forward and backward, that one bar of a chunk takes.
 
-        A block computes the chunk and what the blocks after it look back on; 2 a weight forward, 4 backward.
+        A block computes the chunk and what the blocks after it look back on; 2 a weight forward, and 4 backward where
+        it is not frozen.
         """
         reaches = [4 * dilation for dilation in self.dilations]
         bars = sum(1 + sum(reaches[block + 1 :]) / self.chunk for block in range(self.blocks))
-        return bars * 2 * 3 * self.width**2 * 6 / 1e6
+        return bars * 2 * (1 if self.trains_head_alone else 3) * self.width**2 * 6 / 1e6
 
     @property
     def cpu_slice(self) -> int:
@@ -126,6 +127,13 @@ class TcnSettings(PretrainedSettings):
         Where a batch has several slices, all gradients are there from the second on.
         """
         again, read, half = training.recompute, self.chunk + self.bars_seen - 1, training.half
+        if training.frozen:
+            # Forwards alone: a convolution's input, twice as a library lays it out, its output, and what it is added to.
+            number = 4 * FLOAT if not half or self.dropout else 5 * HALF
+            scored = outputs * FLOAT + FLOAT + 1
+            head = float(reads * self.chunk * (FLOAT * self.width + scored))
+            peak = reads * read * (number * self.width + FLOAT * features)
+            return Activations(kept=head, workspace=max(0.0, peak - head))
         output = 0.0
         gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
         kept = FLOAT * reads * features * read if again or not half else 0.0

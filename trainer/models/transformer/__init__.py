@@ -149,6 +149,8 @@ class TransformerSettings(PretrainedSettings):
         context = min(width, CONTEXT_WIDTH) * width
         products = tokens * (4 + 2 * EXPANSION) * width**2
         attention = 2 * tokens**2 * width
+        if self.trains_head_alone:
+            return 2.0 * (into + context + blocks * (products + attention) + 2 * outputs * width)
         return 2.0 * (2 * into + 3 * (context + blocks * (products + attention) + outputs * width))
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
@@ -161,6 +163,11 @@ class TransformerSettings(PretrainedSettings):
         number = HALF if training.half else FLOAT
         a = reads * self.tokens * width  # numbers that a layer makes
         inner = EXPANSION * width**2
+        if training.frozen:  # forwards alone, at its peak in an inner layer: windows before and after their norm, a block's
+            # tokens and what attention added to them, the inner layer before and after its activation
+            windows = FLOAT * reads * features * (2 * self.lookback + 4)
+            peak = windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + (HALF * inner if training.half else 0)
+            return Activations(kept=float(FLOAT * reads * width), workspace=float(peak))
         # Two inputs of norms, in full precision, and what the norms keep; queries, keys, values and two outputs of norms; the
         # attended; the inner layer before and after its activation.
         block = (
