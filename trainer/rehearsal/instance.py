@@ -59,7 +59,7 @@ TOOLS = (
 )
 TOOL_FOLDERS = "/usr/bin:/bin"
 SCRATCH_PREFIX = "mayfly-"
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.1  # a look reads all of /proc, in some milliseconds
 COMM_LENGTH = 15  # of a process's name, as Linux keeps it
 _INSTANCE_ID = re.compile(r"i-[\w-]{1,60}", re.ASCII)
 Member = tuple[int, str]  # a process: its id and its start, since ids are reused
