@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.1  # a look reads all of /proc, in some milliseconds
 COMM_LENGTH = 15  # of a process's name, as Linux keeps it
 Member = tuple[int, str]  # a process: its id and its start, since ids are reused
 
