@@ -56,6 +56,7 @@ FOUND_BY_LSTM: dict[str, Any] = {
     "patience": 12,
     **ANNEALED,
 }
+QUICK_EPOCHS = 6  # of the crossings: both find their signal by then
 PLANTED = job_of(**FOUND_BY_LSTM, **SPANS, horizon=1)
 NOTHING: dict[str, Any] = {
     "hidden": 4,
@@ -153,7 +154,7 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
 
 def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     """Train a pair on what is planted for its target; return the headline metric on test, and what the best baseline has."""
-    job = job_of(**CROSSED[pair], seed=seed)
+    job = job_of(**CROSSED[pair] | ({"epochs": QUICK_EPOCHS} if quick else {}), seed=seed)
     candles, features = (
         planted_volatility(seed, bars=6_000 if quick else 12_000)
         if job.target.name == "volatility"

@@ -1,4 +1,4 @@
-"""A rehearsal on a pretended p4d.24xlarge whose eight ranks train one transformer, and lose one of them on the way.
+"""A rehearsal on a pretended p4d.24xlarge whose eight ranks train one transformer; one of them is killed.
 
     python -m benchmarks.lost_rank [--data FILE] [--set KEY=VALUE ...]
     python -m benchmarks.lost_rank --quick                                   on four ranks

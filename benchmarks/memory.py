@@ -1,4 +1,4 @@
-"""Memory of a training step: what the formula predicts beside what it takes, for LSTMs by strategy and for TCNs.
+"""Memory of a training step: predicted by the formula and measured, for LSTMs by strategy and for TCNs.
 
     python -m benchmarks.memory            a dozen shapes (on a CPU a minute, on a GPU less)
     python -m benchmarks.memory --quick    the smallest of them (seconds)

@@ -1,4 +1,4 @@
-"""Many small models on this machine: ours against torch and Lightning as people run them, on the same work.
+"""Many small models on this machine: ours against plain torch and Lightning, on the same work.
 
     python -m benchmarks.packs            3, 8 models, hidden 64 and 128, batch 256 and 1,024 (half an hour on two cores)
     python -m benchmarks.packs --quick    8 models, hidden 64, batch 256 (a minute on an idle machine)

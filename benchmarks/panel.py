@@ -1,4 +1,4 @@
-"""Test that a panel learns what lies across series, and nothing if nothing lies.
+"""Test that a panel learns a planted cross-sectional signal, and nothing from noise.
 
     python -m benchmarks.panel            three seeds, planted and shuffled, each scaler (a minute)
     python -m benchmarks.panel --quick    smaller, the scaler `rank` alone

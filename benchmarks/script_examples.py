@@ -1,4 +1,4 @@
-"""Run every example of examples/scripts in a rehearsal as its page says, kill it in the middle, and look at what it leaves.
+"""Run every example of examples/scripts in a rehearsal as documented, kill it in the middle, and check its output.
 
     python -m benchmarks.script_examples            about five minutes; packages come from the package index
     python -m benchmarks.script_examples --quick    plain torch alone

@@ -1,4 +1,4 @@
-"""Access logs of the bucket, in a bucket of their own: who asked for which object, as S3 writes it down some hours later."""
+"""Access logs of the bucket, in a bucket of their own: every request for an object, written by S3 some hours later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A way onto a running instance, which a stack has only when its setting `attach` says so: `ssm` or `ssh`.
+"""Access to running instances, if the stack's setting `attach` is `ssm` or `ssh`.
 
 `ssm` widens the training instances' role and adds a policy for people; no port opens. `ssh` opens port 22 for one address, and
 widens no role: keys come with each run. `off` leaves nothing of this file in the stack.

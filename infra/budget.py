@@ -1,4 +1,4 @@
-"""A budget of the whole account: AWS's own count of a month's dollars, told at the topic; it is late, and ends nothing."""
+"""A budget of the whole account: AWS's own count of a month's dollars, announced on the topic. It lags, and ends nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two functions that act: the sweeper, which ends what is past its deadline, and control, which settles and retrains.
+"""The two functions that act: the sweeper ends instances past their deadline, control settles runs and starts retrains.
 
 Two functions with two roles, so that what breaks the one leaves the other. Their code: trainer/control/sweep.py and
 trainer/control/function.py.

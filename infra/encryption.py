@@ -1,4 +1,4 @@
-"""A KMS key of the stack's own, where the setting `kms_key` is `create`, and what roles may do with the bucket's key."""
+"""The stack's own KMS key, if the setting `kms_key` is `create`, and the permissions of roles on the bucket's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EC2's events about instances, handed to control: that one ends, and that spot capacity is about to be taken back.
+"""EC2's events about instances, sent to control: the end of an instance, and the notice of a spot interruption.
 
 The default bus brings events of every instance in the account; control drops those of others after one look.
 """

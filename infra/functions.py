@@ -1,4 +1,4 @@
-"""A Lambda function with its log: what the stack's functions have in common."""
+"""A Lambda function with its log, as shared by all of the stack's functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Baked images, only where the setting `image_pipeline` is on: an EC2 Image Builder pipeline for each image line.
+"""Baked images, if the setting `image_pipeline` is on: an EC2 Image Builder pipeline for each image line.
 
 A pipeline boots the line's newest Deep Learning image, installs the environments by ami/install.sh, tests an instance of the
 result with ami/smoke_test.py, and writes the image's id into an SSM parameter, from which launches take it. Until there is one

@@ -1,4 +1,4 @@
-"""Removal of old baked images, since each has a snapshot to pay for: Image Builder keeps the newest of a line."""
+"""Removal of old baked images, each of which has a billed snapshot: Image Builder keeps the newest of a line."""
 
 from __future__ import annotations
 

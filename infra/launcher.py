@@ -1,4 +1,4 @@
-"""The launcher policy: what people who are not administrators need to launch, watch, stop and fetch, and no more.
+"""The launcher policy: permissions to launch, watch and stop runs and to fetch results without being an administrator.
 
 A managed policy of the account, to be attached to a user, group, role or permission set: docs/security.md says how. That each
 action of each statement is used by some verb is shown by tests/trainer/cli/test_launcher_policy.py.

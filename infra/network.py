@@ -1,4 +1,4 @@
-"""The network that instances live in: a VPC of its own or an existing one, S3 by a gateway, nobody let in.
+"""The network that instances live in: a VPC of its own or an existing one, S3 by a gateway, no inbound rule.
 
 Public subnets and no NAT: an instance needs S3, EC2's own services and package indexes for minutes, and a NAT gateway bills
 every hour. What keeps the instance closed is the security group, which admits nothing and is the stack's own in either VPC.

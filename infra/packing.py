@@ -1,4 +1,4 @@
-"""Zips of the functions: modules of ours, and the boto3 of the lock from its wheels (wheels.py), and nothing else.
+"""Zips of the functions: our modules, and the locked boto3 from its wheels (wheels.py), nothing else.
 
 The Lambda runtime's own boto3 is older than ours. What a function reaches of this package follows from its imports
 (trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an unnoticed import.

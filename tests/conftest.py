@@ -26,6 +26,14 @@ def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> It
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_workers_before_they_are_needed() -> Iterator[None]:
+    """A training of this process that ends with one line loads no torch for its workers, in five core-seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)  # `Process.start` calls it on the server
+        yield
+
+
 @pytest.fixture(scope="session")
 def aws_server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedAws]:
     """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test switches it on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def slow_fixtures(item: pytest.Item) -> set[str]:
     """Return the fixtures of a test that begin a run, a training or a stack."""
     definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    places = {name: Path(found[-1].func.__code__.co_filename) for name, found in definitions.items()}
-    return {name for name, path in places.items() if name in SLOW_FIXTURES.get(_relative(path), ())}
+    places = {name: found[-1].func.__code__.co_filename for name, found in definitions.items()}
+    return {name for name, place in places.items() if name in SLOW_FIXTURES.get(_relative(place), ())}
 
 
-def _relative(path: Path) -> str:
+@cache  # a few files hold all fixtures, which thousands of tests use
+def _relative(place: str) -> str:
+    path = Path(place)
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
 
 
@@ -55,7 +58,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling  # late: only the process that hands out tests needs it
 
-    together = {_relative(path) for path in Path(__file__).parent.rglob("test_*.py") if 'scope="module"' in path.read_text()}
+    together = {
+        _relative(str(path)) for path in Path(__file__).parent.rglob("test_*.py") if 'scope="module"' in path.read_text()
+    }
 
     class FilesTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:

@@ -53,7 +53,7 @@ class NoService:
         if name.startswith("__"):
             raise AttributeError(name)
         what = f"with --local there is no {self._service} to ask"
-        raise ConfigError(what, why="a folder stands in the place of the bucket, and there is no AWS", do="Leave --local out.")
+        raise ConfigError(what, why="a folder is used instead of a bucket, without AWS", do="Leave --local out.")
 
 
 def own_access() -> Access:

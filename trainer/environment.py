@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -176,6 +177,11 @@ def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", **variables}
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files, by this process's own environment: a fork may remember another's."""
+    return Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
 
 
 def variables_named(names: Collection[str]) -> dict[str, str]:

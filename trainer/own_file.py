@@ -221,7 +221,7 @@ def instance_of(settings: OwnFile) -> Any:
 
 
 @contextmanager
-def as_usage_error(what: str, do: str = "Mend the file.") -> Iterator[None]:
+def as_usage_error(what: str, do: str = "Correct the file.") -> Iterator[None]:
     """Turn an exception of a user's code into one UsageError: `what`, and the exception as the reason."""
     try:
         yield

@@ -113,7 +113,7 @@ def read_rows(path: Path) -> list[Combination]:
     for number, row in enumerate(rows, 2):
         if len(row) != len(head):
             why = f"its first line names {len(head)}"
-            raise UsageError(f"line {number} of {path} has {len(row)} cells", why=why, do="Mend that line.")
+            raise UsageError(f"line {number} of {path} has {len(row)} cells", why=why, do="Correct that line.")
     if len(set(head)) < len(head):
         raise UsageError(f"{path} names a column twice", why=", ".join(head), do="Rename one.")
     return [dict(zip(head, row, strict=True)) for row in rows]
@@ -166,7 +166,7 @@ def _text(column: str, value: Any) -> str:
     sound = isinstance(value, (str, int, float)) and text.isprintable() and text == text.strip()
     if not sound or not 1 <= len(text.encode(errors="replace")) <= MOST_VALUE_BYTES:
         why = f"a value is a number or 1 to {MOST_VALUE_BYTES} bytes of printable text"
-        raise UsageError(f"script.over.{column} has {brief(value)}", why=why, do="Mend it, or leave it out.")
+        raise UsageError(f"script.over.{column} has {brief(value)}", why=why, do="Correct it, or leave it out.")
     return text
 
 

@@ -16,7 +16,7 @@ def one_thread() -> None:
 
 @pytest.mark.slow
 def test_a_signal_20_to_40_bars_back_is_found():
-    found = planted(0, moves=8_000, epochs=10)
+    found = planted(0, moves=8_000, epochs=5)
     print(found)  # what could be attained stands in the report of a failure
     assert found["attainable"] >= 0.95 and found["logistic on the last bar"] < 0.6
     assert found["auc"] > 0.9

@@ -21,7 +21,9 @@ checkpoint = Path(os.environ["MAYFLY_CHECKPOINTS"]) / "last"
 first = not checkpoint.exists()
 checkpoint.write_text("1")
 (Path(os.environ["MAYFLY_OUT"]) / "made.txt").write_text("first" if first else "second")
-print("first" if first else "goes on", flush=True)
+print("first" if first else "goes on")
+(Path(os.environ["TMPDIR"]) / "left").write_text("")
+print("tmp", os.environ["TMPDIR"], flush=True)
 if first:
     print("waiting", os.getpid(), flush=True)
     time.sleep(600)
@@ -60,14 +62,19 @@ def test_one_that_was_killed_is_closed_and_gone_on_with_by_the_same_command(desk
     waits = int(log.read_text().partition("| waiting ")[2].split()[0])
     twice = desk.run(*words)
     assert twice.returncode == 2 and "this job runs on this machine already" in twice.stdout
-    for process in (killed.pid, *agents(desk), waits):
+    for process in (killed.pid, *agents(desk)):
         os.kill(process, signal.SIGKILL)
     killed.communicate()
+    scratch = [Path(line.split()[-1]) for line in log.read_text().splitlines() if "| tmp " in line]
+    assert Path(f"/proc/{waits}").exists() and (scratch[0] / "left").exists(), "nobody is left to end it"
 
     again = desk.run(*words)
     assert again.returncode == 0, again.stdout + again.stderr
     receipt = json.loads(again.stdout)
-    assert receipt["scripts"][0]["last_lines"] == ["goes on"] and receipt["state"] == "done"
+    assert "ended 1 process of a run here whose agent was killed" in again.stderr
+    assert not Path(f"/proc/{waits}").exists() and not scratch[0].exists()
+    assert receipt["scripts"][0]["last_lines"][0] == "goes on" and receipt["state"] == "done"
+    assert not Path(receipt["scripts"][0]["last_lines"][1].split()[-1]).exists()
     assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)
     assert receipt["host"] and "No instance" in receipt["note"]
     assert not [folder for folder in desk.home.glob("here/*") if folder.is_dir()]  # it is done: nothing to go on with

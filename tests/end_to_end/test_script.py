@@ -51,7 +51,7 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     plan = json.loads(again.stdout)
     (candidate,) = plan["candidates"]
     assert plan["data"]["packages"]["packages"] == ["tiny==1.0"]
-    assert plan["times_are"] == f"rough: as its run of {receipt['created_at'][:10]} took"
+    assert plan["times_are"] == f"rough: from its run of {receipt['created_at'][:10]}"
     assert candidate["seconds"]["p50"] >= receipt["seconds"]["train"]
 
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")

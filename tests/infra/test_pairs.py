@@ -68,6 +68,6 @@ def test_what_breaks_a_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_shows_what_is_billed_while_nothing_runs(renew: bool) -> None:
     kinds = {kind: kind.removeprefix("aws:").partition("/")[0] + "." + kind.rpartition(":")[2] for kind in PRICES}
     rows = [[f"`{kinds[kind]}`", price.words, price.source] for kind, price in sorted(PRICES.items())]
-    hold("What it costs when nothing runs", rows, renew=renew)
+    hold("Costs when nothing runs", rows, renew=renew)
     assert not PRICES.keys() & FREE
     assert PRICES["aws:imagebuilder/imagePipeline:ImagePipeline"].usd_a_month({}) == pipeline_usd_per_month()  # as plans say

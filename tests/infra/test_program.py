@@ -56,4 +56,4 @@ def test_the_page_counts_the_resources(program: Recorded, renew: bool) -> None:
     """By the names that `infra/` calls them by, such as s3.Bucket."""
     types = [item.typ.replace(":", "/").split("/") for item in program.resources]
     count = Counter(f"{kind[1]}.{kind[-1]}" for kind in types if kind[0] == "aws")
-    hold("What stays", [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())], renew=renew)
+    hold("Permanent resources", [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())], renew=renew)

@@ -33,9 +33,7 @@ def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
     pinned = parse_host_keys(stored.body)
     if not pinned:
         what = f"the host keys of {keys.instance_id} can't be read"
-        raise ConfigError(
-            what, why=f"{keys.host_keys} is not what a node of ours writes", do="Nothing was sent to the machine."
-        )
+        raise ConfigError(what, why=f"{keys.host_keys} is malformed", do="Nothing was sent to the machine.")
     return pinned
 
 

@@ -54,7 +54,7 @@ def find_key(run_id: str) -> Path:
         raise ConfigError(f"this desk has no SSH key of {run_id}", why=f"there is no {path}", do=do) from error
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
         why = "it has to be a file of yours that nobody else may read"
-        raise ConfigError(f"the SSH key {path} is not used", why=why, do=f"Look who changed it; then: chmod 600 {path}")
+        raise ConfigError(f"the SSH key {path} is not used", why=why, do=f"Check who changed it; then: chmod 600 {path}")
     return path
 
 

@@ -25,7 +25,7 @@ from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_
 from trainer.cli.connect import connected
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
-from trainer.cli.output import mayfly, say, say_json
+from trainer.cli.output import counted, mayfly, say, say_json
 from trainer.cli.question import question
 from trainer.cli.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a job here and follow it to its end. Returns the run's exit code, 0 for one that goes on without this command."""
     began = utc_now()
     if not arguments.here:
-        do = "Add --here to run a job on this machine; on an instance the bootstrap starts the agent."
-        raise UsageError("mayfly agent is for machines that are not EC2's", do=do)
+        why, do = "on an instance the bootstrap starts the agent", "Add --here to run the job on this machine."
+        raise UsageError("mayfly agent needs --here", why=why, do=do)
     if sys.platform != "linux":
         raise ConfigError(
             "the agent needs Linux or a container", why=f"this is {sys.platform}", do="Run it under WSL or Docker."
@@ -100,11 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             prepared = _training(job, settings, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
+        if left := work.clear():
+            console.line(f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed")
         if before := work.last_run:
             ended = close_gone(cloud, before)
-            console.line(f"{before} was not closed: {ended['state']}" if ended else f"{before} goes on elsewhere")
+            console.line(f"closed {before}, which was left open: {ended['state']}" if ended else f"{before} is still open")
         if work.goes_on:
-            console.line("going on from the checkpoints of the run before")
+            console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
         record = _record(prepared, outputs, user_id, began, named=named, rehearsal=access.rehearsal)
         manifest = here_manifest(record, prepared.job, prepared.bundle, prepared.inputs, objects)
@@ -132,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
             work.remove()
         else:
             words = f" Its last words: {work.last_words()}" if not receipt["scripts"] and not receipt["models"] else ""
-            console.line(f"what it may go on from stays in {work.path}: repeat the command.{words}")
+            console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
         return _end(arguments, receipt, prepared, console)
 
 
@@ -158,7 +160,7 @@ def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str
     settings = given_settings(arguments)
     machine = settings.get("machine", {})
     if machine.get("budget"):
-        console.line("note: a budget has no meaning here: nothing is bought. --max-duration ends the run")
+        console.line("note: the budget is ignored, since nothing is rented here; --max-duration ends the run")
         settings = with_keys(settings, {"machine.budget": 0.0})
     if "script" in settings and not machine.get("max_duration"):
         settings = with_keys(settings, {"machine.max_duration": DEFAULT_DURATION})
@@ -259,10 +261,10 @@ def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> An
 
     root = environment.here_folder()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    prune(root)
     plan = prepared.inputs.plan if isinstance(prepared.inputs, ChosenCandles) else b""
     work = open_work(root, work_sha256(prepared.job, prepared.bundle, outputs.bucket, prepared.entries, plan))
     ends.callback(work.release)
+    prune(root)  # the others
     return work
 
 

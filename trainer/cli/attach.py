@@ -74,7 +74,7 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
             f"there is nothing to attach to in a rehearsal: {run_id}", why=why, do="mayfly logs, gpu and pull show it."
         )
     if outputs.attach == "off":
-        raise ConfigError(f"nobody can attach to machines of {outputs.project}-{outputs.stack}", why="attach is off", do=HOW)
+        raise ConfigError(f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW)
     if settled.look.record.work == "prepare":
         why = "its machine may read the stack's secrets, and lets nobody in"
         raise UsageError(f"{run_id} is a prepare run", why=why, do=f"mayfly logs {run_id} shows what it does.")

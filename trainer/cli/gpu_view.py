@@ -26,7 +26,7 @@ def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     most = {row.machine.gpu_model: row for row in sorted(rows, key=lambda row: row.devices)}
     if pointless := [most[chip] for chip in chips if most[chip].is_pointless]:
         named = ", ".join(f"{row.devices}×{_name(row)} {row.speedup:.1f}" for row in pointless)
-        yield f"   Pointless for this model and batch, since the link is slow (times as fast as one GPU): {named}"
+        yield f"   Not worthwhile for this model and batch, since the link is slow (speed-up over one GPU): {named}"
     yield styled(f"Several GPUs: by law, {LAW}; an estimate until measured. List prices, boot included.", DIM)
 
 

@@ -45,16 +45,16 @@ def build_parser(prog: str = "mayfly") -> Parser:
     logs.add_argument("--metrics", action="store_true", help="print the losses of each model's last epochs instead of the log")
     _where_flags(logs, local=True)
 
-    gpu = verbs.add_parser("gpu", help="use, memory and power of a running node's GPUs, from S3")
+    gpu = verbs.add_parser("gpu", help="show use, memory and power of a running node's GPUs, from S3")
     gpu.add_argument("run", metavar="RUN", help="run id")
     gpu.add_argument("-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends")
     _where_flags(gpu, local=True)
 
-    attach = verbs.add_parser("attach", help="a shell, a command or a port of a running machine, where the stack allows it")
+    attach = verbs.add_parser("attach", help="open a shell, run a command or forward a port on a running machine")
     attach.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--tensorboard] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
     attach.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
     attach.add_argument(
-        "--forward", action="append", default=[], metavar="LOCAL:REMOTE", help="lead a port here to one of the machine's own"
+        "--forward", action="append", default=[], metavar="LOCAL:REMOTE", help="forward a local port to a port of the machine"
     )
     attach.add_argument("--tensorboard", action="store_true", help="open the learning curves of the running machine")
     _where_flags(attach, json=False)
@@ -70,13 +70,13 @@ def build_parser(prog: str = "mayfly") -> Parser:
     pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
     pull.add_argument("run", metavar="RUN", help="run id")
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)")
-    pull.add_argument("--live", action="store_true", help="go on until the run ends: models, log and curves as they come")
+    pull.add_argument("--live", action="store_true", help="continue until the run ends: models, log and curves")
     _where_flags(pull, local=True)
 
     backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it (storage mode local)")
     backup.add_argument("folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)")
-    backup.add_argument("--restore", action="store_true", help="bring back what the folder lacks, checked by version and hash")
-    backup.add_argument("--overwrite", action="store_true", help="with --restore: replace files that differ, too")
+    backup.add_argument("--restore", action="store_true", help="download missing files, checked by version and hash")
+    backup.add_argument("--overwrite", action="store_true", help="with --restore: also replace files that differ")
     _where_flags(backup)
 
     doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
@@ -106,7 +106,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
     predict.add_argument("--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV")
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
     predict.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
-    predict.add_argument("--last", type=int, default=0, metavar="N", help="the last N bars of each symbol only")
+    predict.add_argument("--last", type=int, default=0, metavar="N", help="predict only the last N bars of each symbol")
     _where_flags(predict, local=True)
 
     # Its flags are those of trainer/train/__main__.py, which main.py calls.
@@ -126,15 +126,15 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
 
 def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    agent = verbs.add_parser("agent", help="run a job on this machine, which is no instance: docs/other-machines.md")
-    agent.add_argument("--here", action="store_true", help="on this machine; the deadline ends the run and not the machine")
+    agent = verbs.add_parser("agent", help="run a job on this machine instead of an EC2 instance: docs/other-machines.md")
+    agent.add_argument("--here", action="store_true", help="run here; the deadline ends the run, not the machine")
     agent.add_argument("--job", metavar="FILE", help="job file (TOML)")
     agent.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
     agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
     agent.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
     agent.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job")
     agent.add_argument(
-        "--python", default="", metavar="FILE", help="Python whose packages a script sees (default: Mayfly's own)"
+        "--python", default="", metavar="FILE", help="Python whose packages a script uses (default: Mayfly's own)"
     )
     agent.add_argument("--detach", action="store_true", help="return as soon as the agent is started")
     others = ("instance", "model", "target", "symbols", "timeframe", "market", "epochs", "budget")
@@ -149,11 +149,13 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     pull = actions.add_parser("pull", help="download one model")
     pull.add_argument("model", metavar="MODEL", help="name or key of a model")
     pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: the current one)")
-    production = actions.add_parser("production", help="production models, or the versions of one")
+    production = actions.add_parser("production", help="list production models, or the versions of one")
     production.add_argument("model", nargs="?", default="", metavar="NAME", help="name of a production model")
-    rollback = actions.add_parser("rollback", help="put an older version of a production model in its place")
+    rollback = actions.add_parser("rollback", help="replace a production model by an older version")
     rollback.add_argument("model", metavar="NAME", help="name of a production model")
-    rollback.add_argument("--version", default="", metavar="ID", help="that version (default: the newest with other bytes)")
+    rollback.add_argument(
+        "--version", default="", metavar="ID", help="version to restore (default: the newest with other bytes)"
+    )
     for parser in (listing, pull, production, rollback):
         _where_flags(parser, local=True)
 
@@ -187,10 +189,10 @@ def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: b
     parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     parser.add_argument("--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account")
     if local:
-        help_text = "a folder in the place of the bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
+        help_text = "use a folder instead of a bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
         parser.add_argument("--local", nargs="?", const="", metavar="FOLDER", help=help_text)
     if json:
-        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, and nothing else there")
+        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
@@ -204,14 +206,12 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)")
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: all of the data)")
     job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: that of the data, if there is only one)")
-    job.add_argument(
-        "--data", metavar="PATH", help="candles, uploaded to the data set (default: what it holds), or a script's folder"
-    )
-    job.add_argument("--epochs", metavar="N", help="most passes over the data (default: 15)")
+    job.add_argument("--data", metavar="PATH", help="candles to add to the data set (default: all in it), or a script's folder")
+    job.add_argument("--epochs", metavar="N", help="maximum passes over the data (default: 15)")
     market = job.add_mutually_exclusive_group()
     market.add_argument("--spot", dest="market", action="store_const", const="spot", help="buy spot capacity")
     market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")
-    job.add_argument("--budget", metavar="USD", help="most dollars that the run may cost; sets its deadline")
+    job.add_argument("--budget", metavar="USD", help="maximum cost of the run in dollars; sets its deadline")
     job.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: by the plan, 30m to 12h)")
     job.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any other key of the job"

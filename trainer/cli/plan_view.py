@@ -64,7 +64,7 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
 
 def _packages(packages: Mapping[str, Any]) -> RenderableType:
     """Return the resolved packages: their source, their versions, and the ones that the image provides."""
-    left = [f"of the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
+    left = [f"from the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
     first, *others = packages["packages"]
     return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
 
@@ -72,7 +72,7 @@ def _packages(packages: Mapping[str, Any]) -> RenderableType:
 def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
     """Yield the number of values that a script runs over, their names, and the GPUs of each."""
     combinations = list(job.script.combinations.values())
-    yield f"{counted(len(plan.pieces), 'run')} of it"
+    yield counted(len(plan.pieces), "run")
     for column in combinations[0]:
         values = dict.fromkeys(row[column] for row in combinations)
         yield f"{column}: {', '.join(values) if len(values) <= MOST_NAMES else counted(len(values), 'value')}"
@@ -133,7 +133,7 @@ def _row(number: int, candidate: PlanCandidate) -> list[Cell]:
         f"{candidate.price_usd_per_hour:.2f}",
     ]
     if candidate.refused:
-        return [styled(cell, "dim") for cell in [*row, "not asked", ""]]
+        return [styled(cell, "dim") for cell in [*row, "skipped", ""]]
     if not candidate.is_estimated:
         return [*row, "not estimated", "not estimated"]
     times = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
@@ -142,7 +142,7 @@ def _row(number: int, candidate: PlanCandidate) -> list[Cell]:
 
 def _notes(plan: LaunchPlan) -> Iterator[str]:
     for candidate in plan.candidates:
-        if note := (f"not asked: {candidate.refused}" if candidate.refused else candidate.note):
+        if note := (f"skipped: {candidate.refused}" if candidate.refused else candidate.note):
             yield f"   {candidate.machine.name}: {note}"
 
 
@@ -154,9 +154,7 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     if plan.baking:
         yield styled(_baking(plan.baking), "dim")
     if plan.rehearsal:
-        yield styled(
-            "A rehearsal: GPUs are processes on this machine's CPU, and dollars are their seconds at that price.", "dim"
-        )
+        yield styled("A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price.", "dim")
         if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
             yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
 
@@ -169,7 +167,7 @@ def _storage(cost: StorageCost) -> str:
     if cost.mode == "local":
         return f"Storage: your disk; what a run reads goes to S3, {kept}."
     if cost.mode == "s3":
-        return f"Storage: S3, {kept}; nodes read it for nothing."
+        return f"Storage: S3, {kept}; nodes read it free of charge."
     moved = f"{money(cost.add_usd)} to add them once, {money(cost.read_usd)} a run to read them"
     return f"Storage: S3 with a cache on EFS, {kept}, {moved}."
 
@@ -181,7 +179,8 @@ def _baking(baking: Baking) -> str:
     if baking.runs_per_month is None:
         return f"{what} nothing of a boot ({basis})."
     saved = f"{duration(baking.saved_seconds)} of each boot ({basis}), {money(baking.usd_per_run)} a run"
-    return f"{what} {saved}. At {money(baking.usd_per_month)} a month it pays from {baking.runs_per_month:,} runs a month on."
+    pays = f"It costs {money(baking.usd_per_month)} a month and pays off from {baking.runs_per_month:,} runs a month on."
+    return f"{what} {saved}. {pays}"
 
 
 def _hard_stop(plan: LaunchPlan) -> str:
@@ -189,4 +188,4 @@ def _hard_stop(plan: LaunchPlan) -> str:
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
     alone = stop.cause == "max_duration" and not plan.first.rate.is_measured and not plan.is_script
     why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
-    return f"Ends {after} after its launch at the latest ({cost}), whatever happens here: set by {why}."
+    return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."

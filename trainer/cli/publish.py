@@ -262,7 +262,7 @@ def swap(objects: Objects, retrain: PublishedRetrain, *, replaces: str) -> None:
         write_published(objects, retrain, replaces=replaces)
     except Conflict as error:
         do = "Look at it with mayfly retrains list, then try again."
-        raise UsageError(f"somebody else published retrain {retrain.name} at the same moment", do=do) from error
+        raise UsageError(f"another desk published retrain {retrain.name} at the same time", do=do) from error
 
 
 def commit() -> str:

@@ -28,7 +28,7 @@ COLUMNS = (
     TableColumn(title="time", right=True, leaves=1),
     TableColumn(title="spent", leaves=2),
     TableColumn(title="instance", leaves=7),
-    TableColumn(title="its end", leaves=6),
+    TableColumn(title="end", leaves=6),
 )
 
 

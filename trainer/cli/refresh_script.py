@@ -51,7 +51,7 @@ def _refuse_imports(tree: ast.Module, name: str) -> None:
     for module in sorted(one.partition(".")[0] for one in wanted):
         if module not in there:
             why = f"a prepare run has the standard library and what trainer/{LOCK} names, such as ccxt, requests and pandas"
-            raise UsageError(f"{name} imports {module}", why=why, do="Do without it; the one file is all that goes along.")
+            raise UsageError(f"{name} imports {module}", why=why, do="Remove the import; only this one file is sent.")
 
 
 def locked_modules() -> set[str]:

@@ -220,7 +220,7 @@ def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | Us
     do = "Add its wheel to script.files, or name the packages in script.requirements."
     if not local:
         do = "Name a version that has one in script.requirements, or add a wheel of your own to script.files."
-    return UsageError(f"the script's packages don't go onto {target}", why=cause.rstrip(".")[:400], do=do)
+    return UsageError(f"the script's packages can't be installed for {target}", why=cause.rstrip(".")[:400], do=do)
 
 
 def _without_images_own(text: str) -> str:

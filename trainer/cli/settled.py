@@ -15,7 +15,7 @@ def report_settled(settled: Future[Settling] | None, console: Console) -> None:
         return
     try:
         for receipt in settled.result().receipts:
-            console.line(f"settled {receipt['run_id']}, which nobody watched: {receipt['state']}")
+            console.line(f"settled {receipt['run_id']}, which had no command attached: {receipt['state']}")
         for run_id, problem in settled.result().problems.items():
             console.line(f"warning: run {run_id} could not be settled: {problem}")
     except TrainerError as error:

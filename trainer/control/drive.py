@@ -44,7 +44,7 @@ from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swa
 from trainer.runs.stored_receipt import read_receipt
 
 POLL_SECONDS = 5.0
-REHEARSAL_POLL_SECONDS = 0.5
+REHEARSAL_POLL_SECONDS = 1.0  # six requests of the embedded AWS a look, and a node reports every three seconds
 RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 

@@ -101,7 +101,7 @@ def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: 
         seen = list(pool.map(look, items, timeout=MODELS_SECONDS))
     except TimeoutError as error:
         what = f"S3 did not tell of the {len(items)} models of {run_id} within {MODELS_SECONDS:.0f} s"
-        raise ConnectionFailed(what, do="Try again when it is faster.") from error
+        raise ConnectionFailed(what, do="Try again later.") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return tuple(model for model in seen if model is not None)

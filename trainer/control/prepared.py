@@ -24,7 +24,7 @@ MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's
 DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # fields of an index entry about a file's content
 AT_ONCE = 8
 T = TypeVar("T")
-_DO = "Mend the refresh script, and publish the retrain again."
+_DO = "Correct the refresh script, and publish the retrain again."
 
 
 def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ def lay(
 
 
 def _candidates(job: Job, best: Job, devices: int) -> Iterator[tuple[Job, int]]:
-    """Yield the job and slices of a rank's share of the batch: the best, then halves; then with activation checkpointing."""
+    """Yield the job and slices of a rank's share of a batch: the best, then halves; the same with activation checkpointing."""
     share = math.ceil((job.train.batch or job.model.default_batch) / devices)
     again = with_settings(job, activation_checkpointing=True)
     if best.train.activation_checkpointing:

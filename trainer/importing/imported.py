@@ -1,4 +1,4 @@
-"""A task of another tool as a job: its tables, the files that go with it, and what could not be carried."""
+"""A task of another tool as a job: its tables, its files, and the keys that could not be converted."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def text_of(value: Any, key: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise UsageError(f"{key} of the task is {brief(value)}", why="it must be text", do="Mend the task file.")
+        raise UsageError(f"{key} of the task is {brief(value)}", why="it must be text", do="Correct the task file.")
     return value
 
 
@@ -107,7 +107,7 @@ def mapping_of(value: Any, key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{key} of the task is {brief(value)}", why="it must be a mapping", do="Mend the task file.")
+        raise UsageError(f"{key} of the task is {brief(value)}", why="it must be a mapping", do="Correct the task file.")
     return {str(name): entry for name, entry in value.items()}
 
 

@@ -1,4 +1,4 @@
-"""Shell commands of a task: packages that they install, lines that a machine of ours can't run, and the rest as a script.
+"""Shell commands of a task: split into packages to install, lines that Mayfly can't run, and a script of the rest.
 
 A line that is left out becomes `:` with the line behind it, so that an `if` around it stays one.
 """

@@ -104,7 +104,7 @@ def weigh(
     if together and together.note and not refused:
         note = f"{note + '; ' if note else ''}{together.note}"
     if job.is_script and job.script.over and not refused:
-        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at once"
+        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at a time"
     used = _gpus_in_use(job, machine, len(work.pieces)) if job.is_script else len(work.pieces)
     idle = 0 if work.together else machine.num_workers - used
     if idle > 0 and not refused:

@@ -56,7 +56,7 @@ class OnGpus:
         if self.devices == 1:
             return f"the model fits its one GPU, {self.laid.words} ({self.laid.memory_gib:.1f} GiB by the memory formula)"
         law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
-        return f"{law}: pointless over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
+        return f"{law}: not worthwhile over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--dry-run --json` prints it."""

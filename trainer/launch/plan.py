@@ -70,7 +70,7 @@ class LaunchPlan:
             why = "this script has not run yet" if self.is_script else "the machine tries your own model first"
             return f"not estimated: {why}"
         if self.is_script:
-            return f"as {self.first.rate.basis} took{', by value' if len(self.pieces) > 1 else ''}"
+            return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:

@@ -4,6 +4,7 @@
                                              data/ and inputs/ (checked by hash), models/ (with checkpoints/), script/
 
 The same work has the same folder: a run that begins there goes on from the checkpoints and finished models of the one before.
+What an agent that was killed left, processes too, goes at the next start of any.
 Linux only, like the rest of a node.
 """
 
@@ -13,11 +14,12 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -26,6 +28,7 @@ from typing import Any
 
 from trainer import environment
 from trainer.errors import UsageError
+from trainer.node.scratch import remove_scratch
 from trainer.runs.record import utc_now
 
 STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
@@ -33,6 +36,7 @@ STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
 _KEPT = {LOCK, STATE, "data", "inputs", "models", "script"}
 _KEPT_OF_A_SCRIPT = {"checkpoints", "out"}
 UNUSED_SECONDS = 30 * 24 * 3600.0
+KILL_SECONDS = 10.0  # one that waits for a disk can't be killed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +60,10 @@ class WorkFolder:
         places = (self.path / "models", self.path / "script" / "checkpoints")
         return any(place.is_dir() and any(place.iterdir()) for place in places)
 
-    def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
-        """Prepare the folder for a new run: its code, its identity, and copies of the desk's files, which are checked there."""
+    def clear(self) -> int:
+        """Remove what no run goes on from, and kill what an agent that was killed left running; return how many processes."""
+        killed = _kill_left(self.path)
+        remove_scratch(self.path)
         for place in self.path.iterdir():
             if place.name not in _KEPT:
                 _remove(place)
@@ -65,6 +71,10 @@ class WorkFolder:
         for place in script.iterdir() if script.is_dir() else ():
             if place.name not in _KEPT_OF_A_SCRIPT:
                 _remove(place)
+        return killed
+
+    def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
+        """Prepare the cleared folder for a new run: code, identity, and copies of the desk's files, which are checked there."""
         with zipfile.ZipFile(BytesIO(bundle)) as archive:  # of our own making, a moment ago
             archive.extractall(self.path / "code")
         for source, name in files:
@@ -124,12 +134,41 @@ def open_work(root: Path, sha256: str) -> WorkFolder:
 
 
 def prune(root: Path) -> None:
-    """Remove the folders of work that nobody went on with for a month."""
+    """Clear the folders of work that no agent has, and remove those that nobody went on with for a month."""
     for path in root.iterdir() if root.is_dir() else ():
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > UNUSED_SECONDS and (lock := _locked(path)) is not None:
-                _remove(path)
+            if (lock := _locked(path)) is not None:
+                WorkFolder(path=path, lock=lock).clear()
+                begun = path / STATE if (path / STATE).exists() else path
+                if time.time() - begun.stat().st_mtime > UNUSED_SECONDS:
+                    _remove(path)
                 os.close(lock)
+
+
+def _kill_left(work: Path) -> int:
+    """Kill the processes of the runs of a work folder that nobody has locked, which lost their agent; return their number."""
+    killed: set[int] = set()
+    ends = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < ends and (left := list(_processes_of(work))):
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed.update(left)
+        time.sleep(0.02)  # it takes them a while to go
+    return len(killed)
+
+
+def _processes_of(work: Path) -> Iterator[int]:
+    """Yield the ids of processes that were started with a variable of Mayfly's that names the work folder, or a place in it."""
+    marks = str(work).encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):  # another user's, or it has just ended
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                values = [one.partition(b"=")[2] for one in variables if one.startswith(b"MAYFLY_")]
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX" and any(value == marks or value.startswith(marks + b"/") for value in values):
+                    yield int(entry.name)
 
 
 def _locked(path: Path) -> int | None:

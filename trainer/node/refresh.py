@@ -35,7 +35,7 @@ log = logging.getLogger("trainer.node")
 SCRIPT_SECONDS, CHECK_SECONDS = 1200.0, 900.0  # within the run's half hour
 POLL_SECONDS = 0.05
 INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # fields of an index entry
-_DO = "Mend the refresh script, and publish the retrain again."
+_DO = "Correct the refresh script, and publish the retrain again."
 
 
 def prepare_data(node: Node, manifest: dict[str, Any]) -> int:

@@ -18,6 +18,7 @@ import trainer
 from trainer import environment
 from trainer.errors import Stopped, TrainingFailed
 from trainer.node.redaction import Redaction
+from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.node.script_outputs import Outputs
 from trainer.node.script_packages import install, make_venv
 from trainer.node.script_run import ScriptPiece, ScriptRun, ScriptStart
@@ -57,7 +58,7 @@ class Place:
 
     @property
     def own(self) -> Path:
-        """Return the folder of its events, its home and its temporary files."""
+        """Return the folder of its events, its home and, where it has a user of its own, its temporary files."""
         return self.root / "own"
 
     @property
@@ -125,7 +126,8 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
         why, do = f"a value takes {script.gpus:g}", "Lower script.gpus, or name a larger --instance."
         raise TrainingFailed(f"this machine has {found} GPUs", why=why, do=do)
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
-    home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(place.own / "tmp")}
+    scratch = place.own / "tmp" if stranger else make_scratch(node.work)
+    home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(scratch)}
 
     own = environment.visible_gpus() if node.here else None  # those that the caller leaves to it, by their names
     names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
@@ -138,7 +140,12 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
 
     outputs = Outputs(folder=place.out, node=node, most_bytes=int(script.out_gib * 2**30))
     run = ScriptRun(node, script, pieces, places, start_of, stranger=stranger)
-    return run.to_the_end(outputs, sha256=manifest["script_sha256"])
+    try:
+        return run.to_the_end(outputs, sha256=manifest["script_sha256"])
+    finally:
+        remove_scratch(node.work)
+        if stranger is None:  # a desk's disk: its packages may be gigabytes
+            shutil.rmtree(place.venv, ignore_errors=True)
 
 
 def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -> list[ScriptPiece]:

@@ -49,7 +49,7 @@ def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
         except Conflict:
             continue
         return True
-    raise ConfigError(f"cannot promote {_file(model)}", why="others replaced it each time", do="Look who else promotes it.")
+    raise ConfigError(f"cannot promote {_file(model)}", why="others replaced it each time", do="Check what else promotes it.")
 
 
 def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:

@@ -53,7 +53,7 @@ def scheduled_summary(
 
 def bad_end_summary(receipt: Mapping[str, Any]) -> PersonMessage:
     """Return the message about a run that control closed and that was not done."""
-    lines = [f"run {receipt['run_id']} ended {receipt['state']}, and no command watched it"]
+    lines = [f"run {receipt['run_id']} ended {receipt['state']} without a command attached"]
     lines += [*_of_receipt(receipt, None), *_of_error(receipt["error"])]
     return _message(f"run {receipt['run_id']}: {receipt['state']}", [*lines, f"more: mayfly receipts {receipt['run_id']}"])
 

@@ -29,9 +29,7 @@ REHEARSAL_NOTE = (
     "type's list price, no forecast."
 )
 
-HERE_NOTE = (
-    "No instance: it ran on a machine of yours, which goes on. Mayfly paid nothing for it and ended nothing but the run."
-)
+HERE_NOTE = "No instance: it ran on a machine of yours, which Mayfly neither pays for nor ends."
 
 Receipt = dict[str, Any]
 
@@ -234,7 +232,7 @@ def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[s
     accounted = {item["piece"] for item in (*models, *failed, *scripts)}
     planned = planned_pieces(record.job, record.pieces) if record.work != "prepare" else []
     missing = [piece for piece in planned if piece["piece"] not in accounted]
-    return failed + [{**piece, "reason": f"not finished, the run ended {state}"} for piece in missing]
+    return failed + [{**piece, "reason": f"not finished when the run ended ({state})"} for piece in missing]
 
 
 def _data(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def record_from_json(text: str | bytes) -> RunRecord:
     if values.get("format") not in READABLE_FORMATS:
         known = ", ".join(map(str, READABLE_FORMATS))
         raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
-    record = _reader(RunRecord)(values, "the run record")
+    record = _built(values, RunRecord, "the run record")
     assert isinstance(record, RunRecord)
     _check_sums(record)
     return record
@@ -59,8 +59,7 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats
     if values.get("format") not in formats:
         known = ", ".join(map(str, formats))
         raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
-    hint: Any = cls
-    value = _reader(hint)(values, name)
+    value = _built(values, cls, name)
     assert isinstance(value, cls)
     return value
 

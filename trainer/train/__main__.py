@@ -48,12 +48,12 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     own = "or your own, FILE.py:CLASS"
     parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)}, {own} (default: {DEFAULT})")
     parse.add_argument("--target", metavar="NAME", help=f"target: {', '.join(TARGETS)}, {own} (default: by model)")
-    parse.add_argument("--epochs", type=int, help="most passes over the training windows")
+    parse.add_argument("--epochs", type=int, help="maximum passes over the training windows")
     parse.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other key of the job"
     )
     parse.add_argument("--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)")
-    parse.add_argument("--machine", type=Path, help="JSON of what this machine should be, as the agent writes it")
+    parse.add_argument("--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))

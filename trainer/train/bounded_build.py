@@ -1,4 +1,4 @@
-"""A limit on the memory of tensors that a user's class makes, checked before each is made: its settings come from a card."""
+"""Limit the memory of the tensors that a user's class creates, since its settings may come from an untrusted card."""
 
 from __future__ import annotations
 

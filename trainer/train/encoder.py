@@ -1,4 +1,4 @@
-"""Start a network from a pretrained encoder: check its file, pin it, load its weights, and let them train in their time.
+"""Start a network from a pretrained encoder: check and pin its file, load its weights, and unfreeze them in stages.
 
 The launcher checks and pins at the desk, without torch; a training does so again. A head keeps the encoder's scalers for the
 series that the encoder knows: its weights were trained on inputs of that scale.

@@ -1,4 +1,4 @@
-"""What the node knows of its machine: `--machine FILE`, JSON that the agent writes from the manifest.
+"""The machine's facts for a node's training: `--machine FILE`, JSON that the agent writes from the manifest.
 
 Without one, at a desk, nothing is expected of the devices and nothing is paid.
 """

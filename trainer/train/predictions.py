@@ -1,4 +1,4 @@
-"""What predicting gives: the predictions of one model for one symbol, or why there are none."""
+"""Result of predicting: the predictions of one model for one symbol, or the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build a user's own model, run it forwards and backwards, and measure what planner and packer need.
+"""Build a user's own model, run it forwards and backwards, and measure its memory and cost for planner and packer.
 
 Weights are counted, and so are bytes that autograd keeps, at two batch sizes, and multiplications, by torch's counter: with
 oneDNN off, since it hides an LSTM's. Two things decide how a model may train: whether slices of a batch have the gradient of

@@ -1,4 +1,4 @@
-"""Read ahead: prepare the source of the piece that a worker probably trains next, on a thread during training.
+"""Read ahead: prepare the source of a worker's probable next piece, on a thread during training.
 
 Owns the thread, the one staged source, and the limit of its memory. It never touches a GPU: a call from another thread would
 break the recording of a CUDA graph, and pinning memory is such a call. The staged source is in ordinary memory and moves to the

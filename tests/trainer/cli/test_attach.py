@@ -131,7 +131,7 @@ def test_off_a_rehearsal_and_a_machine_that_boots_are_one_line_each(
 ) -> None:
     running = Running(access, account)
     code, _, err = attach(OPEN_RUN)
-    assert code == 103 and "nobody can attach to machines of mayfly-dev (attach is off)" in err and "docs/attach.md" in err
+    assert code == 103 and "machines of mayfly-dev can't be attached to (attach is off)" in err and "docs/attach.md" in err
     stack_with("ssh")
     code, _, err = attach(OPEN_RUN, "--", "hostname")
     assert code == 103 and f"this desk has no SSH key of {OPEN_RUN}" in err

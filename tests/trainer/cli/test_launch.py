@@ -36,8 +36,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
     assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle"
     assert lines[7].startswith("Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured")
-    assert lines[-2].startswith("Ends 35m after its launch at the latest ($7.14 at most, on demand), whatever happens here")
-    assert lines[-2].endswith("set by the default of max_duration.")
+    assert lines[-2].startswith("Hard stop 35m after the launch ($7.14 at most, on demand), even if this desk is off")
+    assert lines[-2].endswith("Set by the default of max_duration.")
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
     assert objects_in(rehearsed) == before
 
@@ -89,7 +89,7 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
         "--dry-run",
     ]
     assert launch(*words, "--budget", "12.24") == 0
-    assert "Ends 1h after its launch at the latest ($12.24 at most, on demand)" in capsys.readouterr().out
+    assert "Hard stop 1h after the launch ($12.24 at most, on demand)" in capsys.readouterr().out
 
 
 def test_in_the_storage_mode_local_the_candles_are_those_of_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
@@ -261,7 +261,7 @@ def test_a_quota_that_allows_no_type_ends_a_launch_before_anything_is_written(as
     finally:
         del quotas["L-DB2E81BA"]
     assert "is 0 vCPUs" in line and "/L-DB2E81BA" in line
-    assert "at the latest" in capsys.readouterr().out  # a dry run shows the plan all the same
+    assert "Hard stop" in capsys.readouterr().out  # a dry run shows the plan all the same
     assert objects_in(as_aws) == before
 
 

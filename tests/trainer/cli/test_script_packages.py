@@ -60,7 +60,7 @@ def test_what_has_no_wheel_for_the_machine_is_named(wheels, wanted, line):
     with pytest.raises(UsageError) as refused:
         resolve([wanted], LINUX, wheels=wheels.files)
     said = str(refused.value)
-    assert "the script's packages don't go onto Python 3.13 on x86_64 Linux (" in said and line in said and "\n" not in said
+    assert "can't be installed for Python 3.13 on x86_64 Linux (" in said and line in said and "\n" not in said
 
 
 def test_an_index_that_does_not_answer_is_one_line(monkeypatch):

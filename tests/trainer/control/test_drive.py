@@ -270,7 +270,7 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
     receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
     assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
     assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
-    assert receipt["failed"] == [{**named("ETH-USD"), "reason": "not finished, the run ended stopped"}]
+    assert receipt["failed"] == [{**named("ETH-USD"), "reason": "not finished when the run ended (stopped)"}]
     assert cloud.alive() == []
 
 

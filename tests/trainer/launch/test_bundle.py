@@ -5,7 +5,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -91,9 +90,9 @@ def test_the_wheel_of_this_package_holds_what_a_node_starts_with():
 
 
 @pytest.mark.slow
-def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(tmp_path):
+def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(tmp_path, python):
     folder = unpack(build_bundle(), tmp_path)
-    command = [sys.executable, "-I", "-c", IMPORT_ALL, str(folder)]
+    command = [*python, "-P", "-c", IMPORT_ALL, str(folder)]  # with torch loaded, and nothing of ours
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

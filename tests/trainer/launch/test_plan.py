@@ -169,10 +169,10 @@ def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
 @pytest.mark.parametrize(
     ("basis", "seconds", "cause", "words"),
     [
-        ("measured on 2026-11-20", 1800.0, "estimate", "set by three times the slow estimate."),
-        ("estimate", 7200.0, "max_duration", "set by max_duration alone: no run has measured this model on this chip."),
-        ("yours", 7200.0, "max_duration", "set by max_duration alone"),
-        ("measured 2026-11-20", 7200.0, "max_duration", "set by max_duration alone"),  # the reference model was, not this one
+        ("measured on 2026-11-20", 1800.0, "estimate", "Set by three times the slow estimate."),
+        ("estimate", 7200.0, "max_duration", "Set by max_duration alone: no run has measured this model on this chip."),
+        ("yours", 7200.0, "max_duration", "Set by max_duration alone"),
+        ("measured 2026-11-20", 7200.0, "max_duration", "Set by max_duration alone"),  # the reference model was, not this one
     ],
 )
 def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_it_whatever_the_job_allows(
@@ -247,13 +247,13 @@ def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dolla
     assert rows["NVIDIA T4", 4].is_pointless and not rows["NVIDIA A100 40GB", 8].is_pointless
     assert rows["NVIDIA T4", 4].speedup < 2 < rows["NVIDIA A100 40GB", 8].speedup
     candidate = next(one for one in made.candidates if one.machine.name == "g4dn.12xlarge")
-    assert candidate.note.endswith("times as fast as one by the scaling law: pointless over PCIe")
+    assert candidate.note.endswith("times as fast as one by the scaling law: not worthwhile over PCIe")
     assert rows["NVIDIA T4", 4].seconds_p50 == candidate.seconds_p50
     assert {row["instance_type"] for row in made.to_dict()["gpus"]} == {row.machine.name for row in made.gpus}
     candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
     text = drawn(plan_view(made, job_of(**SEVERAL), candles))
     assert "one model on" in text and "Several GPUs: by law" in text and "an estimate until measured" in text
-    assert "8×T4" in text[text.index("Pointless for this model and batch") :]
+    assert "8×T4" in text[text.index("Not worthwhile for this model and batch") :]
 
 
 def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,10 +13,12 @@ from typing import Any, cast
 import pytest
 
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
+from trainer.environment import temporary_folder
 from trainer.node.agent import lay_out_machine
 from trainer.node.devices import Devices
-from trainer.node.here import open_work
+from trainer.node.here import open_work, prune
 from trainer.node.identity import own_identity
+from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.runs.record import utc_now
 from trainer.train.machine_file import read_machine
 
@@ -38,6 +43,7 @@ def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path)
     assert work.goes_on and not work.last_run
     (tmp_path / "b.csv").write_text("b")
     bundle = b"PK\x05\x06" + bytes(18)  # a zip without files
+    work.clear()
     work.lay_out(bundle, {"run_id": "r2"}, [(tmp_path / "b.csv", "data/b.csv")])
     left = {path.relative_to(work.path).as_posix() for path in work.path.rglob("*") if path.is_file()}
     assert left == {*kept, "data/b.csv", "here.json", "lock"} and work.last_run == "r2"
@@ -56,6 +62,50 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
     with caplog.at_level("INFO"):
         assert start('echo "key $TRACKER_KEY, other <$ANOTHER_KEY>"', secrets=["TRACKER_KEY"]) == 0
     assert node.status.scripts[0]["last_lines"] == ["key [TRACKER_KEY], other <>"] and "s3cr3t" not in caplog.text
+
+
+def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) -> None:
+    work = open_work(tmp_path, "cd" * 32)
+    (work.path / "here.json").write_text(json.dumps({"run_id": "r1"}))
+    (work.path / "script" / "venv").mkdir(parents=True)
+    (work.path / "script" / "checkpoints").mkdir()
+    scratch = make_scratch(work.path)
+    (scratch / "x").touch()
+    with ExitStack() as ends:
+
+        def sleeping(**variables: str) -> subprocess.Popen[bytes]:
+            child = subprocess.Popen(["sleep", "1000"], env=variables, start_new_session=True)
+            ends.callback(child.wait)
+            ends.callback(child.kill)
+            return child
+
+        left = [sleeping(MAYFLY_WORK=str(work.path)), sleeping(MAYFLY_OUT=f"{work.path}/script/out/a")]
+        others = [sleeping(MAYFLY_OUT=f"{work.path}-2/out"), sleeping(PWD=str(work.path))]
+        prune(tmp_path)
+        assert scratch.exists() and left[0].poll() is None, "its agent has the lock"
+        work.release()
+        prune(tmp_path)
+        assert [child.wait() for child in left] == [-9, -9] and [child.poll() for child in others] == [None, None]
+    kept = sorted(path.name for path in work.path.rglob("*"))
+    assert not scratch.exists() and kept == ["checkpoints", "here.json", "lock", "script"]
+    os.utime(work.path / "here.json", (0, 0))
+    prune(tmp_path)
+    assert not work.path.exists()
+
+
+def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(node: Any, start: Any) -> None:  # noqa: F811
+    (node.work / "script" / "venv" / "lib").mkdir(parents=True)
+    assert start("touch $TMPDIR/x; echo $TMPDIR") == 0
+    assert not (node.work / "script" / "venv").exists()
+    (line,) = node.status.scripts[0]["last_lines"]
+    assert Path(line).parent == temporary_folder() and not Path(line).exists() and not (node.work / "tmp").is_symlink()
+
+
+def test_a_link_to_elsewhere_is_no_folder_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "mayfly-script-x").mkdir()
+    (tmp_path / "tmp").symlink_to(tmp_path / "mayfly-script-x")
+    remove_scratch(tmp_path)
+    assert (tmp_path / "mayfly-script-x").exists() and not (tmp_path / "tmp").is_symlink()
 
 
 @pytest.mark.parametrize(

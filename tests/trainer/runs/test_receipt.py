@@ -163,7 +163,7 @@ def test_a_piece_that_the_record_names_is_found_by_its_models_name_and_missed_by
     seen = Observation(models=(ModelSeen(key=key, version_id="v", sha256="s"),))
     receipt = make_receipt(replace(ended, pieces=(pool, lost)), seen)
     assert receipt["models"][0] | {"piece": "both", "kind": "pooled", "series": ["A", "B"], "seed": 7} == receipt["models"][0]
-    assert receipt["failed"] == [lost.identity | {"reason": "not finished, the run ended done"}]
+    assert receipt["failed"] == [lost.identity | {"reason": "not finished when the run ended (done)"}]
     # A node's own words for it count for nothing.
     reported = {**named("ETH-USD"), "family": "lstm", "key": key, "version_id": "v", "sha256": "s", "metrics": {}}
     told = make_receipt(replace(ended, pieces=(pool, lost)), Observation(result=result(models=(reported,))))
@@ -206,7 +206,7 @@ def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_r
     assert receipt_from_json(json.dumps(done).encode(), ended.run_id)["files"] == [file]
     lost = make_receipt(replace(run, outcome="interrupted"), Observation(outputs=(file,)))
     assert (lost["files"], lost["scripts"]) == ([file], [])
-    assert lost["failed"] == [{**piece, "reason": "not finished, the run ended interrupted"}]
+    assert lost["failed"] == [{**piece, "reason": "not finished when the run ended (interrupted)"}]
     for wrong in ({"key": f"models/production/{sha256}"}, {"file": "../x"}, {"key": f"{prefix.replace('/out/', '/')}{sha256}"}):
         with pytest.raises(Unsound):
             receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)

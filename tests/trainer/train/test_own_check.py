@@ -172,7 +172,7 @@ def test_what_is_no_module_is_refused(tmp_path):
 # --- the child -------------------------------------------------------------------------------------------------------
 
 
-def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(tmp_path, capfd):
+def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(tmp_path, capfd, forked_children):
     text = START + INIT + "        print('{\"job\": 1}')\n    def forward(self, x):\n        return self.f(x[:, -1])\n"
     job = checked(job_with(tmp_path, "print('hello')\n" + text))
     assert job.model.is_measured and job.model.sha256 and capfd.readouterr() == ("", "")

@@ -155,7 +155,7 @@ def _some(pieces: Sequence[str]) -> str:
 
 
 def _retry_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  tried again: {event['reason']}"
+    return f"{event['piece']}  retried: {event['reason']}"
 
 
 def _resumed_line(event: dict[str, Any]) -> str:

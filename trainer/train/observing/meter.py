@@ -1,4 +1,4 @@
-"""What a training's rate means: MFU, memory and dollars so far beside each progress event.
+"""MFU, memory and dollars so far, computed from a training's rate for each progress event.
 
     MFU = reads a second x floating-point operations of a read / (devices x the chip's dense peak in the job's precision)
 

@@ -1,4 +1,4 @@
-"""training_results.json: what became of a training, in one file beside its models, from its events.
+"""training_results.json: the outcome of a training in one file beside its models, from its events.
 
 {format, job, device, workers, instance_type, seconds, usd, retries, links, models: [{piece, epochs, history, rate, ...}]}
 """

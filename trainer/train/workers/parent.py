@@ -1,4 +1,4 @@
-"""A child never outlives the process that started it, however that ends."""
+"""End a child process when the process that started it ends, for any reason."""
 
 from __future__ import annotations
 

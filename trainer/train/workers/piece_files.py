@@ -1,4 +1,4 @@
-"""The files of a piece around its training: the checkpoint that it goes on from, those it leaves, and its model at the end.
+"""The files of a piece around its training: the checkpoint that it resumes from, those that it writes, and its model.
 
 A worker has one for all of its pieces, and so has each rank.
 """

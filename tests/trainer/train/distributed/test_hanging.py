@@ -61,7 +61,7 @@ class Hanging:
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_they_wait(
-    tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], forked_children: None
 ):
     (tmp_path / "candles").mkdir()
     write_candles(tmp_path / "candles", "A-USD", bars=900)

@@ -80,7 +80,7 @@ def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
     story = Story(stream)
     story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
     story({"event": "model_failed", "model": "m", "piece": "BTC-USD", "reason": "again"})
-    assert stream.getvalue() == "BTC-USD  tried again: its worker was killed by signal 9\nBTC-USD  failed: again\n"
+    assert stream.getvalue() == "BTC-USD  retried: its worker was killed by signal 9\nBTC-USD  failed: again\n"
 
 
 def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():

@@ -82,11 +82,11 @@ def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
 
 
 @pytest.mark.slow
-def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual():
+def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual(python):
     code = (
         "import torch; from trainer.train.workers.station import Station, set_up_process;"
         "print(set_up_process(Station(number=0, device='cpu')), torch.get_num_threads())"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = subprocess.run([*python, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.endswith(" 1\n")
     assert len(list(NODES.glob("node[0-9]*"))) > 1 or ended.stdout == "{} 1\n"
