@@ -117,7 +117,7 @@ def train(
             states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
             pack = None  # freed before the next one is formed: a full device holds only one
             runs = [run for _, run in stay] + list(arrived)
-            pack = _formed(runs, states, form, job)
+            pack = _formed(runs, states, form)
         if pack is None or not any(run.active for run in runs):
             return
         # The step. Its losses stay on the device until they are needed.
@@ -136,7 +136,7 @@ def train(
             if not run.active:
                 continue
             if run.is_broken:
-                _lower(pack, number, run, job)
+                _lower(pack, number, run)
             elif run.epoch_is_over:
                 _end_epoch(pack, number, run, job, report)
             if not run.active:
@@ -147,7 +147,7 @@ def train(
             _checkpoint(pack, runs, roster, job, clock(), unread)
 
 
-def _formed(runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[Sequence[Member]], Pack], job: Job) -> Pack:
+def _formed(runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[Sequence[Member]], Pack]) -> Pack:
     """Make a pack of the runs that go on, the first ones, in their `states`, and of those that join."""
     pack = form([run.member for run in runs])
     for number, run in enumerate(runs):
@@ -238,7 +238,7 @@ class _Unread:
         self._steps.clear()
 
 
-def _lower(pack: Pack, number: int, run: Run, job: Job) -> None:
+def _lower(pack: Pack, number: int, run: Run) -> None:
     """Begin a broken epoch again from the best weights with half the learning rate, or stop where that was done before."""
     if run.lowered == MAX_LOWERED:
         run.active = False
