@@ -65,7 +65,7 @@ def main() -> None:
 def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
     job = JOBS[name]
     with tempfile.TemporaryDirectory(prefix="mayfly-bench-") as folder:
-        contenders = {kind: _Contender(kind, job, Path(folder) / kind) for kind in (NONE, OURS, INSIDE)}
+        contenders = {kind: _Saving(kind, job, Path(folder) / kind) for kind in (NONE, OURS, INSIDE)}
         for contender in contenders.values():
             contender.steps(2)  # warm-up
         rates = interleave({kind: partial(one.rate, steps) for kind, one in contenders.items()}, rounds=rounds)
@@ -110,7 +110,7 @@ def _added(rates: dict[str, list[float]], kind: str, steps: int) -> float:
     return statistics.median(steps / rate - steps / base for rate, base in zip(rates[kind], rates[NONE], strict=True))
 
 
-class _Contender:
+class _Saving:
     """A model that trains, and its way of saving."""
 
     def __init__(self, kind: str, job: Job, folder: Path) -> None:

@@ -193,7 +193,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
     resolve_precision(job, there[0].rows_TF.device)
     members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_TK=member.labels_TK.cpu()) for member in there]
 
-    class Module(pytorch_lightning.LightningModule):
+    class SequenceModule(pytorch_lightning.LightningModule):
         def __init__(self, member: Member) -> None:
             super().__init__()
             self.net, self.losses = PlainNet(member, job), list[float]()
@@ -225,7 +225,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
             self.windows += job.train.batch
 
     def fit(member: Member, *, steps: int, callbacks: list[Any]) -> list[float]:
-        module = Module(member)
+        module = SequenceModule(member)
         trainer = pytorch_lightning.Trainer(
             max_steps=steps,
             max_epochs=-1,

@@ -163,7 +163,7 @@ def lightning(work: Work, hear: Callable[[Step], None]) -> None:
     """PyTorch Lightning's Trainer with strategy ddp, which owns the loop: it is stepped from inside."""
     import pytorch_lightning as pl
 
-    class Module(pl.LightningModule):
+    class DdpModule(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.network = work.network()
@@ -213,7 +213,7 @@ def lightning(work: Work, hear: Callable[[Step], None]) -> None:
         callbacks=[Listener()],
         **quiet,
     )
-    trainer.fit(Module(), DataLoader(RankWindows(work), batch_size=None))
+    trainer.fit(DdpModule(), DataLoader(RankWindows(work), batch_size=None))
 
 
 CONTENDERS: dict[str, Callable[[Work], Step]] = {

@@ -36,7 +36,7 @@ KEYS += ("pooled=true", "distributed=always", "checkpoint_seconds=1", "tune=neve
 TOLERANCE = 1e-5
 
 
-class Training:
+class RunOnRanks:
     """One command of the training, in a process group of its own."""
 
     def __init__(self, data: Path, folder: Path, number: int, *, ranks: int) -> None:
@@ -86,11 +86,11 @@ def main() -> None:
         folder = Path(scratch)
         data = folder / "candles"
         make_candles(["--out", str(data), "--symbols", "A-USD,B-USD", "--bars", "2000"])
-        alone = Training(data, folder / "alone", 0, ranks=1)
+        alone = RunOnRanks(data, folder / "alone", 0, ranks=1)
         alone.end()
         began = []
         for number, ranks in enumerate(parts):
-            part = Training(data, folder / "cut", number, ranks=ranks)
+            part = RunOnRanks(data, folder / "cut", number, ranks=ranks)
             if number < len(parts) - 1:
                 moment = (chance.randint(1, 3), chance.random())
                 if not part.kill_after(*moment):

@@ -81,7 +81,7 @@ def _table(job: Job, *, seconds: float, rounds: int) -> dict[str, Any]:
     contenders = {}
     for option in options:
         try:
-            contenders[_name(option)] = _Contender(option, members[: option.pack], job)
+            contenders[_name(option)] = _Timed(option, members[: option.pack], job)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -105,7 +105,7 @@ def _table(job: Job, *, seconds: float, rounds: int) -> dict[str, Any]:
     }
 
 
-class _Contender:
+class _Timed:
     """One way to train, ready: built, warmed up, on a GPU its graph recorded."""
 
     def __init__(self, option: Candidate, members: Sequence[Member], job: Job) -> None:

@@ -125,24 +125,20 @@ class IdentityArgs:
 class Identity(pulumi.ComponentResource):
     """The roles of the stack that need no other resource of it."""
 
-    instance_profile_arn: pulumi.Output[str]
-    instance_role_id: pulumi.Output[str]
-    instance_role_name: pulumi.Output[str]
-    prepare_role_name: pulumi.Output[str]
-    script_role_name: pulumi.Output[str]
-    sweeper_role_name: pulumi.Output[str]
-    prepare_profile_arn: pulumi.Output[str]
-    prepare_role_id: pulumi.Output[str]
-    script_profile_arn: pulumi.Output[str]
-    script_role_id: pulumi.Output[str]
-    sweeper_role_arn: pulumi.Output[str]
-    scheduler_role_arn: pulumi.Output[str]
+    instance: ServiceRole
+    instance_profile: aws.iam.InstanceProfile
+    prepare: ServiceRole
+    prepare_profile: aws.iam.InstanceProfile
+    script: ServiceRole
+    script_profile: aws.iam.InstanceProfile
+    sweeper: ServiceRole
+    scheduler: ServiceRole
 
     def __init__(self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:identity:Identity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
 
-        instance, profile = _role_of_machines(
+        self.instance, self.instance_profile = _role_of_machines(
             "instance",
             ServiceRoleArgs(
                 role_name=args.instance_role,
@@ -153,7 +149,7 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        prepare, prepare_profile = _role_of_machines(
+        self.prepare, self.prepare_profile = _role_of_machines(
             "prepare",
             ServiceRoleArgs(
                 role_name=args.prepare_role,
@@ -169,7 +165,7 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        script, script_profile = _role_of_machines(
+        self.script, self.script_profile = _role_of_machines(
             "script",
             ServiceRoleArgs(
                 role_name=args.script_role,
@@ -185,7 +181,7 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        sweeper = ServiceRole(
+        self.sweeper = ServiceRole(
             "sweeper",
             ServiceRoleArgs(
                 role_name=args.sweeper_role,
@@ -205,7 +201,7 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        scheduler = ServiceRole(
+        self.scheduler = ServiceRole(
             "scheduler",
             ServiceRoleArgs(
                 role_name=args.scheduler_role,
@@ -227,27 +223,4 @@ class Identity(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        self.instance_profile_arn = profile.arn
-        self.instance_role_id = instance.unique_id
-        self.instance_role_name = instance.role_name
-        self.prepare_role_name = prepare.role_name
-        self.script_role_name = script.role_name
-        self.script_profile_arn = script_profile.arn
-        self.script_role_id = script.unique_id
-        self.sweeper_role_name = sweeper.role_name
-        self.prepare_profile_arn = prepare_profile.arn
-        self.prepare_role_id = prepare.unique_id
-        self.sweeper_role_arn = sweeper.arn
-        self.scheduler_role_arn = scheduler.arn
-        self.register_outputs(
-            {
-                "instance_profile_arn": self.instance_profile_arn,
-                "instance_role_id": self.instance_role_id,
-                "prepare_profile_arn": self.prepare_profile_arn,
-                "prepare_role_id": self.prepare_role_id,
-                "script_profile_arn": self.script_profile_arn,
-                "script_role_id": self.script_role_id,
-                "sweeper_role_arn": self.sweeper_role_arn,
-                "scheduler_role_arn": self.scheduler_role_arn,
-            }
-        )
+        self.register_outputs({})

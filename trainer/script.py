@@ -62,7 +62,7 @@ class ScriptSettings:
             do = "Leave it out; script.gpus says how many."
             raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
         if secret := next((name for name in self.value_variables if _SECRET.search(name)), ""):
-            do = "Rename it, or leave it out: who may read the bucket may read the manifest."
+            do = "Rename it, or leave it out: anyone who can read the bucket can read the manifest."
             raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
         known = (*CONTRACT, *self.value_variables, *self.variables)
         for name in (name for word in self.words for name in variables_in(word)):
@@ -77,7 +77,7 @@ class ScriptSettings:
                 expected = "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
                 raise bad_value("script.secrets", name, expected)
             if name in self.variables:
-                raise UsageError(f"script.env sets {name}, a secret", do="Leave it out of one of the two.")
+                raise UsageError(f"script.env sets {name}, a secret", do="Remove it from one of them.")
         if len(set(self.secrets)) < len(self.secrets) or len(self.secrets) > MOST_SECRETS:
             raise bad_value("script.secrets", list(self.secrets), f"at most {MOST_SECRETS} names that differ")
 
@@ -118,9 +118,9 @@ class ScriptSettings:
                 raise bad_value("script.env", entry, "NAME=value")
             if name.startswith(_OURS) or name == "PATH":
                 do = "Leave it out: docs/scripts.md has the variables that a script gets."
-                raise UsageError(f"script.env sets {name}", why="the node sets it, or takes it away", do=do)
+                raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
             if _SECRET.search(name):
-                do = "Store it as a secret of the stack, and name it in script.secrets: who may read the bucket may read this."
+                do = "Name it in script.secrets instead (docs/scripts.md): anyone who can read the bucket can read this."
                 raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
             made[name] = value
         if len(made) > MOST_VARIABLES:

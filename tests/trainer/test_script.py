@@ -34,7 +34,7 @@ def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without
         ({"script": {"command": "run", "env": ["HF_TOKEN=1"]}}, "script.env sets HF_TOKEN (its name is that of a secret)"),
         (
             {"script": {"command": "run", "env": ["AWS_PROFILE=1"]}},
-            "script.env sets AWS_PROFILE (the node sets it, or takes it",
+            "script.env sets AWS_PROFILE (the node sets or removes it",
         ),
         ({"script": {"command": "run", "env": ["no value"]}}, "it must be NAME=value"),
         ({"script": {"command": "run"}, "model": {"name": "tcn"}}, "a script with [model]"),

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = _files(task, root, job)
     for place in files:
         if place.exists() or place.is_symlink():
-            raise UsageError(f"{place} is there already", do="Name another file with --out, or remove it.")
+            raise UsageError(f"{place} exists already", do="Name another file with --out, or remove it.")
     try:
         for place, content in files.items():
             place.write_text(content, encoding="utf-8")
@@ -54,7 +54,7 @@ def _imported(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Path
     if {"run", "setup", "resources"} & values.keys():
         return from_skypilot(values, path)
     why = "it has neither type: task of dstack nor run of SkyPilot"
-    raise UsageError(f"{path} is no task that is known here", why=why, do="docs/coming-from.md shows others by hand.")
+    raise UsageError(f"{path} is not a known task", why=why, do="docs/coming-from.md shows how to convert others by hand.")
 
 
 def _files(task: ImportedTask, root: Path, job: Path) -> dict[Path, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -178,9 +178,7 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's exit, its last lines, and its output files."""
     if len(receipt["scripts"]) > 1:
-        yield from _values(receipt["scripts"])
-        for number, line in enumerate(receipt.get("devices", {}).get("out_of_service", ())):
-            yield "" if number else "out of service", styled(line, BAD)
+        yield from _values(receipt["scripts"], receipt.get("devices", {}).get("out_of_service", ()))
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
@@ -207,12 +205,13 @@ def _best(script: Mapping[str, Any]) -> str:
     return f"best {best['metric']} {best['value']:.4g}" if best else ""
 
 
-def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield the outcome of a script for each value, and the last lines of those that failed."""
+def _values(scripts: list[dict[str, Any]], out_of_service: Sequence[str]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield how a script ended for each of its values, what device is broken, and the last lines of those not done."""
     shown = sorted(scripts, key=lambda script: (script["done"], script["piece"]))[:MOST_SHOWN_VALUES]
     yield "values", FittedTable(VALUES, [_value(script) for script in shown])
     if len(scripts) > len(shown):
         yield "", f"and {len(scripts) - len(shown):,} more"
+    yield from (("", styled(f"out of service: {line}", BAD)) for line in out_of_service)
     for script in [script for script in shown if not script["done"]][:MOST_LAST_LINES]:
         told = [*script["notes"], *script["last_lines"]]
         yield "", ""

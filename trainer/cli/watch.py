@@ -40,7 +40,7 @@ class Watch:
         self._phase = ""
         self._settled: set[str] = set()
         self._instances: set[str] = set()
-        self._ended: set[str] = set()
+        self._ended: dict[str, str] = {}  # piece -> how; one that failed may be tried on another device
         self._printed: set[str] = set()
         self._wish = stop.wish
 
@@ -78,7 +78,7 @@ class Watch:
                 self._settled.add(phase)
         for name, piece in progress.pieces.items():
             if piece.get("state") == "failed" and name not in self._ended:
-                self._ended.add(name)
+                self._ended[name] = "failed"
                 self._console.line(f"    ✗ {name} failed", BAD)
 
     def _draw(self, progress: RunProgress) -> None:
@@ -93,8 +93,8 @@ class Watch:
         for seen in self._new_instances(progress):
             self._line(progress, "  ".join(_machine(seen)))
         for name, piece in progress.pieces.items():
-            if piece.get("state") in ("done", "failed") and name not in self._ended:
-                self._ended.add(name)
+            if piece.get("state") in ("done", "failed") and self._ended.get(name) != piece["state"]:
+                self._ended[name] = piece["state"]
                 self._line(progress, f"{name} {piece['state']} ({len(self._ended)}/{progress.models_total or '?'})")
         if progress.phase != self._phase:
             self._phase = progress.phase

@@ -8,6 +8,7 @@ formed: a node may have written them, and a bad cache must not stop anything. St
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -38,6 +39,14 @@ def shape_of(job: Job) -> str:
     how = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
     inputs = len(job.data.inputs)
     return " ".join([f"model={job.model.name}", *sizes, *([f"inputs={inputs}"] if inputs != USUAL_INPUTS else []), *how])
+
+
+def of_a_rank(job: Job, ranks: int) -> Job:
+    """Return the job that a trial times for one of several ranks: its share of the batch, with a plain module."""
+    if ranks == 1:
+        return job
+    batch = math.ceil(job.train.batch / ranks)
+    return with_settings(job, batch=batch, micro_batch=min(job.train.micro_batch, batch), strategy="sequential", pack=1)
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:

@@ -73,14 +73,17 @@ def rank_footprint(
     )
 
 
-def lay(profile: GpuProfile, job: Job, *, devices: int, memory_gib: float, features: int, bars: int) -> Laid:
+def lay(
+    profile: GpuProfile, job: Job, *, devices: int, memory_gib: float, features: int, bars: int, tuned: Job | None = None
+) -> Laid:
     """Choose how one model lies on GPUs with so much free memory each: whole on each if any slice fits, else in parts.
 
-    The batch is the job's whatever is chosen. Raises UsageError where not even one window (or chunk) a slice fits.
+    The batch is the job's whatever is chosen; slices begin with those of a trial, `tuned`. Raises UsageError where not even
+    one window (or chunk) a slice fits.
     """
     room, needed = room_gib(memory_gib), math.inf
     for sharded in (False, True) if devices > 1 else (False,):
-        for candidate, windows in _candidates(job, devices):
+        for candidate, windows in _candidates(job, tuned or job, devices):
             part = rank_footprint(
                 candidate,
                 features=features,
@@ -108,12 +111,14 @@ def lay(profile: GpuProfile, job: Job, *, devices: int, memory_gib: float, featu
     )
 
 
-def _candidates(job: Job, devices: int) -> Iterator[tuple[Job, int]]:
-    """Yield the job and slices of a rank's share of the batch: whole, then halved; the same with activation checkpointing."""
+def _candidates(job: Job, best: Job, devices: int) -> Iterator[tuple[Job, int]]:
+    """Yield the job and slices of a rank's share of a batch: the best, then halves; the same with activation checkpointing."""
     share = math.ceil((job.train.batch or job.model.default_batch) / devices)
     again = with_settings(job, activation_checkpointing=True)
+    if best.train.activation_checkpointing:
+        job = again
     for candidate in dict.fromkeys((job, again) if job.model.recompute_pays else (job,)):
-        windows = min(job.train.micro_batch or share, share)
+        windows = min(best.train.micro_batch or share, share)
         yield candidate, windows
         while not job.train.micro_batch and job.model.may_slice and windows > 1:
             windows = (windows + 1) // 2

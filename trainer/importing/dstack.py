@@ -69,7 +69,7 @@ def from_dstack(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Pa
     """Return a task as a job, and the folder of its files. Raises UsageError for a service or a dev environment."""
     if values.get("type") != "task":
         why = f"it is of type {brief(values.get('type'))}"
-        raise UsageError(f"{path} is no task of dstack", why=why, do="Name a file of type: task.")
+        raise UsageError(f"{path} is not a task of dstack", why=why, do="Name a file of type: task.")
     stem = path.name.removesuffix(".yml").removesuffix(".yaml").removesuffix(".dstack")
     task = ImportedTask(name=job_name(values.get("name"), stem or path.resolve().parent.name))
     note_unknown(task, "", values, TAKEN, ADVICE)

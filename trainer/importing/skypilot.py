@@ -59,7 +59,7 @@ VARIABLES = {
 def from_skypilot(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Path]:
     """Return a task as a job, and the folder of its files. Raises UsageError for a service."""
     if "service" in values:
-        raise UsageError(f"{path} is a service", why="Mayfly trains, and serves nothing", do="Name a task file.")
+        raise UsageError(f"{path} is a service", why="Mayfly trains and does not serve", do="Name a task file.")
     task = ImportedTask(name=job_name(values.get("name"), path.stem))
     note_unknown(task, "", values, TAKEN, ADVICE)
     workdir = values.get("workdir")

@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     tasks = [document for document in documents if document is not None]
     if len(tasks) != 1:
         why = "it holds several documents, such as a pipeline" if tasks else "it is empty"
-        raise UsageError(f"{path} is no task", why=why, do="Give each task a file of its own.")
+        raise UsageError(f"{path} is not a task", why=why, do="Give each task a file of its own.")
     if not isinstance(tasks[0], Mapping) or not all(isinstance(key, str) for key in tasks[0]):
-        raise UsageError(f"{path} is no task", why="it is no mapping of keys", do="Name a SkyPilot or dstack task file.")
+        raise UsageError(f"{path} is not a task", why="it is not a mapping of keys", do="Name a SkyPilot or dstack task file.")
     return dict(tasks[0])

@@ -12,9 +12,11 @@ from trainer.cost.instances import InstanceType
 from trainer.cost.planner import profile_on
 from trainer.errors import TrainerError
 from trainer.gpu_profiles.chips import GpuProfile, named_profile, user_tables
-from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, shape_of
+from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, of_a_rank, shape_of
 from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.job import Job
+from trainer.launch.gpu_table import COUNTS
+from trainer.pieces import takes_all_devices
 from trainer.runs.boot import OBJECT as BOOTS
 from trainer.runs.boot import Boots, boots_from
 from trainer.runs.store import Objects
@@ -30,16 +32,23 @@ def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) 
     return tuple({profile.key: profile for profile in profiles}.values())
 
 
+def shapes_of(job: Job) -> dict[int, str]:
+    """Return the shape that a trial times, by the number of GPUs that train one model of the job."""
+    counts = COUNTS if takes_all_devices(job) else (1,)
+    return {count: shape_of(of_a_rank(job, count)) for count in counts}
+
+
 def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Measurements:
-    """Return the entries for the job's shape on these profiles; none if the bucket's measurements can't be read."""
-    shape = shape_of(job)
+    """Return the entries for the job's shapes on these profiles; none if the bucket's measurements can't be read."""
+    shapes = set(shapes_of(job).values())
     try:
         stored = objects.get(key=OBJECT)
     except TrainerError:  # it only saves a trial: no reason to stop a launch
         return {}
     known = from_bytes(stored.body) if stored else {}
     keys = [profile.key for profile in profiles]
-    return {key: {shape: known[key][shape]} for key in keys if shape in known.get(key, {})}
+    found = {key: {shape: entry for shape, entry in known.get(key, {}).items() if shape in shapes} for key in keys}
+    return {key: entries for key, entries in found.items() if entries}
 
 
 def known_boots(objects: Objects) -> Boots:
@@ -51,15 +60,16 @@ def known_boots(objects: Objects) -> Boots:
     return boots_from(stored.body) if stored else {}
 
 
-def known_rates(job: Job, machines: Iterable[InstanceType], objects: Objects, *, rehearsal: bool) -> dict[str, Rate]:
+def known_rates(job: Job, machines: Sequence[InstanceType], objects: Objects, *, rehearsal: bool) -> dict[str, Rate]:
     """Return instance type -> the rate of one of its GPUs (in a rehearsal: of a core) for the job's models.
 
     Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another chip's, is ignored.
     """
     profiles = {machine.name: profile_on(machine, rehearsal=rehearsal) for machine in machines}
     known = known_ways(job, list(profiles.values()), objects)
-    shape = shape_of(job)
-    return {name: rate_of(profile, job, known.get(profile.key, {}).get(shape)) for name, profile in profiles.items()}
+    shapes = shapes_of(job)
+    by_name = {machine.name: shapes.get(machine.num_workers, shapes[1]) for machine in machines}
+    return {name: rate_of(one, job, known.get(one.key, {}).get(by_name[name])) for name, one in profiles.items()}
 
 
 def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:

@@ -137,14 +137,14 @@ def _named_by_command(script: ScriptSettings, root: Path) -> Iterator[str]:
             yield word
         elif number and word.endswith(".py") and not word.startswith("$"):
             why = f"script.command names it, and {root} does not have it"
-            raise UsageError(f"{word} does not exist", why=why, do="Check the path: a job file names it from its own folder.")
+            raise UsageError(f"{word} does not exist", why=why, do="Check the path; it is relative to the job file.")
 
 
 def _files_under(root: Path, path: str) -> Iterator[Path]:
     """Yield the file of that relative path, or all of that folder. Raises UsageError for what is not below the root."""
     place = root / path
     if Path(path).is_absolute() or ".." in Path(path).parts:
-        do = "Name it from the job file's folder, and put it there."
+        do = "Put it into the job file's folder, and name it relative to that."
         raise UsageError(f"{path} can't be sent", why="a script's files lie in the folder of its job file", do=do)
     if place.is_symlink():
         raise UsageError(f"{place} is a symbolic link", do="Name the file itself.")
@@ -180,7 +180,7 @@ def _read(place: Path) -> bytes:
             )
         return place.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(f"{place} does not exist", do="Check the path: a job file names it from its own folder.") from error
+        raise UsageError(f"{place} does not exist", do="Check the path; it is relative to the job file.") from error
     except OSError as error:
         raise UsageError(f"cannot read {place}", why=str(error.strerror), do="Check its permissions.") from error
 

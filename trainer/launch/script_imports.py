@@ -59,7 +59,7 @@ def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Co
                 if normalized(name) not in brought and not IMAGES_OWN.fullmatch(normalized(name)):
                     found[normalized(name)] = f"{name}=={_version(name, item)}"
         elif not item.optional and not IMAGES_OWN.fullmatch(normalized(item.top)) and not (brought and _is_installed(item.top)):
-            why = "neither the script's files nor this environment have it"
+            why = "neither the script's files nor this environment has it"
             do = "Install it here, add it to script.files, or name all packages in script.requirements."
             raise UsageError(f"{item.file} imports {item.top}", why=why, do=do)
     return [found[name] for name in sorted(found)]
@@ -196,7 +196,7 @@ def _modules_of_wheels(files: Mapping[str, bytes]) -> dict[str, str]:
         try:
             names = zipfile.ZipFile(io.BytesIO(content)).namelist()
         except zipfile.BadZipFile as error:
-            raise UsageError(f"{path} is no wheel", why=str(error), do="Download it again.") from error
+            raise UsageError(f"{path} is not a wheel", why=str(error), do="Download it again.") from error
         for name in names:
             top = name.partition("/")[0]
             if not top.endswith((".dist-info", ".data")):

@@ -144,6 +144,8 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
         return run.to_the_end(outputs, sha256=manifest["script_sha256"])
     finally:
         remove_scratch(node.work)
+        if stranger is None:  # a desk's disk: its packages may be gigabytes
+            shutil.rmtree(place.venv, ignore_errors=True)
 
 
 def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -> list[ScriptPiece]:

@@ -32,7 +32,7 @@ from trainer.rehearsal import home
 from trainer.rehearsal.forks import ForkedProcess, fork
 from trainer.rehearsal.home import Note
 from trainer.rehearsal.keys import NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
-from trainer.rehearsal.leases import start_ticks
+from trainer.rehearsal.processes import start_ticks
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"

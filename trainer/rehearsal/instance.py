@@ -21,13 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
+from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
 
 STUBS = Path(__file__).with_name("stubs")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -59,10 +59,7 @@ TOOLS = (
 )
 TOOL_FOLDERS = "/usr/bin:/bin"
 SCRATCH_PREFIX = "mayfly-"
-POLL_SECONDS = 0.1  # a look reads all of /proc, in some milliseconds
-COMM_LENGTH = 15  # of a process's name, as Linux keeps it
 _INSTANCE_ID = re.compile(r"i-[\w-]{1,60}", re.ASCII)
-Member = tuple[int, str]  # a process: its id and its start, since ids are reused
 State = Literal["running", "poweroff", "exited"]
 
 
@@ -112,7 +109,7 @@ def start_node(
         scratch=scratch,
         process_group=int(first_line),
         supervisor=supervisor,
-        supervisor_started=_start_ticks(supervisor.pid),
+        supervisor_started=start_ticks(supervisor.pid),
     )
 
 
@@ -205,15 +202,15 @@ class NodeProcess:
 
     def terminate(self, *, grace_seconds: float) -> None:
         """End every process of the node: SIGTERM (and SIGCONT, for stopped ones), then SIGKILL; return when none is left."""
-        _end(self._members, grace_seconds=grace_seconds)
+        end(self._members, grace_seconds=grace_seconds)
         self.supervisor.kill()
         self.supervisor.wait()
-        _end(self._members, grace_seconds=0)  # what the subreaper's own end may have set free
+        end(self._members, grace_seconds=0)  # what the subreaper's own end may have set free
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _members(self) -> set[Member]:
         supervisor = (self.supervisor.pid, self.supervisor_started)
-        return _members(self.instance_id, self.sandbox, supervisor) - {supervisor}
+        return members_of(self.instance_id, self.sandbox, supervisor) - {supervisor}
 
 
 def reap(root: Path) -> int:
@@ -226,9 +223,9 @@ def reap(root: Path) -> int:
     for marker in (root / "sandbox").glob(f"*/{MARKER}"):
         sandbox = marker.parent.resolve()
         if _INSTANCE_ID.fullmatch(sandbox.name):
-            while members := _members(sandbox.name, sandbox, None):
+            while members := members_of(sandbox.name, sandbox, None):
                 killed += len(members)
-                _signal(members, signal.SIGKILL)
+                send_signals(members, signal.SIGKILL)
                 time.sleep(POLL_SECONDS)
         _remove_scratch(_recorded_scratch(marker))
     return killed
@@ -260,108 +257,3 @@ def parse_calendar(text: str) -> datetime:
 
 def _unit_settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
-
-
-def _end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
-    """End every member: SIGTERM once for each present or new one within the grace, then SIGKILL until none is left."""
-    deadline = time.monotonic() + grace_seconds
-    told: set[Member] = set()
-    while time.monotonic() < deadline and (left := members()):
-        _signal(left - told, signal.SIGTERM, signal.SIGCONT)  # a process may be forked while others are being signalled
-        told |= left
-        time.sleep(POLL_SECONDS)
-    while left := members():
-        _signal(left, signal.SIGKILL)
-        time.sleep(POLL_SECONDS)
-
-
-def _signal(members: set[Member], *numbers: int) -> None:
-    """Send signals to processes that still have the same start."""
-    for pid, started in members:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if _start_ticks(pid) == started:
-                for number in numbers:
-                    signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            pass  # ended meanwhile
-        finally:
-            os.close(descriptor)
-
-
-def _members(instance_id: str, sandbox: Path, supervisor: Member | None) -> set[Member]:
-    """Return the live processes of a node: below its supervisor, or carrying its marks in their environment.
-
-    The tree is complete while the supervisor lives, since it is a subreaper; afterwards the marks find the rest. The
-    environment of a fork can't be read from outside: it is recognized by its name and its folder.
-    """
-    processes = {process.pid: process for process in _processes()}
-    lives = supervisor and supervisor[0] in processes and processes[supervisor[0]].started == supervisor[1]
-    below = {supervisor[0]} if supervisor and lives else set()
-    grown = True
-    while grown:
-        more = {pid for pid, process in processes.items() if process.parent in below and pid not in below}
-        below |= more
-        grown = bool(more)
-    marks = {f"MAYFLY_INSTANCE={instance_id}".encode(), f"MAYFLY_ROOT={sandbox}".encode()}
-    return {
-        (pid, process.started)
-        for pid, process in processes.items()
-        if process.state not in "ZX"
-        and (
-            pid in below
-            or (process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox))
-            or marks <= process.variables()
-        )
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Process:
-    pid: int
-    name: str
-    state: str
-    parent: int
-    started: str
-
-    def variables(self) -> set[bytes]:
-        try:
-            return set(Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0"))
-        except OSError:  # ended meanwhile, or another user's
-            return set()
-
-    def is_in(self, folder: Path) -> bool:
-        try:
-            return Path(f"/proc/{self.pid}/cwd").readlink().is_relative_to(folder)
-        except OSError:
-            return False
-
-
-def _processes() -> Iterator[_Process]:
-    """Yield every process of this user."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            mine = folder.stat().st_uid == os.geteuid()
-        except OSError:  # ended meanwhile
-            continue
-        if mine and (stat := _stat(int(folder.name))):
-            yield _Process(pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), started=stat[20])
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the command's name on: name, state, parent, group ...; empty without any."""
-    try:
-        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    except OSError:
-        return []
-    return [before.partition("(")[2], *after.split()]
-
-
-def _start_ticks(pid: int) -> str:
-    stat = _stat(pid)
-    return stat[20] if stat else ""

@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.rehearsal.processes import start_ticks
+
 IDLE_SECONDS = 5.0
 FIRST_LEASE_SECONDS = 30.0  # a server that is not leased after its start ends
 
@@ -77,12 +79,3 @@ def _output_of(process: str) -> str:
         return str(Path(f"/proc/{process}/fd/1").readlink())
     except OSError:  # another user's
         return ""
-
-
-def start_ticks(pid: int) -> str:
-    """Return the start of a process in the kernel's ticks, or '' for none or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if stat[0] in "ZX" else stat[19]

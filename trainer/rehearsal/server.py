@@ -43,9 +43,10 @@ from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import Front
 from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
-from trainer.rehearsal.leases import Leases, start_ticks
+from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.object_log import ObjectLog
+from trainer.rehearsal.processes import start_ticks
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
 from trainer.rehearsal.world import AwsError, Delays, Instance, World
 

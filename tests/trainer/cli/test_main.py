@@ -45,6 +45,19 @@ def test_every_verb_on_runs_speaks_json_and_rehearses(words):
     assert (arguments.json, arguments.rehearse, arguments.stack) == (True, True, "prod")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["status"], ["logs", "RUN"], ["gpu", "RUN"], ["stop", "RUN"], ["receipts"], ["pull", "RUN"], ["agent", "--here"]),
+        *(["models", "list"], ["models", "pull", "M"], ["models", "production"], ["models", "rollback", "M"]),
+        ["predict", "M", "--data", "candles/"],
+    ],
+)
+def test_every_verb_that_reads_runs_or_models_takes_a_folder_instead_of_the_bucket(words):
+    assert build_parser().parse_args([*words, "--local", "results/"]).local == "results/"
+    assert build_parser().parse_args([*words, "--local"]).local == "" and build_parser().parse_args(words).local is None
+
+
 def test_no_command_has_more_than_twenty_flags():
     parser = build_parser("python -m trainer.launch")
     flags = [action for action in parser._actions if action.option_strings and action.dest != "help"]

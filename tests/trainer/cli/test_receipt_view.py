@@ -173,7 +173,7 @@ def test_a_device_that_a_scripts_values_showed_to_be_broken_is_named():
     scripts = [{**end, "piece": "a"}, {**end, "piece": "b"}]
     devices = {"out_of_service": ["GPU 3: a, b, c failed there"]}
     receipt = {**RECEIPT, "work": "script", "models": [], "failed": [], "files": [], "scripts": scripts, "devices": devices}
-    assert "out of service GPU 3: a, b, c failed there" in " ".join(text_of(receipt).split())
+    assert "out of service: GPU 3: a, b, c failed there" in " ".join(text_of(receipt).split())
 
 
 def test_the_log_of_a_boot_that_failed_is_shown():

@@ -152,3 +152,10 @@ def test_an_aws_error_is_said_once_and_a_warning_loudly():
     lines = told(event, event)
     assert lines.count("AWS: throttled") == 1
     assert lines.count("WARNING: cannot confirm that i-1 ended") == 1
+
+
+def test_a_value_that_failed_on_a_broken_device_and_was_done_on_another_is_told_again():
+    failed = replace(START, phase="train", work="script", pieces={"a": {"state": "failed"}}, models_total=2)
+    done = replace(failed, pieces={"a": {"state": "done"}, "b": {"state": "done"}})
+    lines = [line.split("]  ")[1] for line in told(failed, failed, done, done) if " a " in line or " b " in line]
+    assert lines == ["a failed (1/2)", "a done (1/2)", "b done (2/2)"]

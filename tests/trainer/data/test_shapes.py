@@ -65,7 +65,7 @@ def test_a_node_reads_from_a_flat_folder_what_the_desk_read_from_subfolders(shap
 
 def test_the_table_has_a_row_for_each_shape() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    table = text[text.index("| what you have |") :].split("\n\n")[0]
+    table = text[text.index("| export |") :].split("\n\n")[0]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
     assert [(title, re.split(r"\W", outcome)[0]) for title, _, outcome in cells] == [
         (shape.title, shape.outcome) for shape in SHAPES

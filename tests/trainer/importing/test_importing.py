@@ -104,7 +104,7 @@ def test_a_skypilot_task_becomes_a_job_and_names_what_it_could_not_carry(code, t
         *("setup: conda activate vllm", "setup: conda create -n vllm python=3.10 -y", "setup: sudo apt-get install -y ffmpeg"),
     }
     assert main(["import", str(tmp_path / "task.yaml")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_a_dstack_task_becomes_a_job_without_a_shell_where_it_needs_none(code, capsys, tmp_path):
@@ -152,8 +152,8 @@ BOMB = "a: &a [x, x, x]\n" + "".join(
     ("content", "line"),
     [
         (None, "does not exist"),
-        (b"", "is no task (it is empty)"),
-        (b"- a\n- b\n", "is no task (it is no mapping of keys)"),
+        (b"", "is not a task (it is empty)"),
+        (b"- a\n- b\n", "is not a task (it is not a mapping of keys)"),
         (b"run: a\n---\nrun: b\n", "it holds several documents, such as a pipeline"),
         (b"run: [a\n", "is not YAML"),
         (b"run: \xff", "is not YAML"),
@@ -179,8 +179,8 @@ def test_a_file_that_is_no_yaml_or_a_bomb_is_one_line(tmp_path, monkeypatch, con
     ("text", "line"),
     [
         ("service: {}\nrun: a\n", "is a service"),
-        ("type: dev-environment\nide: vscode\n", "is no task of dstack (it is of type 'dev-environment')"),
-        ("name: x\n", "is no task that is known here"),
+        ("type: dev-environment\nide: vscode\n", "is not a task of dstack (it is of type 'dev-environment')"),
+        ("name: x\n", "is not a known task"),
         ("run: [a]\n", "run of the task is ['a'] (it must be text)"),
         ("run: a\nresources: x\n", "resources of the task is 'x' (it must be a mapping)"),
         ("type: task\ncommands: a\n", "commands of the task is 'a'"),

@@ -76,3 +76,12 @@ def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
     rehearsed, launched = (known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False))
     assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
     assert launched.is_estimate and launched.per_second > 100_000
+
+
+def test_where_gpus_train_one_model_together_the_shape_is_that_of_a_ranks_share():
+    job = job_of(batch=64, distributed="always")
+    share = job_of(batch=16, distributed="always", strategy="sequential", pack=1)
+    bucket, (one, four, _) = measured("l4", share), MACHINES
+    assert known_ways(job, profiles_of(job, MACHINES, rehearsal=False), bucket) == {"l4": {shape_of(share): MEASURED}}
+    found = known_rates(job, MACHINES, bucket, rehearsal=False)
+    assert found[four.name].is_measured and found[one.name].is_estimate

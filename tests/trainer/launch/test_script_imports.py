@@ -92,14 +92,14 @@ def test_a_module_may_come_from_a_wheel_among_the_files(desk, tmp_path):
     write_wheel(tmp_path / "w", "tiny", version="1.2")
     wheel = (tmp_path / "w" / "tiny-1.2-py3-none-any.whl").read_bytes()
     assert packages_of({"a.py": b"import tiny", "w/tiny-1.2-py3-none-any.whl": wheel}, []) == ["tiny==1.2"]
-    with pytest.raises(UsageError, match="w/tiny-1.2-py3-none-any.whl is no wheel"):
+    with pytest.raises(UsageError, match="w/tiny-1.2-py3-none-any.whl is not a wheel"):
         packages_of({"a.py": b"", "w/tiny-1.2-py3-none-any.whl": b"no zip"}, [])
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (b"import nowhere.sub", "a.py imports nowhere (neither the script's files nor this environment have it). Install it"),
+        (b"import nowhere.sub", "a.py imports nowhere (neither the script's files nor this environment has it). Install it"),
         (b"import mine", "a.py imports mine of of-a-folder (it was installed here from a folder, a file or a repository"),
         (b"import faster", "a.py imports faster (neither"),
     ],

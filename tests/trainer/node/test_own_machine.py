@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
+from trainer.environment import temporary_folder
 from trainer.node.agent import lay_out_machine
 from trainer.node.devices import Devices
 from trainer.node.here import open_work, prune
@@ -90,6 +91,14 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
     os.utime(work.path / "here.json", (0, 0))
     prune(tmp_path)
     assert not work.path.exists()
+
+
+def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(node: Any, start: Any) -> None:  # noqa: F811
+    (node.work / "script" / "venv" / "lib").mkdir(parents=True)
+    assert start("touch $TMPDIR/x; echo $TMPDIR") == 0
+    assert not (node.work / "script" / "venv").exists()
+    (line,) = node.status.scripts[0]["last_lines"]
+    assert Path(line).parent == temporary_folder() and not Path(line).exists() and not (node.work / "tmp").is_symlink()
 
 
 def test_a_link_to_elsewhere_is_no_folder_of_ours(tmp_path: Path) -> None:

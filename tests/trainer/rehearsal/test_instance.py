@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.rehearsal import instance
+from trainer.rehearsal import processes
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 
@@ -258,8 +258,8 @@ def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
 def test_a_process_that_is_forked_while_others_are_told_to_end_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[set[int], tuple[int, ...]]] = []
     looks = iter([{11}, {11, 22}, {22}, set(), set()])  # 22 was not there when the first look was taken
-    monkeypatch.setattr(instance, "_signal", lambda pids, *numbers: told.append((set(pids), numbers)))
-    instance._end(lambda: next(looks), grace_seconds=600)
+    monkeypatch.setattr(processes, "send_signals", lambda pids, *numbers: told.append((set(pids), numbers)))
+    processes.end(lambda: next(looks), grace_seconds=600)
     assert [pids for pids, _ in told] == [{11}, {22}, set()]
     assert all(signal.SIGTERM in numbers and signal.SIGKILL not in numbers for _, numbers in told)
 
@@ -324,10 +324,10 @@ def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(start: Start
 
 
 def test_a_process_that_ended_and_whose_number_was_given_out_again_gets_no_signal(bystander: subprocess.Popen[bytes]) -> None:
-    instance._signal({(bystander.pid, "1")}, signal.SIGKILL)
+    processes.send_signals({(bystander.pid, "1")}, signal.SIGKILL)
     assert bystander.poll() is None
     started = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    instance._signal({(bystander.pid, started)}, signal.SIGKILL)
+    processes.send_signals({(bystander.pid, started)}, signal.SIGKILL)
     assert bystander.wait() == -signal.SIGKILL
 
 

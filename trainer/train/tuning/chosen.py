@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from trainer.gpu_profiles.choice import Choice
-from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, shape_of, sound_entry, with_entry
+from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, of_a_rank, shape_of, sound_entry, with_entry
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit, fit
 from trainer.gpu_profiles.ranks import lay
 from trainer.gpu_profiles.rates import rate_of
@@ -41,6 +41,10 @@ class Site:
     workers: int
     workers_per_gpu: int = 1
     together: bool = False  # they train each model together, as its ranks
+
+    def trial_of(self, job: Job) -> Job:
+        """Return the job that a trial times on one device."""
+        return of_a_rank(job, self.workers) if self.together else job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
             windows=min((piece.windows for piece in pieces), default=0),
             timeframe=surveyed.data["timeframe"],
         )
-    rate = rate_of(profile, job, known_here(profile.key, job, torch=torch.__version__), torch=torch.__version__)
+    rate = rate_of(profile, job, known_here(profile.key, site.trial_of(job), torch=torch.__version__), torch=torch.__version__)
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
     visits = sum(piece.estimate for piece in pieces)
     return visits / rate.with_models(len(surveyed.pieces) / devices) / devices, limit
@@ -90,20 +94,21 @@ def choose_way(
     """
     kind, key = site.kind, site.profile.profile.key
     run_seconds, limit = look_ahead(job, site, surveyed)
+    trial = site.trial_of(job)
     resumed = _of_checkpoints(out / "checkpoints", shape_of(job))
     entry: Entry | None = None
     sources: Mapping[str, str] = {}
     if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):
         entry, sources = sound_entry(resumed), resumed["from"]
-    elif (entry := known_here(key, job, torch=torch.__version__)) is not None:
+    elif (entry := known_here(key, trial, torch=torch.__version__)) is not None:
         sources = dict.fromkeys(PARTS, "remembered")
-    elif _is_worth(job, kind, run_seconds):
+    elif _is_worth(trial, kind, run_seconds):
         emit({"event": "tuning", "profile": key, "seconds": TRIAL_SECONDS, "run_seconds": round(run_seconds)})
         began = time.monotonic()
-        tuning = run(job, device=kind, seconds=TRIAL_SECONDS, batch_limit=limit)
+        tuning = run(trial, device=kind, seconds=TRIAL_SECONDS, batch_limit=limit)
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = dict.fromkeys(PARTS, "tuned here")
-        emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, job), "seconds": round(time.monotonic() - began, 1)})
+        emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, trial), "seconds": round(time.monotonic() - began, 1)})
     wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
     tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit))
     sharded = False
@@ -139,6 +144,7 @@ def laid(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bo
         memory_gib=site.profile.memory_gib / site.workers_per_gpu,
         features=len(job.data.inputs),
         bars=max(piece.bars for piece in surveyed.pieces),
+        tuned=tuned,
     )
     chosen = with_settings(
         tuned, strategy="sequential", pack=1, micro_batch=way.micro_batch, activation_checkpointing=way.activation_checkpointing

@@ -56,6 +56,7 @@ class Choosing:
     def __call__(self, job: Job, site: Site = CPU, found: Survey | None = None) -> Chosen:
         def run(job: Job, **how: Any) -> Tuning:
             self.asked.append(how)
+            self.timed = job
             return self.tuning
 
         found = found or surveyed(job)
@@ -296,3 +297,20 @@ def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_pa
     with pytest.raises(UsageError, match="does not fit on each of 8 NVIDIA A100"):
         Choosing(tmp_path)(job, ranks_of(2.0), surveyed(job, models=1))
     assert "layout" not in Choosing(tmp_path)(job_of(tune="never")).choice
+
+
+def test_ranks_time_their_share_of_the_batch_as_a_plain_module_and_slice_it_as_the_trial_found(tmp_path):
+    ranks = replace(CPU, workers=4, together=True)
+    job = job_of(batch=1000, tune="always", distributed="always", strategy="fused")
+    choosing = Choosing(tmp_path, SLICES)
+    chosen = choosing(job, ranks, surveyed(job, models=1))
+    trial = choosing.timed.train
+    assert (trial.batch, trial.strategy, trial.pack) == (250, "sequential", 1)
+    assert (chosen.job.train.batch, chosen.job.train.micro_batch) == (1000, 64)
+    assert choosing.events[1]["shape"] == shape_of(choosing.timed) != shape_of(job)
+    keep_here(CPU.profile.profile.key, choosing.events[1]["shape"], {**choosing.events[1]["entry"]})
+    again = Choosing(tmp_path)
+    assert again(job, ranks, surveyed(job, models=1)).job.train.micro_batch == 64 and not again.asked
+    gpus = Site(kind="cuda", profile=H200.profile, workers=4, together=True)
+    large = job_of(model="transformer", preset="large", batch=1024, tune="always", distributed="always")
+    assert Choosing(tmp_path, SLICES)(large, gpus, surveyed(large, models=1)).job.train.micro_batch == 64
