@@ -32,7 +32,7 @@ from trainer.pieces.piece import SeriesWork
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import Opened, close_piece, open_piece
+from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
 from trainer.train.source import open_data, read_source
 
 FIRST = 18_262 * DAY  # 2020-01-01
@@ -111,7 +111,7 @@ class _OneModel:
         """Keep nothing."""
 
     def finished(self, run: Run, model: Any) -> None:
-        close_piece(self._opened, model, self._job, out=self._out, device="cpu")
+        close_piece(self._opened, outputs_of_trained(self._opened, model, self._job), self._job, out=self._out, device="cpu")
 
 
 def trained(panel: Sequence[Candles], job: Job, folder: Path) -> Card:

@@ -20,6 +20,7 @@ MOST_ROWS = 6  # models that are drawn; more are counted
 MOST_NAME = 24  # characters of a model's name
 SHORTEST_SHARE = 0.03  # done, before a time left is said
 PHASE_BAR, PIECE_BAR = 30, 20  # characters of a bar, where there is room
+AT_WORK = ("training", "scoring")  # states of the models that are drawn
 NARROW = 72  # columns below which a model's row has no bar
 
 
@@ -34,7 +35,7 @@ def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
 
 def piece_share(piece: Mapping[str, Any]) -> float:
     """Return the share of one piece that is done, 0 to 1."""
-    if piece.get("state") in ("done", "failed"):
+    if piece.get("state") in ("scoring", "done", "failed"):  # it may have stopped early
         return 1.0
     epochs, steps = piece.get("epochs") or 0, piece.get("steps") or 0
     if not epochs or not steps:
@@ -108,7 +109,7 @@ def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> Rendera
     """Return the live region: the current phase with its seconds, the models in training, counts, and a hint."""
     if progress.phase != "train" or not progress.pieces:
         return lines(PhaseBar(progress, seconds), *_footer([hint]))
-    training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") == "training"}
+    training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") in AT_WORK}
     drawn = dict(sorted(training.items())[:MOST_ROWS])
     parts = [f"{len(training) - len(drawn)} more in training" if len(training) > len(drawn) else "", *counts(progress), hint]
     return lines(PhaseBar(progress, seconds), PieceRows(drawn, work=progress.work), *_footer(parts))
@@ -118,11 +119,11 @@ def counts(progress: RunProgress) -> list[str]:
     """Return the numbers of waiting, done and failed models, and the rate; empty for none."""
     states = [str(piece.get("state")) for piece in progress.pieces.values()]
     total = max(progress.models_total, len(states))
-    done, failed, training = (states.count(state) for state in ("done", "failed", "training"))
+    done, failed, training, scoring = (states.count(state) for state in ("done", "failed", "training", "scoring"))
     if total > len(states):  # the node names some of very many
         done = max(done, progress.models_done)
-    waiting = total - done - failed - training
-    shown = [(waiting, "waiting"), (done, "done"), (failed, "failed")]
+    waiting = total - done - failed - training - scoring
+    shown = [(waiting, "waiting"), (scoring, "scoring"), (done, "done"), (failed, "failed")]
     return [*(f"{number:,} {word}" for number, word in shown if number > 0), rate_of(progress), one_line(progress.message)]
 
 
@@ -162,6 +163,8 @@ def _epoch(piece: Mapping[str, Any]) -> str:
 
 
 def _numbers(piece: Mapping[str, Any]) -> str:
+    if piece.get("state") == "scoring":
+        return "scoring"
     loss = piece.get("loss")
     share = f"{piece_share(piece):4.0%}" if piece.get("steps") else ""
     return share + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")

@@ -71,6 +71,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         return replace(_with_piece(progress, piece, state="training", **told), rates=rates, unit=unit)
     if kind == "epoch":
         return _with_piece(progress, piece, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
+    if kind == "scoring":
+        return _with_piece(progress, piece, state="scoring")
     if kind == "model_done":
         return replace(_with_piece(progress, piece, state="done"), done=(*progress.done, event))
     if kind == "retry":

@@ -156,7 +156,7 @@ def _most_telling(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[st
     """Return the progress of at most so many models, those at work and failed ones first."""
     if len(models) <= most:
         return dict(models)
-    order = {state: place for place, state in enumerate(("training", "failed", "done", "waiting"))}
+    order = {state: place for place, state in enumerate(("training", "scoring", "failed", "done", "waiting"))}
     return dict(sorted(models.items(), key=lambda item: order.get(item[1].get("state", ""), len(order)))[:most])
 
 

@@ -13,33 +13,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from trainer.data.timeframes import DAY
-from trainer.job import Job
 from trainer.settings import HIGHER, TargetSettings
 from trainer.targets import scores_of
 from trainer.train.evaluation import Baselines, block_bootstrap
-from trainer.train.readers import outputs_of
-from trainer.train.scores import Scores, SeriesScores, days_of_a_block, readings, together
+from trainer.train.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, together
 from trainer.train.series import PieceData
 
 RANK_CORRELATION = "rank_correlation"
 FEWEST_SERIES = 3  # of a date: two are in order or not, which says next to nothing
-SPANS = ("validation", "test")
 
 
-def score_panel(
-    model: torch.nn.Module, data: PieceData, job: Job, baselines: Sequence[Baselines]
-) -> tuple[list[SeriesScores], Scores]:
+def score_panel(outputs: Outputs, data: PieceData, baselines: Sequence[Baselines]) -> tuple[list[SeriesScores], Scores]:
     """Calibrate a trained model on the validation of all series and score it, on each series and on all.
 
-    `baselines` are `panel_baselines`.
+    `outputs` are `outputs_by_span`, `baselines` `panel_baselines`.
     """
     assert data.panel is not None
     target = data.series[0].target
     scores = scores_of(target)
-    outputs = {span: panel_outputs(model, data, job, span) for span in SPANS}
     labels = {span: [one.labels(span) for one in data.series] for span in SPANS}
     joined = [np.concatenate(parts) for parts in (outputs["validation"], labels["validation"])]
     calibrated = scores.calibrate(target, *joined, data.panel.fitted)
@@ -56,12 +49,6 @@ def score_panel(
             made["test"]["baselines"] = theirs
         scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
     return scored, _with_rank_correlation(data, scored, together(data.series, scored))
-
-
-def panel_outputs(model: torch.nn.Module, data: PieceData, job: Job, span: str) -> list[np.ndarray]:
-    """Return the outputs (N, O) of a model on the bars of a span, by series."""
-    ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
-    return np.split(outputs_of(model, readings(data, job, span)), ends)
 
 
 def panel_baselines(data: PieceData) -> list[Baselines]:

@@ -26,7 +26,7 @@ from trainer.train.packs.pack import Member, loss_for
 from trainer.train.panel_scores import score_panel
 from trainer.train.readers import Evaluate, outputs_of
 from trainer.train.schedule import base_rate
-from trainer.train.scores import readings, score_series, together
+from trainer.train.scores import Outputs, outputs_by_span, readings, score_series, together
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Source, mark_of
 
@@ -95,22 +95,30 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
     return done_event(piece, card, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
 
 
-def close_piece(
-    opened: Opened, model: torch.nn.Module, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Score a trained model once and write it to `out`; return its `model_done` event. The card keeps `choice` as it is.
-
-    Raises TrainingFailed if training never reached a finite loss.
-    """
+def outputs_of_trained(opened: Opened, model: torch.nn.Module, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
+    """Return what the scores of a trained model need of it. Raises TrainingFailed if training never reached a finite loss."""
     piece, run = opened.piece, opened.run
     if run.failure:
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    data = opened.data
+    return outputs_by_span(model, opened.data, job, evaluate)
+
+
+def close_piece(
+    opened: Opened, outputs: Outputs, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Score a trained model once, by its `outputs`, and write it to `out`; return its `model_done` event.
+
+    The card keeps `choice` as it is.
+    """
+    piece, run, data = opened.piece, opened.run, opened.data
     baselines = opened.source.baselines(piece.fold)
     if data.panel is not None:
-        scored, scores = score_panel(model, data, job, baselines)
+        scored, scores = score_panel(outputs, data, baselines)
     else:
-        scored = [score_series(model, one, job, known) for one, known in zip(data.series, baselines, strict=True)]
+        scored = [
+            score_series({span: of_series[number] for span, of_series in outputs.items()}, one, known)
+            for number, (one, known) in enumerate(zip(data.series, baselines, strict=True))
+        ]
         scores = together(data.series, scored)
     file = f"{piece.name}.safetensors"
     card = card_of_training(

@@ -6,7 +6,7 @@ all series in them, since markets move together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,12 @@ from trainer.settings import CHUNKS
 from trainer.targets import scores_of
 from trainer.train.evaluation import Baselines, compare, evaluate
 from trainer.train.prepare import SymbolData
-from trainer.train.readers import Reader, reader_of
+from trainer.train.readers import Evaluate, Reader, outputs_of, reader_of
 from trainer.train.series import PieceData
 
+SPANS = ("validation", "test")
 Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
+Outputs = dict[str, list[np.ndarray]]  # by span, of each series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +70,29 @@ def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Rea
     return [(np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)]), reader)]
 
 
-def score_series(model: torch.nn.Module, data: SymbolData, job: Job, baselines: Baselines | None = None) -> SeriesScores:
-    """Calibrate a trained model on a series' validation and score it there.
+def outputs_by_span(model: torch.nn.Module, data: PieceData, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
+    """Return the outputs (N, O) of a trained model on validation and test, by span and series: all that its scores need of it.
+
+    `evaluate` runs it; ranks are called together.
+    """
+    made = {}
+    for span in SPANS:
+        if data.panel is not None:
+            parts = readings(data, job, span)
+        else:  # as a prediction reads each series alone
+            parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows(span))]
+        ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
+        made[span] = np.split(evaluate(model, parts) if parts else np.empty((0, 1)), ends)
+    return made
+
+
+def score_series(outputs: Mapping[str, np.ndarray], data: SymbolData, baselines: Baselines | None = None) -> SeriesScores:
+    """Calibrate a trained model on a series' validation and score it there, by its `outputs` of each span.
 
     Validation gets plain scores; the test span is scored once, beside its baselines and with intervals. `about` describes
     the metrics. `baselines` are those of the test span, if they were computed before.
     """
-    target, reader, scores = data.target, reader_for(data, job), scores_of(data.target)
-    outputs = {span: reader.outputs(model, data.rows(span)) for span in ("validation", "test")}
+    target, scores = data.target, scores_of(data.target)
     fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
     forecasts = {span: scores.forecast(target, values, fitted) for span, values in outputs.items()}
     rows = data.scored("test")

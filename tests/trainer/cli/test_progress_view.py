@@ -54,6 +54,19 @@ def test_the_picture_at_80_columns():
     ]
 
 
+def test_a_model_that_is_scored_is_not_left_at_its_last_step():
+    scored = {**training(1, 97), "state": "scoring"}
+    alone = replace(TRAIN, pieces={"BTC-USD": scored}, models_total=1, models_done=0)
+    assert drawn(picture(alone, seconds=30), width=80).splitlines()[1].split() == [
+        "BTC-USD",
+        "epoch",
+        "1/2",
+        "━" * 20,
+        "scoring",
+    ]
+    assert models_line(alone) == "100% of 1 model  1 scoring  5,510 windows/s"
+
+
 def test_a_script_that_tells_nothing_has_no_share_and_its_pieces_are_values():
     silent = replace(TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0, rate=None)
     assert drawn(picture(silent, seconds=30), width=80).splitlines() == ["  ● train        30s   $0.05", "      net  runs"]

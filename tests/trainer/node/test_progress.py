@@ -33,7 +33,9 @@ def test_a_model_waits_trains_and_is_done() -> None:
     assert after(STARTED).pieces == {"A": {"state": "waiting"}, "B": {"state": "waiting"}}
     training = after(STARTED, step("A", 0, 100.0, **told))
     assert training.pieces["A"] == {"state": "training", **told}
-    done = advance(training, {"event": "model_done", "piece": "A", "model": "lstm_A_1m"})
+    scoring = advance(training, {"event": "scoring", "piece": "A", "model": "lstm_A_1m"})
+    assert scoring.pieces["A"] == {"state": "scoring", **told}
+    done = advance(scoring, {"event": "model_done", "piece": "A", "model": "lstm_A_1m"})
     assert done.pieces["A"]["state"] == "done"
     assert [event["piece"] for event in done.done] == ["A"]
     assert done.data == {"bars": 7}

@@ -27,7 +27,7 @@ from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import Opened, close_piece, open_piece
+from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
 from trainer.train.source import JobData, open_data, read_source
 
 START = np.datetime64("2024-01-01T00:00", "ns")
@@ -113,7 +113,9 @@ class OnePiece:
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
-        self.done = close_piece(self._opened, model, self._job, out=self._out, device="cpu")
+        self.done = close_piece(
+            self._opened, outputs_of_trained(self._opened, model, self._job), self._job, out=self._out, device="cpu"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -29,10 +29,11 @@ from trainer.targets import TARGETS, scores_of
 from trainer.train.load_model import target_of
 from trainer.train.packs.pack import new_model
 from trainer.train.panel import read_panel
-from trainer.train.panel_scores import panel_outputs, rank_correlations
+from trainer.train.panel_scores import rank_correlations
 from trainer.train.piece import run_of
 from trainer.train.predict import Predictions, predict_models
 from trainer.train.predictions import NotPredicted
+from trainer.train.scores import outputs_by_span
 from trainer.train.series import PieceData
 from trainer.train.source import on_device, open_data, read_source
 
@@ -96,7 +97,7 @@ def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scale
     date = int(panel[0].timestamp[before.series[0].bars("test")[10]])
     after = prepared([moved(one, date) for one in panel], job)
     model = new_model(run_of(before, job, model="m", seed=0).member, job)
-    outputs = [panel_outputs(model, data, job, "test") for data in (before, after)]
+    outputs = [outputs_by_span(model, data, job)["test"] for data in (before, after)]
     changed = 0
     for number, (one, other) in enumerate(zip(before.series, after.series, strict=True)):
         rows = int((one.candles.timestamp < date).sum())

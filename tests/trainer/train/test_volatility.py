@@ -37,7 +37,7 @@ from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
 from trainer.train.prepare import SymbolData, prepare
-from trainer.train.scores import score_series
+from trainer.train.scores import outputs_by_span, score_series
 from trainer.train.series import alone
 
 pytestmark = pytest.mark.slow
@@ -122,7 +122,8 @@ def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(cap
     told = np.array([0.5 * np.log(np.sum(size[bar + 1 : bar + 1 + SESSION] ** 2)) for bar in bars])
     attainable = float(np.corrcoef(told, labels)[0, 1])
     model, _ = trained(data, JOB)
-    scores = score_series(model, data, JOB).scores["test"]
+    outputs = {span: made[0] for span, made in outputs_by_span(model, alone(data), JOB).items()}
+    scores = score_series(outputs, data).scores["test"]
     with capsys.disabled():
         beside = ", ".join(f"{name} {found['correlation'] or 0:.3f}" for name, found in scores["baselines"].items())
         print(f"\n  correlation {scores['correlation']:.3f} of {attainable:.3f} attainable, beside {beside}")

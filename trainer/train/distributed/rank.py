@@ -34,6 +34,7 @@ from trainer.train.packs.layout import Layout
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
+from trainer.train.scores import Outputs
 from trainer.train.source import on_device, read_source
 from trainer.train.workers.devices import device_of
 from trainer.train.workers.piece_files import PieceFiles, checkpoints_folder
@@ -86,9 +87,9 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
             return form_pack(members, settings.job, layout)
 
         train(roster, ticking(form, clock), settings.job, report, clock=clock, total=ranks.sum_)
-        files.flush()
-    if ranks.is_first and roster.trained is not None:
-        report(files.finish(*roster.trained))
+        outputs = roster.outputs()
+    if ranks.is_first and roster.opened is not None and outputs is not None:
+        report(files.finish(roster.opened, outputs))
 
 
 def layout_for(ranks: Ranks, assignment: Assignment) -> Layout:
@@ -104,12 +105,13 @@ class _Roster:
 
     def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
         self._assignment, self._report, self._ranks, self._files = voice.assignment, voice.report, ranks, files
-        self._opened: Opened | None = None
-        self.trained: tuple[Opened, nn.Module] | None = None
+        self.opened: Opened | None = None
+        self._trained: nn.Module | None = None
+        self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         """Return the run, once. Raises TrainerError on the ranks that can't read its source; the others get none."""
-        if self._opened is not None:
+        if self.opened is not None:
             return []
         piece, settings = self._assignment.piece, self._assignment.settings
         if self._ranks.is_first:
@@ -117,29 +119,34 @@ class _Roster:
         failure: TrainerError | None = None
         try:
             source = on_device(read_source(piece, settings.job, settings.data), str(self._ranks.device))
-            evaluate = shared_outputs(self._ranks, settings.job.target.outputs)
-            self._opened = open_piece(piece, settings.job, source, evaluate)
+            self.opened = open_piece(piece, settings.job, source, self._evaluate)
         except TrainerError as error:
             failure = error
         if self._ranks.any(failure is not None):
             if failure is not None:
                 raise failure
             return []
-        assert self._opened is not None
-        self._files.resume(self._opened)
-        run = self._opened.run
+        assert self.opened is not None
+        self._files.resume(self.opened)
+        run = self.opened.run
         run.validate = _decided(run.validate, self._ranks)
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """Write a checkpoint, this rank's part of it: every rank is asked at the same step."""
-        if self._opened is not None:
-            self._files.checkpoint(self._opened, run, state, snapshot_seconds=snapshot_seconds)
+        if self.opened is not None:
+            self._files.checkpoint(self.opened, run, state, snapshot_seconds=snapshot_seconds)
 
     def finished(self, run: Run, model: nn.Module) -> None:
-        """Keep the trained model until the group has ended: rank 0 scores it, and the others need not wait."""
-        assert self._opened is not None
-        self.trained = (self._opened, model)
+        """Keep the trained model until the loop has ended."""
+        self._trained = model
+
+    def outputs(self) -> Outputs | None:
+        """Return what the scores of the trained model need of it, evaluated by all ranks; None where nothing was trained."""
+        if self.opened is None or self._trained is None:
+            self._files.flush()
+            return None
+        return self._files.evaluated(self.opened, self._trained, self._evaluate)
 
 
 def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:

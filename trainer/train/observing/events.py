@@ -132,6 +132,10 @@ def _epoch_line(event: dict[str, Any]) -> str:
     )
 
 
+def _scoring_line(event: dict[str, Any]) -> str:
+    return f"{event['piece']}  trained; it is scored now"
+
+
 def _done_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
 
@@ -192,6 +196,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "tuning": _tuning_line,
     "tuned": _tuned_line,
     "epoch": _epoch_line,
+    "scoring": _scoring_line,
     "model_done": _done_line,
     "retry": _retry_line,
     "ended": _ended_line,

@@ -15,7 +15,9 @@ from trainer.pieces.piece import Piece
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
-from trainer.train.piece import Opened, close_piece
+from trainer.train.piece import Opened, close_piece, outputs_of_trained
+from trainer.train.readers import Evaluate, outputs_of
+from trainer.train.scores import Outputs
 from trainer.train.workers.assignment import WorkerSettings
 
 
@@ -53,12 +55,21 @@ class PieceFiles:
         """Wait until every checkpoint is on disk."""
         self._writer.flush()
 
-    def finish(self, opened: Opened, model: nn.Module) -> dict[str, Any]:
-        """Score a trained model, write it, drop its checkpoints; return its `model_done` event. Raises TrainerError."""
+    def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
+        """Return what the scores of a trained model need of it. Drops its checkpoints and raises if it did not train."""
         self.flush()
+        self._report({"event": "scoring", **opened.piece.identity})
+        try:
+            return outputs_of_trained(opened, model, self._settings.job, evaluate)
+        except TrainerError:
+            forget_checkpoints(self._settings, opened.piece)
+            raise
+
+    def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
+        """Score a trained model, write it, drop its checkpoints; return its `model_done` event. Raises TrainerError."""
         settings = self._settings
         try:
-            done = close_piece(opened, model, settings.job, out=settings.out, device=self._device, choice=settings.choice)
+            done = close_piece(opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice)
         except TrainerError:
             forget_checkpoints(settings, opened.piece)
             raise

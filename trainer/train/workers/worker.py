@@ -147,7 +147,7 @@ class _Desk:
         """See `loop.Roster`."""
         opened = self._opened.pop(run.member.name)
         try:
-            self.report(self._files.finish(opened, model))
+            self.report(self._files.finish(opened, self._files.evaluated(opened, model)))
         except TrainerError as error:
             self._fail(opened.piece, error)
 

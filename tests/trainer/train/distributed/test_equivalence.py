@@ -28,6 +28,7 @@ STEPS = 60
 SHAPES: dict[str, dict[str, Any]] = {
     "lstm": {"hidden": 4, "layers": 2, "lookback": 6, "dropout": 0.2},
     "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 8, "dropout": 0.2},
+    "transformer": {"preset": "tiny", "lookback": 8, "patch": 4, "dropout": 0.2},
 }
 
 
@@ -74,7 +75,7 @@ def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
     return losses_of(job, dtype, DataParallel(ranks), ranks.sum_)
 
 
-@pytest.mark.parametrize("name", ["lstm", "tcn"])
+@pytest.mark.parametrize("name", list(SHAPES))
 def test_two_ranks_with_accumulation_and_without_have_the_losses_of_one(two_ranks: TwoRanks, name: str):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         alone = losses_of(job_for(name), dtype, ONE, lambda losses: losses)

@@ -24,6 +24,7 @@ from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state
 from trainer.train.packs.strategy import form_pack
 
+STEPS = 60
 MARK = "the same job, data and code"
 TRANSFORMER = job_of(model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2)
 
@@ -39,11 +40,12 @@ def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[
     """Return losses and weights by each layout; half-way the state goes from each to the other."""
     member, losses = member_of(dtype), dict[str, list[float]]()
     packs = {name: form_pack([member], job, layout_of(ranks, name)) for name in ("ddp", "fsdp")}
-    batches = batches_of(job, member)[:16]
-    for half in (batches[:8], batches[8:]):
+    batches = batches_of(job, member)[:STEPS]
+    assert len(batches) == STEPS
+    for half in (batches[: STEPS // 2], batches[STEPS // 2 :]):
         for name, pack in packs.items():
             losses.setdefault(name, []).extend(float(ranks.sum_(pack.step([True], [starts]))[0]) for starts in half)
-        if len(losses[name]) == 8:
+        if len(losses[name]) == STEPS // 2:
             whole = packs["ddp"].snapshot(0)
             parts = packs["fsdp"].snapshot(0)
             packs["fsdp"].restore(0, whole)
@@ -67,7 +69,7 @@ def test_fsdp_has_the_losses_and_weights_of_ddp(two_ranks: TwoRanks, job: Job):
     first, second = two_ranks(losses_beside, job, torch.float64)
     assert first == second
     np.testing.assert_allclose(first["fsdp"], first["ddp"], rtol=1e-9)
-    assert len({round(loss, 6) for loss in first["ddp"][:16]}) > 8
+    assert len({round(loss, 6) for loss in first["ddp"][:STEPS]}) > STEPS // 2
 
 
 def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
