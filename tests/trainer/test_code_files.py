@@ -29,6 +29,7 @@ AT_THE_DESK = ("cli", "control", "cost", "launch", "rehearsal", "registry")
 NAMED_ONLY = {
     "trainer/environment.py": {"bootstrap.sh", "gpu_profiles.toml"},
     "trainer/launch/bundle.py": {"requirements.lock"},
+    "trainer/train/probe.py": {"requirements.lock"},  # in a message
 }
 FUNCTIONS = ("trainer.control.function", "trainer.control.sweep", "trainer.control.notifier")  # each is packed into a zip
 

@@ -19,6 +19,7 @@ RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
 pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {RAW}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("symbol", "timeframe", "bars", "calendar", "holes"),
     [

@@ -85,6 +85,7 @@ def test_on_a_frozen_encoder_the_head_alone_has_operations_of_a_backward_pass():
     assert settings.num_trained(features=7, outputs=3) == built.head.weight.numel() + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("batch", [1, 16])

@@ -18,6 +18,7 @@ from trainer.targets import TARGETS
 SMALL = {"hidden": 4, "layers": 1, "lookback": 20, "width": 4, "blocks": 2, "chunk": 64, "epochs": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "target", "settings"),
     [

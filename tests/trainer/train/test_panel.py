@@ -275,6 +275,7 @@ def test_a_planted_order_of_series_is_found_and_a_shuffled_one_is_not():
     assert chance["low"] <= 0 <= chance["high"]
 
 
+@pytest.mark.slow
 def test_a_card_of_a_panel_that_no_training_writes_is_refused(panel, folder, tmp_path, train_piece):
     job = job_with()
     done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
