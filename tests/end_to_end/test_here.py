@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.desk import QUICK, Desk
+from tests.processes import alive
 
 SCRIPT = """
 import os, time
@@ -66,13 +67,14 @@ def test_one_that_was_killed_is_closed_and_gone_on_with_by_the_same_command(desk
         os.kill(process, signal.SIGKILL)
     killed.communicate()
     scratch = [Path(line.split()[-1]) for line in log.read_text().splitlines() if "| tmp " in line]
-    assert Path(f"/proc/{waits}").exists() and (scratch[0] / "left").exists(), "nobody is left to end it"
+    assert alive(waits) and (scratch[0] / "left").exists(), "nobody is left to end it"
 
     again = desk.run(*words)
     assert again.returncode == 0, again.stdout + again.stderr
     receipt = json.loads(again.stdout)
     assert "ended 1 process of a run here whose agent was killed" in again.stderr
-    assert not Path(f"/proc/{waits}").exists() and not scratch[0].exists()
+    eventually(lambda: not alive(waits))  # it was sent SIGKILL
+    assert not scratch[0].exists()
     assert receipt["scripts"][0]["last_lines"][0] == "goes on" and receipt["state"] == "done"
     assert not Path(receipt["scripts"][0]["last_lines"][1].split()[-1]).exists()
     assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)

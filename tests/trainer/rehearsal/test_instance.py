@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import alive
 from trainer.rehearsal import processes
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
@@ -59,13 +60,6 @@ def log(node: NodeProcess) -> str:
 def pid_in(path: Path) -> int:
     wait_for(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_node_sees_its_sandbox_and_nothing_of_the_desk(start: Start) -> None:

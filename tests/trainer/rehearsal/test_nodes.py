@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import alive
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 
@@ -29,13 +30,6 @@ def launch(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> Callable[.
         return desk, instance_id, sandbox(cloud, instance_id)
 
     return start
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def content(path: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.processes import alive
 from trainer.access import Access
 from trainer.errors import ConfigError
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
@@ -28,13 +29,6 @@ UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; d
 
 def server_pid(root: Path) -> int:
     return int(json.loads((root / "server.json").read_text())["pid"])
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def versions(s3: Any, bucket: str) -> list[tuple[str, str, bool, datetime]]:
