@@ -116,9 +116,9 @@ def find_candles(
         raise DataError(f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
     if not rehearsal:
         return CheckedCandles(job=job, candles=None)
-    from trainer.rehearsal.client import default_root  # only a rehearsal has this folder
+    from trainer.rehearsal import client, home  # only a rehearsal has this folder
 
-    folder = demo_data(default_root() / "demo-data")
+    folder = demo_data(home.open_home(client.default_root()) / "demo-data")
     theirs = {table: {**DEMO_JOB[table], **settings.get(table, {})} for table in ("data", "train")}
     own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the bars that somebody brings
     demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder), "data.set": own}))

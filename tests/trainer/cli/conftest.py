@@ -27,7 +27,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, desk_python: Path) 
 
         monkeypatch.setattr("trainer.cli.launch.connected", connected)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.delenv("MAYFLY_HOME", raising=False)
+        monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
         return access
 
     return to
