@@ -55,7 +55,7 @@ class LoggedFunction(pulumi.ComponentResource):
             tags=args.tags,
             opts=child,
         )
-        # Each function of the stack may run twice with no harm; an old call is worth nothing, the next has come.
+        # Each function of the stack may safely run twice; an old call is dropped, since a newer one has replaced it.
         aws.lambda_.FunctionEventInvokeConfig(
             name,
             function_name=function.name,

@@ -125,7 +125,7 @@ def by_zone(subnets: Sequence[ExistingSubnet], *, key: str) -> dict[str, Existin
     zones: dict[str, ExistingSubnet] = {}
     for one in subnets:
         if one.zone in zones:
-            raise ValueError(f"Setting '{key}' means {zones[one.zone].id} and {one.id}, both in {one.zone}; name one a zone.")
+            raise ValueError(f"Setting '{key}' names {zones[one.zone].id} and {one.id}, both in {one.zone}; name one per zone.")
         zones[one.zone] = one
     return dict(sorted(zones.items()))
 

@@ -53,7 +53,7 @@ def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -
 
 
 def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
-    with pytest.raises(ValueError, match="'subnet_tags' means subnet-0a and subnet-0c, both in eu-west-1a; name one a zone"):
+    with pytest.raises(ValueError, match="'subnet_tags' names subnet-0a and subnet-0c, both in eu-west-1a; name one per zone"):
         by_zone([SUBNET, replace(SUBNET, id="subnet-0c")], key="subnet_tags")
 
 

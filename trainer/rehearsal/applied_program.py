@@ -1,7 +1,7 @@
 """The AWS calls that applied the Pulumi program, kept by the program's hash and replayed into other accounts.
 
-Applying the program takes four core-seconds, replaying its calls in this process about 0.3 s. A replay
-goes through the same front as any request, so the account holds the same resources under identifiers of its own.
+Applying the program takes four core-seconds, replaying its calls in this process about 0.3 s. A replay goes through the same
+front as any request, so the account gets the same resources, with its own identifiers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.errors import ConfigError
 from trainer.rehearsal.world import AwsError
 
 FORMAT = 1
-PROGRAM_DIGITS = 32  # of a key: the program; what follows are settings of a rehearsal's own
+PROGRAM_DIGITS = 32  # of a stored key: the program's hash; the rest is that of a rehearsal's settings
 # Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py", "ami/*")
@@ -112,7 +112,7 @@ class ProgramStore:
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
-        """Store an application and remove those of other programs: an old program is not applied again."""
+        """Store an application and remove those of older programs, which are not applied again."""
         for older in self.folder.glob("*.json"):
             if not older.name.startswith(key[:PROGRAM_DIGITS]):
                 older.unlink(missing_ok=True)

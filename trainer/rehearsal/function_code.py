@@ -18,7 +18,7 @@ UNUSED_SECONDS = 24 * 3600.0
 
 
 def unpack(code: bytes, *, into: Path) -> Path:
-    """Unpack a zip below `into`, in the folder of its hash, unless it is there; return the folder."""
+    """Unpack a zip into the folder of its hash below `into`, unless it exists; return the folder."""
     folder = into / hashlib.sha256(code).hexdigest()[:32]
     open_folder(folder.parent)
     if not keep(folder):

@@ -84,7 +84,7 @@ def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def refuse_update(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Refuse to change a function in place: each rehearsal creates it anew, and a stale one would mislead."""
+    """Refuse to change a function in place: each rehearsal creates it again, and a stale one would mislead."""
     raise AwsError("InvalidParameterValueException", "The embedded AWS does not update functions; create it again.")
 
 
@@ -133,7 +133,7 @@ def retry_due(cloud: EmbeddedAccount) -> None:
 
 
 def wait_for_invocations(cloud: EmbeddedAccount) -> None:
-    """Return once no asynchronous invocation runs, those included that were started meanwhile."""
+    """Wait until no asynchronous invocation runs, including those that start meanwhile."""
     while threads := list(cloud.invocations):
         for thread in threads:
             thread.join()
@@ -277,7 +277,7 @@ def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
 
 
 def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
-    """Return the file for a function's output: none if its role may not write its log, as on AWS."""
+    """Return the file for a function's output: /dev/null if its role may not write its log, as on AWS."""
     stream = f"arn:aws:logs:{REGION}:{cloud.account}:log-group:{function.log_group}:log-stream:$LATEST"
     try:
         for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
@@ -289,7 +289,7 @@ def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
 
 
 def stop_all() -> None:
-    """Kill every running invocation of this process, because its server ends."""
+    """Kill every running invocation of this process: its server ends."""
     for process in list(_processes):
         process.kill()
 
