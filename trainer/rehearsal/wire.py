@@ -1,7 +1,7 @@
 """AWS's wire format: any request to (service, operation, parameters), a result or an error back, and calls into moto itself.
 
 moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned exactly.
-Only this module and `object_log` import moto. It has no rules of services.
+Only this module, `http_server` and `object_log` import moto. It has no rules of services.
 """
 
 from __future__ import annotations
