@@ -170,11 +170,20 @@ class EmbeddedAws:
                 self._programs.write(key, applied)
                 return applied.outputs
         try:
-            return replay(applied, account=account, send=partial(call_application, self.front.inside, account, REGION))
+            return replay(applied, account=account, send=partial(self.call, account))
         except (AwsError, ValueError) as error:  # the stored application does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
             return pulumi_apply.apply(access, config=config).outputs
+
+    def call(self, account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Call AWS in an account as its administrator, without a socket. Raises AwsError.
+
+        A function's zip is not sent through the front: to write megabytes as JSON and read them again takes 50 core-ms.
+        """
+        if (service, operation) == ("lambda", "CreateFunction"):
+            return lambdas.create(self.front.cloud(account), params)
+        return call_application(self.front.inside, account, REGION, service, operation, params)
 
     def restore(self) -> None:
         """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""

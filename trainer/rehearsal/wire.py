@@ -24,6 +24,7 @@ from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above c
 from botocore.exceptions import UnknownServiceError  # noqa: E402
 from botocore.parsers import create_parser  # noqa: E402
 from botocore.serialize import create_serializer  # noqa: E402
+from moto.backends import get_backend  # noqa: E402
 from moto.core import responses  # noqa: E402
 from moto.core.base_backend import BackendDict  # noqa: E402
 from moto.core.parse import PROTOCOL_PARSERS  # noqa: E402
@@ -179,6 +180,11 @@ def call_moto(account: str, region: str, service: str, operation: str, params: d
         return to_moto(environ, account, start_response)
 
     return call_application(moto, account, region, service, operation, params)
+
+
+def state_of(account: str, region: str, service: str) -> Any:
+    """Return what moto holds of a service in an account's region."""
+    return get_backend(service)[account][region]  # type: ignore[call-overload]  # it wants a literal
 
 
 def call_application(
