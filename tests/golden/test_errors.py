@@ -416,7 +416,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(make(), may_start=False, later=3000),
         lambda make: correction(run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())),
         lambda make: abandoned(step_of_run(run_of(make)), NOON, requested=True),
-        lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON)), NOON + timedelta(hours=3)),
+        lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON))),
     ],
     "rehearsals": [
         lambda _: elsewhere(lambda: lease_server(Path("root"))),

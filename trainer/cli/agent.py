@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if before := work.last_run:
             ended = close_gone(cloud, before)
             console.line(f"closed {before}, which was left open: {ended['state']}" if ended else f"{before} is still open")
-        if work.goes_on:
+        if work.resumable:
             console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
         record = _record(prepared, outputs, user_id, began, named=named, rehearsal=access.rehearsal)

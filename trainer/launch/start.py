@@ -14,7 +14,7 @@ from trainer.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
+from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
@@ -109,7 +109,7 @@ def register(
         plan=plan,
         encoder=pinned_encoder(job, objects),
         machines=machines,
-        tuned=known_ways(job, profiles, objects),
+        tuned=known_tunings(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),
         attach=attach,
     )
