@@ -20,8 +20,10 @@ from trainer import environment
 # moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a region).
 environment.set_moto_images(Path(__file__).with_name("images.json"))
 
-from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
+import botocore.session  # noqa: E402  (the variable above comes first)
+from botocore.awsrequest import HeadersDict  # noqa: E402
 from botocore.exceptions import UnknownServiceError  # noqa: E402
+from botocore.loaders import create_loader  # noqa: E402
 from botocore.parsers import create_parser  # noqa: E402
 from botocore.serialize import create_serializer  # noqa: E402
 from moto.backends import get_backend  # noqa: E402
@@ -49,6 +51,8 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
 _SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
 
+# moto opens four sessions when it loads EC2, and each would parse EC2's API description anew, in 0.1 s.
+botocore.session.create_loader = functools.lru_cache(maxsize=None)(create_loader)
 get_model = functools.lru_cache(maxsize=None)(get_service_model)
 _moto = DomainDispatcherApplication(create_backend_app)
 # moto looks through its own folder and its classes anew at each request: a quarter of its time.
