@@ -103,7 +103,7 @@ class WorkFolder:
                 pass_fds=[self.lock],
             )
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """Return the last line that the agent printed."""
         with suppress(OSError):
             lines = (self.path / OUTPUT).read_text(errors="replace").strip().splitlines()
