@@ -32,7 +32,11 @@ def test_there_is_something_that_was_found() -> None:
 
 HEADER = "time;open;high;low;close;volume"
 TEXTS = (  # file, content, what is said of it
-    ("two_levels_that_end.csv", "Price,Open,High,Low,Close\n\nx\n", "is not|no column|no bars|can't be read|that is no number"),
+    (
+        "two_levels_that_end.csv",
+        "Price,Open,High,Low,Close\n\nx\n",
+        "is not|no column|no bars|can't be read|that is not a number",
+    ),
     ("ticker_alone_1d.csv", "Price,Open,High,Low,Close\nTicker,A,A,A,A\n\n", "no bars|is not CSV|can't be read"),
     (
         "comma_1m.txt",

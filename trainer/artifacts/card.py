@@ -1,7 +1,7 @@
 """The card of a model: its settings, training data and scores, stored in the metadata of the model file.
 
-Standard library only: the Lambdas read cards, and a card is read without loading a weight. `card_reading.py` checks every type
-and bound of one, `weights.py` writes files.
+Standard library only: the Lambdas read cards, and reading one loads no weights. `card_reading.py` checks every type and bound,
+`weights.py` writes files.
 
 A safetensors file is 8 bytes (little endian: the header's length), the header as JSON, then the tensors. Metadata is a
 dictionary of texts in the header; ours has one key, `mayfly_card`. https://huggingface.co/docs/safetensors (2026-11-20).
@@ -19,7 +19,7 @@ from trainer.errors import DataError
 from trainer.reading import Fields, Unsound, read_object
 
 METADATA_KEY = "mayfly_card"
-MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # a card is escaped once more in it, and tensors have their names there
+MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # it has the escaped card, and the names of tensors
 _LENGTH_BYTES = 8
 
 
@@ -30,12 +30,12 @@ class CardSeries:
     symbol: str
     calendar: str
     horizon: int  # of the longest label, in bars
-    scaler: dict[str, Any]  # mean and std by feature; limit: deviations that scaled features are held to
+    scaler: dict[str, Any]  # mean and std by feature; limit: deviations to which scaled features are clamped
     splits: dict[str, Any]
-    fitted: dict[str, Any] = field(default_factory=dict)  # of the target, on this fold: scale and calibration
+    fitted: dict[str, Any] = field(default_factory=dict)  # by the target, on this fold: scale and calibration
     data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
-    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty if the card's are of it alone
-    number: int = 0  # number in a panel's embedding; 0: no window of it was in training
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty for a model of one series
+    number: int = 0  # number in a panel's embedding; 0: it had no training windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class CardPanel:
     """Scaler and fitted values over all series of a panel: a symbol that training never saw gets these."""
 
     scaler_of: str  # pooled, series or rank
-    scaler: dict[str, Any]  # as a series has it, over all of them
+    scaler: dict[str, Any]  # as in CardSeries, over all series
     fitted: dict[str, Any]
     calendar: str
     horizon: int
@@ -57,7 +57,7 @@ class CardPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Everything that a reader needs to use and to judge a model."""
+    """Everything needed to use and to judge a model."""
 
     model: str
     piece: str  # label of the piece
@@ -69,18 +69,18 @@ class Card:
     features: list[str]  # the inputs of each bar, in order
     features_version: str
     lookback: int
-    metrics: dict[str, dict[str, Any]]  # by span, of all series together; `about`: `settings.TargetSettings.about`
+    metrics: dict[str, dict[str, Any]]  # by span, over all series; `about`: see `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
     seed: int
     created_at: str
     mayfly: str
-    target: str = ""  # empty in cards of before 2026-11-22: the model's default
+    target: str = ""  # empty in cards from before 2026-11-22: the model's default
     target_settings: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)  # those of `features`, at their end, that are columns of the candle files
-    own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's: file, class, sha256, text by table
-    parent: dict[str, str] = field(default_factory=dict)  # that it started from: model, sha256, until, ...
+    columns: list[str] = field(default_factory=list)  # the last ones of `features`: columns of the candle files
+    own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's files by table: file, class, sha256, text
+    parent: dict[str, str] = field(default_factory=dict)  # the model that it started from: model, sha256, until, ...
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None
@@ -92,7 +92,7 @@ class Card:
         return tuple(one.symbol for one in self.series)
 
     def of(self, symbol: str = "") -> CardSeries:
-        """Return the series of a symbol that the model was trained on; without a symbol the only one."""
+        """Return the entry of a symbol that the model was trained on; without a symbol, that of its only series."""
         (series,) = (one for one in self.series if symbol in ("", one.symbol))
         return series
 
@@ -125,7 +125,7 @@ def read_card(source: Path | bytes) -> Card:
 
 
 def header_bytes(start: bytes) -> int:
-    """Return how many bytes of a model file the card needs, by the file's first eight."""
+    """Return how many bytes of a model file must be read for its card; `start` has at least the first eight."""
     return _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "little")
 
 
@@ -141,7 +141,7 @@ def _header_of(start: bytes, name: str) -> Fields:
 
 
 def _check_size(header: Fields, path: Path, header_bytes: int, size: int) -> None:
-    """Compare the file's length with its header: a partial upload must not pass for a model."""
+    """Raise DataError if the file's length differs from its header's, as after a partial upload."""
     try:
         tensors = [item.fields() for key, item in header.entries().items() if key != "__metadata__"]
         ends = [tensor.value("data_offsets").items(least=2, most=2)[1].whole() for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Read a card strictly: every type and bound is checked, for a card may come from anywhere.
+"""Read a card strictly, checking every type and bound: a card is untrusted input.
 
 Settings of model and target are checked by their homes (`trainer.train.load_model`). Standard library only.
 """
@@ -15,7 +15,7 @@ from trainer.symbols import flaw
 FORMAT = 2  # 1, before pieces: one series, whose fields are the card's
 READABLE_FORMATS = (1, 2)
 SERIES_DATA = ("bars", "first", "last", "holes", "ties")  # fields of a card's `data` about one series
-MOST_CARD_BYTES = 32 * 1024 * 1024  # 10 KB, 5 KB more a series, and the user's files of up to 1 MB each
+MOST_CARD_BYTES = 32 * 1024 * 1024  # a card is 10 KB, plus 5 KB per series, plus the user's files of up to 1 MB each
 MOST_SERIES = 5_000
 PANEL_SCALERS = ("pooled", "series", "rank")  # values of data.scaler
 MOST_CARD_NUMBER = 1e39  # scalers are float32
@@ -27,9 +27,7 @@ _TEXTS = ("model", "family", "timeframe", "features_version", "code_sha256", "cr
 
 
 def read_values(text: str) -> dict[str, Any]:
-    """Return the fields of a card by name. Raises DataError for a format that is not known here, and for what no training
-    of ours writes.
-    """
+    """Return the fields of a card by name. Raises DataError for an unknown format or an invalid card."""
     body = text.encode(errors="surrogatepass")
     try:
         fields = read_object(body, most_bytes=MOST_CARD_BYTES, most_number=MOST_CARD_NUMBER, name="the card")
@@ -83,7 +81,7 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
 
 
 def _series(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the fields of one series, which older cards have at the top level."""
+    """Return the fields of one series, which cards of format 1 have at the top level."""
     symbol = fields.text("symbol")
     if why := flaw(symbol):
         raise Unsound(f"{fields.name}.symbol is none: {why}")
@@ -102,7 +100,7 @@ def _fitted(fields: Fields) -> dict[str, Any]:
 
 
 def _panel(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the values that a panel's series share."""
+    """Return the fields of CardPanel."""
     parts = fields.exactly(("scaler_of", "scaler", "fitted", "calendar", "horizon"))
     scaler = _scaler(parts["scaler"].fields(), inputs)
     if not scaler:
@@ -118,9 +116,9 @@ def _panel(fields: Fields, inputs: int) -> dict[str, Any]:
 
 def _whole_series(fields: Fields, inputs: int) -> dict[str, Any]:
     metrics = fields.table("metrics")
-    told = _metrics(metrics) if metrics.values else {}
+    scores = _metrics(metrics) if metrics.values else {}
     data, number = dict(fields.table("data").values), fields.whole("number", 0, most=MOST_SERIES)
-    return {**_series(fields, inputs), "data": data, "metrics": told, "number": number}
+    return {**_series(fields, inputs), "data": data, "metrics": scores, "number": number}
 
 
 def _object(fields: Fields, key: str) -> dict[str, Any]:
@@ -136,9 +134,9 @@ def _names(fields: Fields, key: str) -> list[str]:
 
 
 def _scaler(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the scaler, with a mean and a deviation for each input; {} of a script's model, which scales for itself.
+    """Return the scaler, with a mean and a deviation for each input; {} for a script's model, which scales by itself.
 
-    Cards of before there were targets have more in it.
+    Cards without a target also have the target's fitted values in it.
     """
     scaler = dict(fields.values)
     if not scaler:

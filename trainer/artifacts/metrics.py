@@ -1,6 +1,6 @@
-"""Scores as text, by their description in the card (`settings.TargetSettings.about`).
+"""Format scores as text, by their description in the card (`settings.TargetSettings.about`).
 
-Standard library only. Scores of before 2026-11-22 have no description, and are shown as a dash.
+Standard library only. Scores from before 2026-11-22 have no description and are shown as a dash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"its description can't be read ({error!r})") from error
     if not all(isinstance(path, (list, tuple)) for path in paths) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("its description holds something else than texts")
+        raise ValueError("its description has values that are not texts")
     if about["headline"] not in described or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
 
@@ -42,12 +42,12 @@ def cells(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
 
 
 def shown(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
-    """Return each column as title and value: `AUC (logistic) 0.5312 (0.5291)`."""
+    """Return each column as title and value, such as `AUC (logistic) 0.5312 (0.5291)`."""
     return [f"{title} {cell}" for title, cell in zip(titles(metrics), cells(metrics, span), strict=True)]
 
 
 def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
-    """Return title and value of the metric that counts most; a dash where none is described."""
+    """Return title and value of the most important metric, `-` without a description."""
     about, scores = metrics.get("about") or {}, metrics.get(span) or {}
     if not about:
         return "-"
@@ -56,7 +56,7 @@ def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
 
 
 def headline_column(metrics: Mapping[str, Any]) -> int:
-    """Return the place of the column that shows the headline; 0 if none does."""
+    """Return the index of the column that shows the headline; 0 if none does."""
     places = [
         number for number, column in enumerate(_table(metrics)) if list(column["value"]) == [metrics["about"]["headline"]]
     ]
@@ -66,7 +66,7 @@ def headline_column(metrics: Mapping[str, Any]) -> int:
 def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
     """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to compare.
 
-    Beyond chance: the interval of the gain lies above zero. Where blocks are too few for intervals, it is BETTER at most.
+    Beyond chance: the interval of every gain lies above zero. With too few blocks for intervals it is BETTER at most.
     """
     about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""

@@ -1,6 +1,7 @@
 """Names of models: `<family>-<target>_<symbol>_<timeframe>`, followed by `_f<fold>_s<seed>` if a symbol has several.
 
-The name is the file's, the key's last part, and the model's in events. Standard library only: the control plane reads names.
+The same name is used for the file, as the last part of the key, and in events. Standard library only: the control plane reads
+names.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ _NAME = re.compile(
 
 
 MODEL_SUFFIX = ".safetensors"
-MOST_FILE_BYTES = 200  # of a file's name: file systems take 255, and a file that is being written has a longer one
+MOST_FILE_BYTES = 200  # of a file's name: file systems allow 255, and a file being written has a longer name
 
 
 def is_model_file(name: str) -> bool:
-    """Return whether a text is the name of a model's file and nothing else: one part of a path, not hidden, no option."""
+    """Return whether a text is a plain model file name: one part of a path, not hidden, not like an option."""
     return (
         name.endswith(MODEL_SUFFIX)
         and name.isprintable()
@@ -30,18 +31,18 @@ def is_model_file(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName:
-    """The parts of a name. `fold` counts from 1, oldest first; both numbers are None if the job makes one model a symbol."""
+    """The parts of a name. `fold` counts from 1, oldest first; `fold` and `seed` are None for one model per symbol."""
 
     family: str
     symbol: str
     timeframe: str
-    target: str = ""  # empty in names of before 2026-11-22
+    target: str = ""  # empty in names from before 2026-11-22
     fold: int | None = None
     seed: int | None = None
 
     @property
     def draws(self) -> str:
-        """Return the part of the name that seeds random numbers, together with the seed: without target, fold and seed."""
+        """Return the part of the name that, with the seed, seeds random numbers: without target, fold and seed."""
         return f"{self.family}_{self.symbol}_{self.timeframe}"
 
     def __str__(self) -> str:
@@ -51,7 +52,7 @@ class ModelName:
 
 
 def read_name(text: str) -> ModelName:
-    """Split a name. Missing parts are empty, so that any foreign key can be listed."""
+    """Return the parts of a name. Missing ones are empty, so that foreign keys can be listed, too."""
     match = _NAME.fullmatch(text)
     if match is None:
         return ModelName(family="", symbol=text, timeframe="")

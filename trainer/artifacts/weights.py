@@ -1,6 +1,6 @@
-"""Model files: safetensors with the card inside, a JSON copy of the card beside. Loading runs no code.
+"""Read and write model files: safetensors with the card inside, and a JSON copy of the card. Loading runs no code.
 
-Owns reading and writing on disk; S3 is left to the node and the registry.
+On disk only; the node and the registry handle S3.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], Card]:
-    """Read a model file into tensors on the CPU and its card. Raises DataError when it is missing, cut short or foreign."""
+    """Return the tensors of a model file, on the CPU, and its card. Raises DataError if it is missing, truncated or foreign."""
     card = read_card(path)
     return load_tensors(path), card
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of a model file onto the CPU; its card was read before. Raises DataError."""
+    """Return the tensors of a model file, on the CPU, without its card. Raises DataError."""
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:

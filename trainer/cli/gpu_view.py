@@ -42,7 +42,7 @@ def _cell(row: OnGpus | None) -> Cell:
     if row.refused:
         return styled("does not fit", DIM)
     text = f"{duration(row.seconds_p50)} {money(row.dollars_p50)}"
-    if row.laid is not None and row.laid.sharded:
+    if row.placement is not None and row.placement.sharded:
         text += " (FSDP)"
     return styled(text, DIM) if row.is_pointless else text
 

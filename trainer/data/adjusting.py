@@ -11,7 +11,7 @@ _CLOSE = 3
 
 
 def adjust(source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray) -> None:
-    """Scale open, high and low, the first rows of `values_CN`, and put the adjusted close instead of close.
+    """Scale open, high and low, the first rows of `values_CN`, in place, and replace close by the adjusted close.
 
     Volume stays as traded. Raises DataError for an adjusted close that is missing or not above zero.
     """
@@ -24,6 +24,6 @@ def adjust(source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray,
             why=f"the first at {first}Z",
             do="Fill the column, or drop it: prices are then taken as traded.",
         )
-    with np.errstate(divide="ignore", invalid="ignore"):  # a close of zero is an error of its own
+    with np.errstate(divide="ignore", invalid="ignore"):  # a close of zero is refused later
         values_CN[:_CLOSE] *= adjusted_N / close_N
     values_CN[_CLOSE] = np.where(np.isnan(close_N) | (close_N <= 0), close_N, adjusted_N)

@@ -1,4 +1,4 @@
-"""Array files: the bars of one symbol, copied from a candle file of many into a scratch folder, a part at a time."""
+"""Array files: the bars of one symbol, copied in parts from a candle file of many symbols into a scratch folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARRAY = ".npy"
 
 
 def append(path: Path, part: Series) -> None:
-    """Add bars to an array file; `close` writes their number."""
+    """Append bars to an array file; `close` writes their number afterwards."""
     row = _row(len(part.values))
     rows = np.empty(len(part.timestamp), dtype=row)
     rows["timestamp"], rows["values"] = part.timestamp, part.values.T
@@ -24,23 +24,23 @@ def append(path: Path, part: Series) -> None:
 
 
 def close(path: Path, *, values: int, bars: int) -> None:
-    """Write into an array file how many bars it has, each with so many values."""
+    """Write the header of an array file with `bars` bars of `values` values each."""
     with path.open("r+b") as file:
         _write_header(file, _row(values), bars)
 
 
 def _row(width: int) -> np.dtype[Any]:
-    """Return the row of an array file, whose bars have so many values."""
+    """Return the dtype of a row: a timestamp and `width` values."""
     return np.dtype([("timestamp", "<i8"), ("values", "<f8", (width,))])
 
 
 def _write_header(file: BinaryIO, row: np.dtype[Any], bars: int) -> None:
-    """Write the header of an array file. Numpy pads it so that the number of rows may be written again when it is known."""
+    """Write the header of an array file. Numpy pads it, so that it can be overwritten once the number of rows is known."""
     np.lib.format.write_array_header_1_0(
         file, {"descr": np.lib.format.dtype_to_descr(row), "fortran_order": False, "shape": (bars,)}
     )
 
 
 def load(path: Path) -> np.ndarray:
-    """Return the rows of an array file, mapped and not read."""
+    """Return the rows of an array file, memory-mapped."""
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

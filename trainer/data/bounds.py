@@ -1,4 +1,4 @@
-"""Bounds on the rows and bytes that a candle file unpacks to, checked before it is read: a small file must not fill the memory.
+"""Bounds on the rows and bytes that a candle file unpacks to, checked so that a small file can't fill the memory.
 
 A parquet file's footer says how many values and bytes each column has; a compressed CSV is counted while it is read.
 """
@@ -16,16 +16,16 @@ from trainer.errors import DataError
 UNREADABLE = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
 MOST_ROWS = 1_000_000_000  # of a file; data.bars has the same bound
 MOST_COLUMNS = 10_000
-FREE_BYTES = 1 << 30  # unpacked, whatever the file's size
-MOST_TIMES = 200  # unpacked bytes for one of the file: candles take 3 to 20 times as much in memory as in a file
+FREE_BYTES = 1 << 30  # unpacked, for a file of any size
+MOST_TIMES = 200  # unpacked bytes per byte of the file; candles need 3 to 20
 _VALUE_BYTES = 8
 
 
 def check_footer(path: Path, metadata: Any) -> None:
-    """Raise DataError for a parquet file with more rows or columns than any of candles, or that unpacks to far too much."""
+    """Raise DataError for a parquet file with too many rows or columns for candles, or that unpacks to too many bytes."""
     if metadata.num_rows > MOST_ROWS or metadata.num_columns > MOST_COLUMNS:
         raise _too_large(path, f"it has {metadata.num_rows:,} rows and {metadata.num_columns:,} columns")
-    # By row groups: to ask for a column of a damaged footer ends the process (pyarrow 26.0.1, 2026-11-22).
+    # By row groups: reading a column of a damaged footer crashes the process (pyarrow 26.0.1, 2026-11-22).
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     values = metadata.num_rows * metadata.num_columns
     unpacked = max(sum(group.total_byte_size for group in groups), _VALUE_BYTES * values)

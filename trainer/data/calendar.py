@@ -1,16 +1,16 @@
 """Calendars: find the holes in a series of bars. Uses timestamps only; `trainer/plan` decides the consequences of a hole.
 
-`24x7` (coins): any missing bar is a hole. `sessions` (equities, futures): a bar missing inside a day of the exchange is one,
-and a break of more than five days; nights, weekends and holidays are none. `events` (tick bars): only a break of more than
-five days. The name of an exchange (`XNYS`): its real sessions, hours and holidays (`exchanges`).
+- `24x7` (coins): any missing bar is a hole.
+- `sessions` (equities, futures): a bar missing inside the exchange's day, or a break of more than five days; nights, weekends
+  and holidays are not holes.
+- `events` (tick bars): only a break of more than five days.
+- the name of an exchange (`XNYS`): by its real sessions, hours and holidays (`exchanges`).
 
-Sessions are counted by the same rule: the day of the exchange, the day of the clock for coins, a bar where it is a day or
-more.
+A session is the exchange's day, for coins the UTC day, and one bar if bars are a day or longer.
 
-Where no exchange is named, its day is read from the series itself, week by week, so that summer time needs no table: within a
-week it turns at the middle of the longest stretch of the clock in which no bar falls. Weeks begin on Saturday, when clocks
-have not yet changed (they do on Sundays) and no exchange trades. A stretch of the clock that never holds a bar (a lunch
-break) is no part of the day.
+If no exchange is named, its day is inferred from the series, week by week, so that daylight saving needs no table: within a
+week the day turns at the middle of the longest time of day without bars. Weeks begin on Saturday, when no exchange trades and
+clocks have not yet changed (they do on Sundays). A time of day that never has a bar (a lunch break) is not part of the day.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LONGEST_BREAK = 5 * DAY  # Thursday to Tuesday over Easter or Christmas is exact
 _WEEK = 7 * DAY
 _FIRST_SATURDAY = 2 * DAY  # 1970-01-03
 _DAYS_TO_KNOW_A_LUNCH = 5
-_SMALLEST_SESSION = 0.2  # of the median session's event bars: a Sunday evening's few belong to Monday
+_SMALLEST_SESSION = 0.2  # share of the median session's event bars; fewer, as on a Sunday evening, belong to the next session
 
 
 def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
-    """Guess the calendar of a series: event bars by timeframe, coins by bars on Saturdays (UTC), else sessions.
+    """Return the calendar of a series: events by its timeframe, 24x7 if it has bars on Saturdays (UTC), else sessions.
 
-    A series too short to hold a whole Saturday counts as 24x7, the strictest, when bars fill more than half of its span.
+    A series too short to include a whole Saturday counts as 24x7, the strictest, if bars fill more than half of its span.
     """
     step = step_of(timeframe)
     if not step:
@@ -51,16 +51,18 @@ def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
 
 
 def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
-    """Return a (N,) bool array: True at t where a hole lies between bar t-1 and bar t. `calendar` is not 'auto'.
+    """Return (N,) bool: True at t if there is a hole between bar t-1 and bar t. `calendar` is not 'auto'.
 
-    Raises DataError for an exchange that the bars are not of.
+    Raises DataError if the bars do not fit the named exchange.
     """
     if calendar in EXCHANGES and step_of(timeframe) <= DAY:
         return exchange_holes(timestamps, step_of(timeframe), calendar)
     is_hole = np.zeros(len(timestamps), dtype=bool)
     steps = np.diff(timestamps)
     step = step_of(timeframe)
-    is_hole[1:] = steps > LONGEST_BREAK if step < LONGEST_BREAK else steps > 2 * step  # weekly bars: one may fall on a holiday
+    is_hole[1:] = (
+        steps > LONGEST_BREAK if step < LONGEST_BREAK else steps > 2 * step
+    )  # weekly bars: one may be missing for a holiday
     if calendar == "24x7":
         is_hole[1:] = steps > step
     elif calendar == "sessions" and 0 < step < DAY:
@@ -72,7 +74,7 @@ def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
 def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
     """Return (N,) int64, ascending: DAY x the session's number (0, 1, 2 ... without gaps) + ns since its day turned.
 
-    So `clock // DAY` numbers the sessions, and `clock + DAY` is the same time in the next one, whatever lies between.
+    So `clock // DAY` is the number of the session, and `clock + DAY` the same time in the next session, even after a weekend.
     `calendar` is not 'auto'.
     """
     step = step_of(timeframe)
@@ -97,13 +99,13 @@ def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.n
 
 
 def _usual_turn(turns: np.ndarray) -> int:
-    """Return the turn with the least distance to all others, round the clock: one week's event bars are too sparse."""
+    """Return the turn of day (ns) with the least circular distance to all weeks' turns: one week has too few event bars."""
     apart = np.abs(turns[:, None] - turns[None, :])
     return int(turns[np.minimum(apart, DAY - apart).sum(1).argmin()])
 
 
 def _inside_a_day(timestamps: np.ndarray, gaps: np.ndarray, step: int) -> np.ndarray:
-    """Return for each gap (between bars t-1 and t) whether it misses a bar of the exchange's day."""
+    """Return for each gap (between bars t-1 and t) whether a bar of the exchange's day is missing in it."""
     before, after = timestamps[gaps - 1], timestamps[gaps]
     turn = _day_turns(timestamps, step)[_week_of(before) - _week_of(timestamps[0])]
     same_day = (before - turn) // DAY == (after - turn) // DAY
@@ -112,7 +114,7 @@ def _inside_a_day(timestamps: np.ndarray, gaps: np.ndarray, step: int) -> np.nda
     trades[(timestamps % DAY) // step] = True
     if len(np.unique(timestamps // DAY)) < _DAYS_TO_KNOW_A_LUNCH:
         trades[:] = True  # too few days to tell a lunch break from missing bars: the strict reading
-    # How many trading slots lie before a moment, counted through two days since a gap may pass midnight.
+    # Trading slots before each moment, counted over two days since a gap may pass midnight.
     passed = np.concatenate([[0], np.cumsum(np.tile(trades, 2))])
     from_slot = (before % DAY) // step + 1
     to_slot = from_slot + (after - before) // step - 1
@@ -126,14 +128,14 @@ def _week_of(timestamps: np.ndarray | np.integer) -> np.ndarray:
 
 def _day_turns(timestamps: np.ndarray, step: int) -> np.ndarray:
     """Return for each week of the series the time of day (ns after midnight UTC) at which its exchange's day turns."""
-    step = max(step, MINUTE)  # bars of seconds need no finer clock to tell day from night
+    step = max(step, MINUTE)  # finer slots are not needed to tell day from night
     slots = -(-DAY // step)
     week = _week_of(timestamps) - _week_of(timestamps[0])
     occupied = np.zeros((int(week[-1]) + 1, slots), dtype=bool)
     occupied[week, (timestamps % DAY) // step] = True
-    slot = np.arange(2 * slots)  # twice round the clock, so that a night over midnight is one stretch
-    round_twice = np.tile(occupied, (1, 2))
-    last_bar = np.maximum.accumulate(np.where(round_twice, slot, -1), axis=1)
+    slot = np.arange(2 * slots)  # two days, so that a night over midnight is one run
+    two_days = np.tile(occupied, (1, 2))
+    last_bar = np.maximum.accumulate(np.where(two_days, slot, -1), axis=1)
     empty_run = np.where(last_bar >= 0, slot - last_bar, 0)  # empty slots up to here, since the last bar
     end = empty_run.argmax(axis=1)
     middle = end - empty_run[np.arange(len(end)), end] // 2

@@ -1,6 +1,6 @@
-"""Candles: the bars of one symbol, joined from the files that hold it and checked. `reading` finds the files.
+"""Candles: the bars of one symbol, joined from its files and checked. `reading` finds the files.
 
-The same bars twice count once, and different bars for one time are an error.
+Identical bars in two files count once; different bars for the same time are an error.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trainer.errors import DataError
 class Candles:
     """The bars of one symbol, oldest first: `timestamp` (N,) int64 ns UTC, the bar's start; prices and volume (N,) float64.
 
-    `columns` has further columns of the files, (N,) float64 by name: each bar's value, else the last one before it, NaN
-    before the first.
+    `columns` has further columns of the files, (N,) float64 by name: each bar's value, else the last value before it; NaN
+    before the first value.
     """
 
     symbol: str
@@ -41,7 +41,7 @@ class Candles:
 
     @property
     def columns_begin(self) -> int:
-        """Return the first row at which every column has a value: 0 without columns, `len(self)` where one has none."""
+        """Return the first row at which every column has a value: 0 without columns, `len(self)` if one is empty."""
         return max((int(np.isnan(values).sum()) for values in self.columns.values()), default=0)
 
     def rows(self, start: int, stop: int | None = None) -> Candles:
@@ -61,15 +61,14 @@ def candles_of(
     base: str = "",
     look: Callable[[str, str, np.ndarray, np.ndarray], None] | None = None,
 ) -> Candles:
-    """Join the bars of a symbol, the last `bars` of them (0: all). `columns` are the names of the further rows of values.
+    """Return the last `bars` bars (0: all) of a symbol, joined from `parts`. `columns` names the further rows of values.
 
-    Bars of the timeframe `base` are resampled to `timeframe`. `look` is called with symbol, timeframe,
-    times and values of the bars as the files have them. Raises DataError
-    for bars that can't be.
+    Bars of the timeframe `base` are resampled to `timeframe`. `look` is called with symbol, timeframe, times and values of the
+    bars before that. Raises DataError for impossible bars.
     """
     timestamp, values = _merge(symbol, parts)
     for column in values[len(FIELDS) :]:
-        column[:] = _carried(column)  # before the cut: its first bar may continue an older value
+        column[:] = _carried(column)  # before the cut: the first bar kept may continue an older value
     is_resampled = base not in ("", timeframe)
     if bars and not is_resampled:
         timestamp, values = timestamp[-bars:], values[:, -bars:]
@@ -95,13 +94,13 @@ def _candles(symbol: str, timeframe: str, timestamp: np.ndarray, values: np.ndar
 
 
 def _carried(column_N: np.ndarray) -> np.ndarray:
-    """Return a column in which an empty cell (NaN) has the last value before it."""
+    """Return a column with empty cells (NaN) replaced by the last value before them."""
     last_N = np.maximum.accumulate(np.where(np.isnan(column_N), 0, np.arange(len(column_N))))
     return np.asarray(column_N[last_N])
 
 
 def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
-    """Join sorted series by time; the same bar twice counts once, different bars for one time are an error."""
+    """Return times (N,) and values (C, N) of sorted series, joined. Raises DataError if two differ for the same time."""
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
@@ -118,7 +117,7 @@ def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(timestamp, kind="stable")
     timestamp, values, owner = timestamp[order], values[:, order], owner[order]
     same = np.flatnonzero(timestamp[1:] == timestamp[:-1])
-    # Compared as float32, so that a copy stored with fewer digits is the same bar.
+    # Compared as float32, so that a copy stored with fewer digits counts as the same bar.
     one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
     differs = ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
     if differs.any():
@@ -134,7 +133,7 @@ def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_order(series: Series) -> None:
-    """Raise DataError for bars that are not sorted by time, or of which two have one time."""
+    """Raise DataError for bars that are not sorted by time, or of which two have the same time."""
     steps = np.diff(series.timestamp)
     if not (steps <= 0).any():
         return
@@ -155,7 +154,7 @@ def check_order(series: Series) -> None:
 
 
 def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]) -> None:
-    """Raise DataError for bars that can't be: not finite, a price not above zero, high below low, negative volume."""
+    """Raise DataError for impossible bars: not finite, a price not above zero, high below low, negative volume, a spike."""
     prices, volume = values[:4], values[4]
     checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=False)]
     checks += [(f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)]
@@ -174,6 +173,6 @@ def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, value
 
 
 def time_text(timestamp: int | np.integer) -> str:
-    """Return a time in nanoseconds UTC as ISO 8601 text: `2021-03-01T00:00:00Z`, with a fraction only where there is one."""
+    """Return a time in nanoseconds UTC as ISO 8601 text, such as `2021-03-01T00:00:00Z`, with a fraction only if not zero."""
     unit = next((unit for unit, length in (("s", SECOND), ("ms", SECOND // 1000)) if int(timestamp) % length == 0), "ns")
     return f"{np.datetime64(int(timestamp), 'ns').astype(f'datetime64[{unit}]')}Z"

@@ -12,15 +12,15 @@ import numpy as np
 from trainer.data.timeframes import DAY, step_of
 from trainer.settings import CONTEXT
 
-_LONGEST_MONTHLY = 14 * DAY  # of bars for which the month says something
+_LONGEST_MONTHLY = 14 * DAY  # longest bars that get a month
 _WEEKDAY_OF_1970 = 3  # 1 January was a Thursday; Monday is 0
 
 
 def context_of(timestamp: np.ndarray, timeframe: str, *, series: int) -> np.ndarray:
-    """Return the context (T, C) int16 of bars that begin at `timestamp` (T,) int64 ns UTC. It reads no other bar.
+    """Return the context (T, C) int16 of bars that begin at `timestamp` (T,) int64 ns UTC, each from its own time only.
 
-    Weekday is 1 (Monday) to 7, for bars of a day at most; month 1 to 12, for two weeks at most; time of day 1 to 96, quarter
-    hours, for bars shorter than a day. Event bars have all three.
+    Weekday is 1 (Monday) to 7, for bars up to a day; month 1 to 12, for bars up to two weeks; time of day 1 to 96, in quarter
+    hours, for bars shorter than a day. Event bars have all three. 0: not given.
     """
     step = step_of(timeframe)
     context_TC = np.zeros((len(timestamp), len(CONTEXT)), dtype=np.int16)

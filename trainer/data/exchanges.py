@@ -1,7 +1,6 @@
 """Sessions of named exchanges, from exchange_calendars: hours, early closes, lunch breaks and holidays as they were.
 
-`calendar` asks here for a job that names an exchange, such as XNYS; `calendar = "auto"` is its own inference. Times are
-nanoseconds UTC. Shapes: N bars, S sessions.
+Used by `calendar` for a job that names an exchange, such as XNYS. Times are nanoseconds UTC. Shapes: N bars, S sessions.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import numpy as np
 from trainer.data.timeframes import DAY
 from trainer.errors import DataError
 
-# Share of a series' bars that lie in trading hours, at least. All of New York's hours before and after trading leave 0.41; its
-# local times read as UTC have 0.33 over a year.
+# Least share of a series' bars in trading hours. With all of New York's extended hours it is 0.41; with its local times read as
+# UTC, 0.33 over a year.
 FEWEST_INSIDE = 0.36
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hours:
-    """The sessions of an exchange, oldest first, (S,) int64 each; a break is empty if a session has none."""
+    """The sessions of an exchange, oldest first, (S,) int64 each; a session without a break has an empty one."""
 
     opens: np.ndarray
     closes: np.ndarray
@@ -28,8 +27,8 @@ class Hours:
     break_ends: np.ndarray
 
     def traded(self, moments: np.ndarray) -> np.ndarray:
-        """Return (N,) int64: how long the exchange was open before each moment, counted from the first session."""
-        session = np.searchsorted(self.opens, moments, side="right") - 1  # the one that began last
+        """Return (N,) int64: ns for which the exchange was open before each moment, from the first session on."""
+        session = np.searchsorted(self.opens, moments, side="right") - 1  # the last one that had begun
         passed, broken = (
             np.clip(moments - begins[session], 0, (ends - begins)[session])
             for begins, ends in ((self.opens, self.closes), (self.break_starts, self.break_ends))
@@ -40,13 +39,13 @@ class Hours:
 
 
 def hours_of(exchange: str, first: int, last: int) -> Hours:
-    """Return the sessions that a series from `first` to `last` may have bars in. Raises DataError if none are known."""
+    """Return the sessions in which a series from `first` to `last` may have bars. Raises DataError if none are known."""
     import exchange_calendars  # late: half a second, and only series of a named exchange need it
 
     start, end = (np.datetime64(moment, "ns").astype("datetime64[D]") for moment in (first, last + DAY))
     try:
         known = exchange_calendars.get_calendar(exchange, start=str(start), end=str(end))
-    # The library has errors of its own for a span without a session, and ValueErrors for one that it has no holidays of.
+    # The library's own errors for a span without sessions, and ValueErrors for one without known holidays.
     except Exception as error:
         raise DataError(
             f"calendar {exchange} has no sessions for bars from {start} to {end}",
@@ -64,10 +63,10 @@ def hours_of(exchange: str, first: int, last: int) -> Hours:
 
 
 def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarray:
-    """Return (N,) bool: True at t where the exchange was open between bar t-1 and bar t and no bar covers it.
+    """Return (N,) bool: True at t if the exchange was open between bar t-1 and bar t without a bar.
 
-    With bars of a day, and event bars (`step` 0), it is True if a whole session lies between. Raises DataError if too few
-    bars lie in trading hours: their times are another zone's, or the exchange is another.
+    For bars of a day, and event bars (`step` 0): True if a whole session is between them. Raises DataError if too few bars are
+    in trading hours: their times are of another zone, or of another exchange.
     """
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))
     is_hole = np.zeros(len(timestamps), dtype=bool)
@@ -87,10 +86,10 @@ def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarr
 
 
 def exchange_clock(timestamps: np.ndarray, exchange: str) -> np.ndarray:
-    """Return what `calendar.session_clock` does; a day turns in the middle between a close and the next open."""
+    """Return the session clock as `calendar.session_clock` does; a day turns midway between a close and the next open."""
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))
     turns = hours.closes[:-1] + (hours.opens[1:] - hours.closes[:-1]) // 2
     session = np.searchsorted(turns, timestamps, side="right")
-    margin = (DAY - int((hours.closes - hours.opens).max())) // 2  # so that bars before and after trading have a time, too
+    margin = (DAY - int((hours.closes - hours.opens).max())) // 2  # so that bars of extended hours have a time, too
     since = np.clip(timestamps - hours.opens[session] + margin, 0, DAY - 1)
     return np.asarray(np.unique(session, return_inverse=True)[1] * DAY + since)

@@ -1,7 +1,7 @@
 """The names of the features, their version, and how far back they look. Standard library only: the data check counts windows
-by these without torch, and `features` computes them in this order.
+by these without torch; `features` computes them in this order.
 
-Every feature is a return, a ratio, a rank or a clock: free of price and volume scale, so that symbols compare.
+Every feature is a return, a ratio, a rank or a clock, independent of the scale of price and volume, so that symbols compare.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from collections.abc import Iterable
 
 from trainer.data.timeframes import DAY, step_of
 
-FEATURES_VERSION = (
-    "1.0"  # raise it with any change that alters a value; cards hold it, and a model is never fed another version
-)
+# Raise it with any change that alters a value. Cards hold it, and a model never reads features of another version.
+FEATURES_VERSION = "1.0"
 
 FEATURES = (
     *(f"log_return_{span}" for span in (1, 5, 15, 60, 240)),
-    "momentum_60",  # log return over a span by the volatility of that span
+    "momentum_60",  # log return over a span, divided by the volatility of that span
     "momentum_240",
     *(f"log_volatility_{span}" for span in (5, 15, 60, 240)),
     *(f"price_zscore_{span}" for span in (15, 60, 240)),
     *(f"volume_zscore_{span}" for span in (15, 60, 240)),
-    "bar_range",  # logs of high/low, close/open, the wicks, and open by the last close
+    "bar_range",  # logs of high/low, close/open, the wicks, and open/last close
     "bar_body",
     "upper_wick",
     "lower_wick",
@@ -41,7 +40,7 @@ FEATURES = (
     "log_seconds_since_last_bar",
 )
 
-_SPANS = ("log_return_", "momentum_", "log_volatility_")  # of returns: the oldest begins a bar before the span
+_SPANS = ("log_return_", "momentum_", "log_volatility_")  # spans of returns: the oldest reads a bar before the span
 _LEVELS = ("price_zscore_", "volume_zscore_", "stochastic_")
 _OTHERS = {
     **dict.fromkeys(("log_atr_14", "rsi_14", "macd_12_26"), 256),  # exponential means, cut at 256 bars
@@ -58,22 +57,22 @@ def _lookback(name: str) -> int:
     return int(span) - 1 if f"{stem}_" in _LEVELS else _OTHERS.get(name, 0)
 
 
-# Row t of a feature depends on bars t - LOOKBACK to t and on nothing else, to the last bit, wherever the series begins and
+# Row t of a feature depends on bars t - LOOKBACK to t and on nothing else, to the last bit, wherever the series begins or
 # ends. Its first LOOKBACK rows are finite but not meaningful.
 LOOKBACK = {name: _lookback(name) for name in FEATURES}
 WARMUP = max(LOOKBACK.values())  # of all features together
-LONGEST_WARMUP = 64 * DAY  # of the features that are taken where a job names none
+LONGEST_WARMUP = 64 * DAY  # of the default features
 
 
 def warmup_of_features(names: Iterable[str]) -> int:
-    """Return how many bars these features look back: no window holds so many rows at the head of a series."""
+    """Return how many bars these features look back: the number of unusable rows at the head of a series."""
     return max((LOOKBACK[name] for name in names), default=0)
 
 
 def usual_features(timeframe: str) -> tuple[str, ...]:
-    """Return the features that a job takes unless it names others: those that look back no more than 64 days.
+    """Return a job's default features: those that look back no more than 64 days.
 
-    All of them for bars of six hours and less, for event bars, and where the timeframe is not known yet.
+    All of them for bars of up to six hours, for event bars, and while the timeframe is unknown ('').
     """
     step = step_of(timeframe) if timeframe else 0
     return tuple(name for name in FEATURES if LOOKBACK[name] * step <= LONGEST_WARMUP)

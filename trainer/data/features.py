@@ -1,11 +1,11 @@
 """Inputs of a model: features of a symbol's bars, computed with torch on the training device, and columns of its files.
-Owns the formulas; the names of features stand in `feature_names`, those of a job's inputs in `settings`.
+Owns the formulas; `feature_names` has the names of features, `settings` those of a job's inputs.
 
-The promise: row t of a feature uses bars t - LOOKBACK to t only, bit by bit. It does not change when later bars are added,
-taken away or altered, nor when the series begins earlier or later (from LOOKBACK bars before t on), so that a prediction
-reproduces the card's metrics exactly.
+The promise: row t of a feature depends on bars t - LOOKBACK to t only, to the last bit. It does not change if later bars are
+added, removed or changed, or if the series begins elsewhere (at least LOOKBACK bars before t), so that a prediction reproduces
+the card's metrics exactly.
 
-Holes are not known here: a return over a hole is a return, and `log_seconds_since_last_bar` says how long it took.
+Holes are not treated here: a return over a hole is a return, and `log_seconds_since_last_bar` gives its duration.
 
 Shapes: N bars, F features or inputs.
 """
@@ -29,9 +29,9 @@ from trainer.data.timeframes import DAY, SECOND
 
 __all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_features", "compute_inputs"]
 
-_SMALLEST_MOVE = 1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite where nothing moved
+_SMALLEST_MOVE = 1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite if nothing moved
 _WEEK = 7 * DAY
-_CPU_PIECE = 1 << 16  # rows: half the time and memory of the whole series at once (measured 2026-11-21, a million rows)
+_CPU_PIECE = 1 << 16  # rows: takes half the time and memory of a million rows at once (measured 2026-11-21)
 
 
 def compute_inputs(candles: Candles, *, features: Sequence[str] = FEATURES, device: str | torch.device = "cpu") -> Tensor:
@@ -50,8 +50,8 @@ def compute_inputs(candles: Candles, *, features: Sequence[str] = FEATURES, devi
 def compute_each(parts: Sequence[Candles], *, features: Sequence[str]) -> Iterator[Tensor]:
     """Yield the inputs (N, F) of each series, on the CPU, many short series in one pass.
 
-    They are laid end to end, since a row depends on the LOOKBACK bars before it and nothing else: the first LOOKBACK rows of a
-    series have no meaning, and may not be finite.
+    Series are laid end to end, since a row depends only on the LOOKBACK bars before it. The first LOOKBACK rows of each series
+    are not meaningful and may not be finite.
     """
     first, ends = 0, np.cumsum([len(part) for part in parts])
     while first < len(parts):
@@ -82,7 +82,7 @@ def _chosen(candles: Candles, features: Sequence[str], device: str | torch.devic
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:
     """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite, and meaningful from row WARMUP on.
 
-    On a CPU the series is cut into pieces that stay in the core's cache: a row needs the WARMUP bars before it and no more.
+    On a CPU the series is cut into pieces that fit the cache; each starts WARMUP bars earlier.
     """
     num_bars = len(candles)
     piece = _CPU_PIECE if torch.device(device).type == "cpu" else num_bars
@@ -96,7 +96,7 @@ def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Te
 
 
 def _columns(candles: Candles, device: str | torch.device) -> Tensor:
-    """Compute the features of a piece of the series, (F, N): one transpose later, where writing columns one by one is slow."""
+    """Return the features of a piece of the series as (F, N): one transpose is faster than writing columns one by one."""
     columns = _Columns(len(candles), device)
     prices = {
         name: torch.from_numpy(getattr(candles, name)).to(device, torch.float64).log()
@@ -114,7 +114,7 @@ def _columns(candles: Candles, device: str | torch.device) -> Tensor:
 
 
 class _Columns:
-    """The features as they are computed: cast into one (F, N) block at once, so that no float64 column outlives its use."""
+    """Collects features in one (F, N) float32 block, so that no float64 column is kept."""
 
     def __init__(self, num_bars: int, device: str | torch.device) -> None:
         self._columns_FN = torch.empty(len(FEATURES), num_bars, dtype=torch.float32, device=device)
@@ -125,13 +125,13 @@ class _Columns:
         self._missing.remove(name)
 
     def complete(self) -> Tensor:
-        """Return the block, every column of it written."""
+        """Return the block. Fails if a feature was not written."""
         assert not self._missing, f"features without a formula: {self._missing}"
         return self._columns_FN
 
 
 def _returns(columns: _Columns, close_N: Tensor, return_N: Tensor) -> None:
-    """Add log returns over several spans, their volatility, and return by volatility."""
+    """Add log returns over several spans, their volatility, and return divided by volatility."""
     spans = (5, 15, 60, 240)
     columns["log_return_1"] = return_N
     for span, (_, deviation_N) in rolling_moments(return_N, spans).items():
@@ -143,7 +143,7 @@ def _returns(columns: _Columns, close_N: Tensor, return_N: Tensor) -> None:
 
 
 def _levels(columns: _Columns, prices: dict[str, Tensor], volume_N: Tensor) -> None:
-    """Add where price and volume stand within their last bars: z-scores and the stochastic oscillator (centred on zero)."""
+    """Add the position of price and volume in their last bars: z-scores and the stochastic oscillator (centred on zero)."""
     spans = (15, 60, 240)
     close_N = prices["close"]
     for span, (mean_N, deviation_N) in rolling_moments(close_N, spans).items():
@@ -156,7 +156,7 @@ def _levels(columns: _Columns, prices: dict[str, Tensor], volume_N: Tensor) -> N
 
 
 def _bars(columns: _Columns, prices: dict[str, Tensor], return_N: Tensor) -> None:
-    """Add the shape of the bar, Wilder's average true range and RSI over 14 bars, and exponential means by price."""
+    """Add the shape of the bar, Wilder's average true range and RSI over 14 bars, and ratios to exponential means."""
     open_N, high_N, low_N, close_N = prices["open"], prices["high"], prices["low"], prices["close"]
     last_close_N = shift(close_N, 1)
     columns["bar_range"] = high_N - low_N
@@ -189,7 +189,7 @@ def _flows(columns: _Columns, return_N: Tensor, volume_N: Tensor) -> None:
 
 
 def _clock(columns: _Columns, timestamp_N: Tensor) -> None:
-    """Add where the bar's time stands on the round of the day and of the week (UTC), and the time since the bar before."""
+    """Add sine and cosine of the time of day and of the week (UTC), and the time since the previous bar."""
     for name, period in (("day", DAY), ("week", _WEEK)):
         angle_N = (timestamp_N % period).to(torch.float64) * (2 * math.pi / period)
         columns[f"time_of_{name}_sin"] = angle_N.sin()
@@ -199,6 +199,6 @@ def _clock(columns: _Columns, timestamp_N: Tensor) -> None:
 
 
 def _ratio(part_N: Tensor, whole_N: Tensor, *, smallest_N: Tensor) -> Tensor:
-    """Divide, and give zero where the divisor is no more than rounding."""
-    meant_N = whole_N > smallest_N
-    return torch.where(meant_N, part_N / torch.where(meant_N, whole_N, 1.0), 0.0)
+    """Return part / whole, 0 where whole is not above `smallest_N`, that is, only rounding."""
+    is_real_N = whole_N > smallest_N
+    return torch.where(is_real_N, part_N / torch.where(is_real_N, whole_N, 1.0), 0.0)

@@ -1,7 +1,7 @@
-"""The symbol and the timeframe that a candle file's name tells, and the one flat name of a file in subfolders.
+"""Infer symbol and timeframe from a candle file's name, and give a file in subfolders a flat name.
 
-A file `symbol=BTC/part-0.parquet` is called `symbol=BTC!part-0.parquet` in plans and in a data set, which have no folders, and
-that name tells the same symbol: the node reads what the desk read.
+A file `symbol=BTC/part-0.parquet` is called `symbol=BTC!part-0.parquet` in plans and in a data set, which have no folders. The
+same symbol is read from that name, so that the node reads what the desk read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def parse_flat_name(name: str) -> tuple[str, str]:
         partition = _PARTITION.fullmatch(folder)
         if partition:
             key, value = partition["key"].lower(), unquote(partition["value"])
-            symbol = value if key in _SYMBOL_KEYS else symbol  # a partition says what it is; a file's name is guessed at
+            symbol = value if key in _SYMBOL_KEYS else symbol  # a partition is explicit, a file's name a guess
             timeframe = (_timeframe_of(value) or timeframe) if key in _TIMEFRAME_KEYS else timeframe
         elif of_folder := _timeframe_of(folder):
             timeframe = timeframe or of_folder
@@ -67,7 +67,7 @@ def parse_flat_name(name: str) -> tuple[str, str]:
 
 
 def parse_name(stem: str) -> tuple[str, str]:
-    """Return (symbol, timeframe) as a file's name tells them, '' for no timeframe: BTC-USD_1m_2021 -> ('BTC-USD', '1m')."""
+    """Return (symbol, timeframe) by a file's name without suffix, '' for no timeframe: BTC-USD_1m_2021 -> ('BTC-USD', '1m')."""
     if match := _TRADINGVIEW.fullmatch(stem):
         unit = match["unit"].lower() or "m"
         return match["symbol"], _canonical(f"{match['count'] or 1}{unit}")
@@ -81,13 +81,13 @@ def parse_name(stem: str) -> tuple[str, str]:
     if match := _LAST_WORD.fullmatch(stem):
         return match["symbol"], _WORDS[match["word"].lower()]
     parts = stem.split("_")
-    while len(parts) > 1 and _DATES.fullmatch(parts[-1]):  # years and dates at the end are no part of a symbol
+    while len(parts) > 1 and _DATES.fullmatch(parts[-1]):  # years and dates at the end are not part of a symbol
         parts.pop()
     return "_".join(parts), ""
 
 
 def _timeframe_of(text: str) -> str:
-    """Return the timeframe that a text is, '' if it is none."""
+    """Return the canonical timeframe of a text such as `1min` or `daily`, '' if it is none."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     match = re.fullmatch(r"(\d{1,5})(sec|s|min|m|h|d|w)", text, re.I)

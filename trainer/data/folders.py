@@ -1,6 +1,6 @@
-"""The candle files of a data folder: which files and subfolders are meant, each with its flat name.
+"""Find the candle files of a data folder, each with its flat name.
 
-Subfolders are read where the folder holds no candle file itself, and partitions (`symbol=BTC/`) always.
+Subfolders are read only if the folder itself has no candle files; partitions (`symbol=BTC/`) always.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trainer.data.sniffing import is_table
 from trainer.errors import DataError
 from trainer.symbols import file_flaw
 
-TEXT_SUFFIX = ".txt"  # a candle file if it begins as one, or if it is named itself
+TEXT_SUFFIX = ".txt"  # a candle file if its first lines look like one, or if the user names it
 MOST_FILES = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandlePath:
-    """A candle file: where it is, and what plans and data sets call it."""
+    """A candle file: its path, and its flat name in plans and data sets."""
 
     path: Path
     file: str
@@ -32,14 +32,14 @@ class CandlePath:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFiles:
-    """The candle files of a folder in the order of their paths, and the subfolders that are not read."""
+    """The candle files of a folder in the order of their paths, and the names of subfolders with candles that are not read."""
 
     files: tuple[CandlePath, ...]
     not_read: tuple[str, ...] = ()
 
 
 def candle_files(path: Path) -> FolderFiles:
-    """List the candle files of a folder, or the one file that `path` is. Raises DataError for none, or one of a bad name."""
+    """Return the candle files of a folder, or the file `path`. Raises DataError if there is none, or for a bad name."""
     check_path(str(path))
     if path.is_file():
         return FolderFiles(files=(_named(path, (path.name,)),))
@@ -47,7 +47,7 @@ def candle_files(path: Path) -> FolderFiles:
         return _in_folder(path)
     except OSError as error:
         raise DataError(
-            f"cannot look into {error.filename or path}", why=str(error.strerror), do="Check its rights."
+            f"cannot read {error.filename or path}", why=str(error.strerror), do="Check its permissions."
         ) from error
 
 
@@ -77,7 +77,7 @@ def _candles_in(folder: Path) -> Iterator[Path]:
 
 def _below(root: Path, folder: Path) -> Iterator[CandlePath]:
     def fail(error: OSError) -> None:
-        raise error  # a folder that can't be read is not one without candles
+        raise error  # an unreadable folder must not count as empty
 
     for place, folders, _ in os.walk(folder, onerror=fail):
         folders[:] = sorted(name for name in folders if name[0] not in HIDDEN)
@@ -87,7 +87,7 @@ def _below(root: Path, folder: Path) -> Iterator[CandlePath]:
 
 
 def _named(path: Path, parts: tuple[str, ...]) -> CandlePath:
-    """Return a file whose flat name can be that of an object. Raises DataError for another."""
+    """Return a file with its flat name. Raises DataError for a name that an object can't have."""
     name = flat_name(parts)
     if why := file_flaw(name):
         raise DataError(f"the candle file {ascii(name)} has a name that can't be used", why=why, do="Rename it.")

@@ -1,7 +1,7 @@
-"""The header of a candle file: which of its columns are the parts of a bar, and what its name says.
+"""Open the header of a candle file: find the columns of a bar, and the symbol and timeframe in its name.
 
-Columns are recognized by name (`tables`), whatever their order and case; others are read where a job names them exactly. A
-symbol comes from a column, else from the file's name (`file_names`); a timeframe from the name, else it is the commonest step.
+Columns are recognized by name (`tables`), in any order and case; others are read if a job names them exactly. The symbol comes
+from a column, else from the file's name (`file_names`); the timeframe from the name, else from the most frequent step.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _PAIR = re.compile(r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)")  # a column o
 
 @dataclass(frozen=True, kw_only=True)
 class CandleHeader:
-    """A candle file, opened as far as its header."""
+    """The header of a candle file."""
 
     path: Path
-    file: str  # its name in plans and data sets: that of `path`, with the folders below the data folder
+    file: str  # its flat name in plans and data sets
     columns: dict[str, str]  # our field -> the file's column; volume may be missing
     names: tuple[str, ...]  # of all of the file's columns
-    name_symbol: str  # what the name says, for a file without a symbol column
-    name_timeframe: str  # '' if the name says none
+    name_symbol: str  # by the file's name, for a file without a symbol column
+    name_timeframe: str  # by the file's name, '' if it has none
     synthetic: bool
     shape: CsvShape | None = None  # of a CSV
-    texts: tuple[str, ...] = ()  # a parquet file's columns of text among ours: read as dictionaries, however often one is told
-    dates: str = ""  # the column of dates, where `timestamp` is a time of day
+    texts: tuple[str, ...] = ()  # text columns of a parquet file's times and symbols, read as dictionaries
+    dates: str = ""  # the column of dates, if `timestamp` is a time of day
     ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
 
@@ -48,21 +48,21 @@ class CandleHeader:
 
     @property
     def times(self) -> tuple[str, ...]:
-        """Return the columns of its times: one, or a time of day and its date."""
+        """Return the columns of times: one, or a time of day and a date."""
         return (self.columns["timestamp"], self.dates) if self.dates else (self.columns["timestamp"],)
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Return the names of the columns that are none of our fields, without blanks around them."""
+        """Return the stripped names of the columns that are not part of a bar."""
         return tuple(name.strip() for name in self.names if name not in self.columns.values())
 
     def column_of(self, name: str) -> str:
-        """Return the file's name of a column that a job names. Raises DataError if it is not there, or is the bar's."""
+        """Return the file's column for a name in a job. Raises DataError if it is missing or is part of the bar."""
         field = next((field for field, taken in self.columns.items() if taken.strip() == name), "")
         if field:
             raise DataError(
                 f"column {name} of {self.path} is the {field} of its bars",
-                why="data.columns takes what is no part of a bar",
+                why="data.columns takes columns that are not part of a bar",
                 do="Leave it out, or give a copy of it another name.",
             )
         for header in self.names:
@@ -70,13 +70,13 @@ class CandleHeader:
                 return header
         there = ", ".join(self.further[:12]) or "none"
         do = nearest(name, self.further) or "Leave it out of data.columns, or add it to the file."
-        raise DataError(f"{self.path} has no column {name}", why=f"its columns beside those of a bar: {there}", do=do)
+        raise DataError(f"{self.path} has no column {name}", why=f"its columns besides those of a bar: {there}", do=do)
 
 
 def open_source(path: Path, file: str = "") -> CandleHeader:
-    """Read a file's header. Raises DataError when it is not what its name says, is too large, or lacks a needed column.
+    """Read a file's header. Raises DataError if its format is not that of its suffix, it is too large, or lacks a column.
 
-    `file` is its flat name, where that is not the path's.
+    `file` is its flat name (default: the path's name).
     """
     file = file or path.name
     symbol, timeframe = parse_flat_name(stem_of(file))
@@ -124,7 +124,7 @@ def open_source(path: Path, file: str = "") -> CandleHeader:
 
 
 def read_options(shape: CsvShape) -> dict[str, Any]:
-    """Return arrow's options for the header of a CSV and what stands before it."""
+    """Return arrow's options for the header of a CSV and the lines before it."""
     return {
         "parse_options": pa_csv.ParseOptions(delimiter=shape.delimiter),
         "read_options": pa_csv.ReadOptions(
@@ -134,17 +134,17 @@ def read_options(shape: CsvShape) -> dict[str, Any]:
 
 
 def stem_of(name: str) -> str:
-    """Return a candle file's name without its ending."""
+    """Return a candle file's name without its suffix."""
     return re.sub(r"\.(csv\.gz|csv|parquet|pq|txt)$", "", name, flags=re.IGNORECASE)
 
 
 def _plain_names(names: list[str]) -> dict[str, str]:
-    """Return the file's columns by their plain names; the first of several."""
+    """Return the file's columns by plain name; of several with the same, the first."""
     return {plain_name(match["field"] if (match := _PAIR.fullmatch(name)) else name): name for name in reversed(names)}
 
 
 def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, str]:
-    """Return the file's column of each of our fields. Raises DataError if one is missing, or is there twice."""
+    """Return the file's column of each part of a bar. Raises DataError if one is missing or duplicate."""
     columns = {
         field: next(plain[known] for known in accepted if known in plain)
         for field, accepted in NAMES.items()
@@ -173,7 +173,7 @@ def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, s
 
 
 def _ticker(names: list[str]) -> str:
-    """Return the ticker of a parquet file with columns of two levels."""
+    """Return the ticker of a parquet file with columns of two levels, '' for other files."""
     return next((match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]), "")
 
 

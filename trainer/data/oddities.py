@@ -1,6 +1,6 @@
-"""Implausible bars: prices far off their neighbours, jumps like splits, closes outside high and low.
+"""Find implausible bars: prices far off their neighbours, jumps like splits, closes outside high and low.
 
-A close far off both neighbours is refused (`candles`); the others are notes in the plan.
+A close far off both neighbours is refused (`candles`); everything else becomes a note in the plan.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import numpy as np
 from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import EVENTS, SECOND, step_of
 
-MOST_TIMES_OFF = 50  # a close by which both neighbours are off: a misplaced decimal point, and no market
-_FAR = np.log(10)  # of a close from the one before, or of a high or low from its bar
+MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
+_FAR = np.log(10)  # log ratio of a close to the one before, or of a high or low to its bar, from which it is noted
 _SMALLEST_SPLIT = np.log(1.9)
 _SPLITS = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000])
-_NEAR_A_SPLIT, _STAYS = 0.1, 0.25  # of a log ratio: the day's own move, and that of the bars around
+_NEAR_A_SPLIT, _STAYS = 0.1, 0.25  # tolerances in log ratio: of the jump to a split, and of the medians around it to the jump
 _AROUND = 5  # bars before and after a split that are compared
 _ROUNDING = 1e-4  # share of a price by which a close may lie outside high and low, as adjusted prices do
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataNote:
-    """A remark on a symbol's bars or on a file: its subject, the text that all remarks of its kind share, and the details."""
+    """A remark on a symbol's bars or on a file: its subject, a text shared by all remarks of its kind, and details."""
 
     subject: str
     text: str
@@ -51,7 +51,7 @@ def oddities(symbol: str, timeframe: str, timestamp_N: np.ndarray, values_CN: np
             notes.append(DataNote(subject=symbol, text=text, detail=detail))
     notes += _splits(symbol, timestamp_N, values_CN[0], values_CN[3])
     if step_of(timeframe) and (step := commonest_step(timestamp_N)) not in (timeframe, EVENTS):
-        text = f"bars are said to be of {timeframe}, and most are {step} apart"
+        text = f"bars should be of {timeframe}, but most are {step} apart"
         notes.append(DataNote(subject=symbol, text=text))
     return notes
 
@@ -67,7 +67,7 @@ def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: n
         ),
         (
             "high or low is more than ten times off open and close",
-            # of logarithms, here and below: a ratio may be larger than a float
+            # by logarithms: a ratio may overflow
             (np.log(high_N) - np.log(highest)) + (np.log(lowest) - np.log(low_N)) > _FAR,
         ),
         ("close changes more than tenfold from one bar to the next", far),
@@ -75,7 +75,7 @@ def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: n
 
 
 def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
-    """Return (N,) bool: bars that open at a split's ratio to the close before."""
+    """Return (N,) bool: bars that open at a split's ratio to the previous close, with prices staying there."""
     jumps = np.zeros(len(close_N), dtype=bool)
     gap = np.abs(np.log(open_N[1:]) - np.log(close_N[:-1]))
     for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
@@ -104,7 +104,7 @@ def _time(moment: np.integer) -> str:
 
 
 def lines_of(notes: list[DataNote]) -> tuple[str, ...]:
-    """Return notes as lines of text, one for all that have the same text."""
+    """Return notes as lines, one line for all notes with the same text."""
     by_text: dict[str, dict[str, str]] = {}
     for note in notes:
         by_text.setdefault(note.text, {}).setdefault(note.subject, note.detail)

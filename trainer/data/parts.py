@@ -1,4 +1,4 @@
-"""The files with bars of one symbol, as any process can read them."""
+"""The files with bars of one symbol, in a form that other processes can read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainer.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A file with bars of one symbol: a candle file that holds no other, or an array file made from the candle file `file`.
+    """A file with bars of one symbol only: a candle file, or an array file made from the candle file `file`.
 
-    `timeframe` is that of its bars, where a longer one is asked for.
+    `timeframe` is that of its bars if they are resampled, else ''.
     """
 
     path: Path
@@ -49,7 +49,7 @@ def series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> lis
 
 
 def _oldest_first(series: Series) -> Series:
-    """Return a series that begins with its newest bar the other way round; any other as it is."""
+    """Return a series sorted newest first reversed; any other unchanged."""
     if len(series.timestamp) < 2 or not (np.diff(series.timestamp) < 0).all():
         return series
     return replace(series, timestamp=series.timestamp[::-1].copy(), values=np.ascontiguousarray(series.values[:, ::-1]))

@@ -1,4 +1,4 @@
-"""Check the path of candles by file names only, before a command loads or starts anything. Standard library only."""
+"""Check the path of candles by file names only, before a command loads or starts anything else. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from trainer.data.settings import SUFFIXES
 from trainer.errors import DataError
 
-HIDDEN = "._"  # a file or folder that begins so is not read
-_MOST_NAMES = 100_000  # names that are checked; a larger folder is left to its reader
-_ADVICE = {  # remedies for exports of other kinds
+HIDDEN = "._"  # files and folders whose name starts with one of these are not read
+_MOST_NAMES = 100_000  # names to check; the reader checks larger folders
+_ADVICE = {  # remedies for other formats
     ".xlsx": "Save it as CSV.",
     ".xls": "Save it as CSV.",
     ".zip": "Unzip it.",
@@ -25,7 +25,7 @@ def check_path(path: str) -> None:
     if mark and scheme in ("s3", "gs", "http", "https"):
         copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then --data candles/"
         do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
-        raise DataError(f"{scheme}://{rest.lstrip('/')} is no file or folder of this machine", do=do)
+        raise DataError(f"{scheme}://{rest.lstrip('/')} is not a file or folder on this machine", do=do)
     place = Path(path)
     if not place.exists():
         raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
@@ -50,7 +50,7 @@ def no_candles(folder: Path) -> DataError:
 
 
 def _may_hold_candles(folder: Path) -> bool:
-    """Return whether a file in or below a folder is called as candle files are; also where not all of it can be looked at."""
+    """Return whether a file in or below a folder has a candle file's suffix; True if not all of it can be checked."""
     unreadable: list[OSError] = []
     looked = 0
     for _, folders, names in os.walk(folder, onerror=unreadable.append):

@@ -1,4 +1,4 @@
-"""Cross-sectional ranks: each value by its rank among the series that are present on its date. Numpy only.
+"""Cross-sectional ranks: replace each value by its rank among the series that are present on its date. Numpy only.
 
 Shapes: D dates, S series.
 """
@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 
-UNIT = math.sqrt(12)  # of ranks spread evenly over one: their deviation becomes one
+UNIT = math.sqrt(12)  # scales ranks spread evenly over an interval of 1 to a deviation of 1
 
 
 def ranks(values_DS: np.ndarray) -> np.ndarray:
     """Return (D, S) float64: the rank of each value on its date, from about -1.73 to 1.73, with mean 0; NaN where it is NaN.
 
-    Equal values share their mean rank, and a value alone on its date has 0. A date depends on no other.
+    Equal values share their mean rank; a value alone on its date has 0. Each date is ranked by itself.
     """
     order_DS = np.argsort(values_DS, axis=1, kind="stable")  # NaN last
     sorted_DS = np.take_along_axis(values_DS, order_DS, axis=1)

@@ -1,7 +1,7 @@
-"""The candles of a folder or file, one symbol in memory at a time: which files are meant, and a symbol's bars from all of them.
+"""Read the candles of a folder or file, one symbol in memory at a time: choose the files and join a symbol's bars from them.
 
-A file that its name or its column shows to hold one symbol stays as it is, and is read when that symbol is asked for. Any
-other is read once, a part at a time, and split into one array file a symbol in a scratch folder, which belongs to the caller.
+A file that is known, by its name or symbol column, to have one symbol is read when that symbol is requested. Any other is read
+once, in parts, and split into an array file per symbol in the caller's scratch folder.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trainer.errors import DataError, nearest
 
 
 class OtherTimeframe(DataError):
-    """The candles have other timeframes than the one asked for."""
+    """The candles have other timeframes than the requested one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
-    """A file that was read: the symbols taken from it with their bars, and all that it holds, taken or not.
+    """A file that was read: the symbols used with their number of bars, and everything that it holds, used or not.
 
-    `further` are the names of its columns that are no part of a bar.
+    `further` are the names of its columns that are not part of a bar.
     """
 
     path: Path
@@ -51,22 +51,22 @@ class FileRead:
 
 @dataclass(kw_only=True)
 class _CandleFile:
-    """A candle file: as it is, or split into `arrays` by symbol. What it holds of a symbol is known once that was read."""
+    """A candle file, or its split into `arrays` by symbol. `held` is known for symbols that were read."""
 
     source: CandleHeader
     timeframe: str
-    written: Mapping[str, str]  # the name in the file of each of its symbols
+    written: Mapping[str, str]  # symbol -> its name in the file
     arrays: Mapping[str, Path] | None = None
     held: dict[str, Held] = field(default_factory=dict)
 
 
 class CandleFolder:
-    """The candles asked for, by symbol. Raises DataError if nothing, or nothing clear, is meant.
+    """The requested candles, by symbol. Raises DataError if there are none, or if it is ambiguous which.
 
-    `symbols`, `exclude` and `timeframe` as in a job; `bars` are the last of each symbol (0: all). `columns` are further ones,
-    which every file that is read must have; an empty cell takes the last earlier value. `files` are the names of those that
-    hold the symbols, where a plan names them: no other is opened. A symbol that has no bars of the timeframe is made from
-    shorter ones.
+    `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0: all). `columns` are
+    further columns that every file read must have; an empty cell takes the last earlier value. `files` are the names of the
+    files with these symbols, if a plan names them: no other is opened. A symbol without bars of the timeframe is resampled
+    from shorter ones.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class CandleFolder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return lines of notes for the user on the files and on the bars of the symbols that were read."""
+        """Return notes for the user, as lines, on the files and on the symbols read so far."""
         return lines_of(self._notes)
 
     def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
-        """Return the `notes` without those on other symbols and their files."""
+        """Return the `notes` without those only on other symbols and their files."""
         theirs = {file.source.file for symbol in symbols for file in self._of[symbol]}
         others = {file.source.file for file in self._files} - theirs
         for symbol in self._of.keys() - set(symbols):
@@ -123,7 +123,7 @@ class CandleFolder:
         return lines_of([note for note in self._notes if note.subject not in others])
 
     def parts(self, symbol: str) -> tuple[Part, ...]:
-        """Return the files with the symbol's bars, for `read_parts`, which another process may call."""
+        """Return the files with the symbol's bars, for `read_parts`, possibly in another process."""
         return tuple(
             Part(
                 path=file.source.path if file.arrays is None else file.arrays[symbol],
@@ -135,7 +135,7 @@ class CandleFolder:
         )
 
     def read(self, symbol: str) -> Candles:
-        """Return the symbol's candles. Raises DataError for bars that can't be, and for files that disagree."""
+        """Return the symbol's candles. Raises DataError for impossible bars, and for files that disagree."""
         parts = self.parts(symbol)
         series = series_of(symbol, parts, self._columns)
         for file, one in zip(self._of[symbol], series, strict=True):
@@ -156,11 +156,11 @@ class CandleFolder:
         return candles
 
     def rows(self, symbol: str) -> int:
-        """Return how many rows the files have of a symbol that was read, before they are joined and cut to the last bars."""
+        """Return the number of rows in the files of a symbol that was read, before joining and cutting to the last bars."""
         return sum(file.held[symbol].bars for file in self._of[symbol] if symbol in file.held)
 
     def files(self) -> tuple[FileRead, ...]:
-        """Return the files, once every symbol was read; without the bars of those that could not be."""
+        """Return the files. Call it after every symbol was read; bars of symbols that could not be read are not counted."""
         taken = {id(file): {symbol for symbol in self.symbols if file in self._of[symbol]} for file in self._files}
         return tuple(
             FileRead(
@@ -177,10 +177,10 @@ class CandleFolder:
         )
 
     def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
-        """Open the files that may hold the wanted bars: those of the timeframe, else those of shorter bars."""
+        """Return the files that may have the wanted bars: those of the timeframe, and if needed those of shorter bars."""
         listing = candle_files(self._path)
         for name in listing.not_read:
-            text = f"its folder {name}/ is not read, because candle files lie beside it"
+            text = f"its folder {name}/ is not read, because there are candle files beside it"
             self._notes.append(DataNote(subject=str(self._path), text=text))
         files = {file.file: file.path for file in listing.files if not known or file.file in known}
         named = {file: parse_flat_name(stem_of(file))[1] for file in files}
@@ -196,14 +196,14 @@ class CandleFolder:
         return looks
 
     def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
-        """Determine a file's content; split it unless it is known to hold one symbol of one timeframe."""
+        """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one timeframe."""
         if self._path.is_file() and len(wanted) == 1 and not source.name_timeframe and not source.has_symbol_column:
-            # `predict --data my.csv`: the name says no symbol, so it is the one asked for
+            # `predict --data my.csv`: the name has no symbol, so it is the requested one
             source = replace(source, name_symbol=wanted[0])
         only = only_symbol(source)
         if only is not None and source.name_timeframe:
             return _CandleFile(source=source, timeframe=source.name_timeframe, written={only.symbol: only.written})
-        # Where the steps between bars have to tell the timeframe, those of the longest series do, wanted or not.
+        # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted or not.
         arrays, held = self._split(source, set(wanted) if wanted and source.name_timeframe else None)
         timeframe = source.name_timeframe
         if not timeframe:
@@ -214,7 +214,7 @@ class CandleFolder:
         return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
 
     def _split(self, source: CandleHeader, symbols: set[str] | None) -> tuple[dict[str, Path], dict[str, Held]]:
-        """Write the bars of each symbol (None: of all) to an array file; return the array files, and the file's content."""
+        """Write the bars of each of `symbols` (None: all) to an array file; return these files and the file's content."""
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
         held: dict[str, Held] = {}
@@ -222,7 +222,7 @@ class CandleFolder:
             for item in holds:
                 held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
             for part in series:
-                # By number: a symbol is whatever the file says, and no name of a file.
+                # By number: a symbol may not be a valid file name.
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
                 append(path, part)
         for symbol, path in arrays.items():
@@ -235,7 +235,7 @@ class CandleFolder:
             source = file.source
             for symbol in sorted(self._of.keys() & file.written.keys()):
                 if (written := file.written[symbol]) != symbol:
-                    text = "a slash is no part of a name"
+                    text = "a name can't contain a slash"
                     self._notes.append(DataNote(subject=written, text=text, detail=f"it trains as {symbol}"))
                 if file.timeframe != self.timeframe and file in self._of[symbol]:
                     text = f"bars of {self.timeframe} are made from bars of {file.timeframe}"
@@ -252,7 +252,7 @@ class CandleFolder:
 
 
 def _settle(files: Sequence[_CandleFile]) -> None:
-    """Give files of a single bar, such as partitions by day, the timeframe of the others, else that of their bars together."""
+    """Give files with a single bar, such as partitions by day, the timeframe of the others, else that of all their bars."""
     single = [file for file in files if not file.timeframe]
     if not single:
         return
@@ -264,7 +264,7 @@ def _settle(files: Sequence[_CandleFile]) -> None:
 
 
 def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_CandleFile]:
-    """Return the files with a symbol's bars of a timeframe; without any, those of the longest bars that it can be made from."""
+    """Return the files with a symbol's bars of a timeframe; if there are none, those of the longest bars to resample from."""
     held_by = [file for file in files if symbol in file.written]
     if not chosen:
         return held_by
@@ -274,7 +274,7 @@ def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_Ca
 
 
 def read_parts(symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()) -> Candles:
-    """Return a symbol's candles from files that `CandleFolder.parts` named. Raises DataError."""
+    """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
     base = parts[0].timeframe if parts else ""
     return candles_of(symbol, timeframe, series_of(symbol, parts, columns), bars, columns, base=base)
 
@@ -282,7 +282,7 @@ def read_parts(symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int 
 def read_candles(
     path: Path, *, symbols: Sequence[str] = (), timeframe: str = "", bars: int = 0, columns: Sequence[str] = ()
 ) -> dict[str, Candles]:
-    """Read the candles of `symbols` (none: all) from a folder or a file, in this order, as `CandleFolder` does."""
+    """Return the candles of `symbols` (none: all) of a folder or file, in this order, as `CandleFolder` reads them."""
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
         folder = CandleFolder(Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns)
         return {symbol: folder.read(symbol) for symbol in folder.symbols}
@@ -304,7 +304,7 @@ def _refuse_unknown(path: Path, wanted: tuple[str, ...], chosen: str, known: set
 
 
 def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:
-    """Return the known symbols but for some. Raises DataError for one of those that is not known, and where none is left."""
+    """Return the known symbols without the excluded ones. Raises DataError for an unknown one, or if none is left."""
     for symbol in exclude:
         if symbol not in known:
             do = nearest(symbol, known) or "Leave it out of data.exclude."

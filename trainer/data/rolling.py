@@ -1,9 +1,8 @@
-"""Rolling sums, moments, extremes and exponential averages over the last w bars, exact in place as well as in value.
+"""Rolling sums, moments, extremes and exponential averages over the last w bars, reproducible to the last bit.
 
-Instead of prefix sums, windows are put together from blocks of 1, 2, 4, ... bars by doubling: log2(w) passes over the series.
-What a row gets depends on the bars of its own window alone, combined in one fixed order, so that the same bars give the same
-bits wherever the series begins or ends; nothing accumulates, and no mean of the whole series (which would hold the future) is
-subtracted.
+Instead of prefix sums, windows are combined from blocks of 1, 2, 4, ... bars by doubling: log2(w) passes over the series. A
+row depends only on the bars of its own window, combined in a fixed order, so that the same bars give the same bits wherever
+the series begins or ends. Errors do not accumulate, and no mean of the whole series, which includes the future, is subtracted.
 
 Shapes: every tensor is (N,) float64 on the caller's device. Rows with fewer than w bars before them repeat the first bar.
 """
@@ -16,17 +15,17 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
-Combine = Callable[[State, State, int, int], State]  # (newer, older, bars in newer, bars in older) -> both as one
+Combine = Callable[[State, State, int, int], State]  # (newer, older, bars in newer, bars in older) -> combined
 
 
 def shift(x_N: Tensor, bars: int) -> Tensor:
-    """Return the series `bars` bars ago; before its beginning, the first value."""
+    """Return the series shifted by `bars` bars into the past; before its beginning, the first value."""
     bars = min(bars, len(x_N))
     return torch.cat((x_N[:1].expand(bars), x_N[: len(x_N) - bars])) if bars else x_N
 
 
 def rolling(values: State, spans: Sequence[int], combine: Combine) -> dict[int, State]:
-    """Return for each span the combination of the last `span` rows, the row itself included."""
+    """Return for each span the combination of the last `span` rows, the current one included."""
     block, size = values, 1
     done: dict[int, State] = {}
     covered = dict.fromkeys(spans, 0)
@@ -55,8 +54,7 @@ def rolling_extremes(low_N: Tensor, high_N: Tensor, spans: Sequence[int]) -> dic
 def rolling_moments(x_N: Tensor, spans: Sequence[int]) -> dict[int, State]:
     """Return (mean, standard deviation with divisor n) of the last `span` values for each span.
 
-    Blocks are joined by the pairwise update of Chan, Golub, LeVeque (1979), which cancels nothing however far the level is
-    from zero.
+    Blocks are joined by the pairwise update of Chan, Golub, LeVeque (1979), which avoids cancellation at any level.
     """
 
     def combine(newer: State, older: State, m: int, n: int) -> State:
@@ -70,7 +68,7 @@ def rolling_moments(x_N: Tensor, spans: Sequence[int]) -> dict[int, State]:
 def exponential_mean(x_N: Tensor, decay: float, bars: int) -> Tensor:
     """Return the exponentially weighted mean of the last `bars` values (a power of two); a value k bars old weighs decay**k.
 
-    The tail is cut, so that a row needs a known number of bars; 256 bars leave 1e-8 of the weight out at decay 13/14.
+    The tail is cut, so that a row depends on a known number of bars; 256 bars omit 1e-8 of the weight at decay 13/14.
     """
     total = rolling((x_N,), (bars,), lambda newer, older, m, n: (newer[0] + decay**m * older[0],))[bars][0]
     return total * ((1 - decay) / (1 - decay**bars))

@@ -25,7 +25,7 @@ EXCHANGES = (
 STALE = ("train", "skip")
 MOST_SECRETS = 20
 POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
-PRESENT = "present"  # what a model of a panel reads before features: 1 where the series has the bar, 0 if it is missing
+PRESENT = "present"  # first input of a panel's model: 1 if the series has the bar, 0 if it is missing
 AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -98,7 +98,7 @@ class DataSettings:
             do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
             raise UsageError("data.features = none leaves the model nothing to read", why="data.columns is empty", do=do)
         if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
-            expected = "small enough to leave a tenth of the bars for training, whatever the folds take (each tests so many)"
+            expected = "small enough to leave a tenth of the bars for training (each fold tests this share)"
             raise bad_value("data.test_fraction", self.test_fraction, expected)
 
     def chosen(self, known: Iterable[str]) -> tuple[str, ...]:
@@ -107,23 +107,23 @@ class DataSettings:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of what a model reads of each bar, in order: of a panel its presence; features, then columns."""
+        """Return the names of a model's inputs per bar, in order: for a panel `present`; features; columns."""
         return (*((PRESENT,) if self.panel else ()), *self.computed, *self.columns)
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """Return the names of the features, in order. By default they follow from the timeframe, once that is known."""
+        """Return the names of the computed features, in order. The default depends on the timeframe."""
         if self.features in (AUTO, ALL, NONE):
             return {AUTO: usual_features(self.timeframe), ALL: FEATURES, NONE: ()}[self.features]
         return tuple(name for name in FEATURES if name in self.features)
 
     @property
     def warmup(self) -> int:
-        """Return how many bars the features look back: no window holds so many rows at the head of a series."""
+        """Return how many bars the features look back: the number of unusable rows at the head of a series."""
         return warmup_of_features(self.computed)
 
     def _check_timeframe(self) -> None:
-        """Raise UsageError for a word that is no timeframe, before a command starts anything."""
+        """Raise UsageError for a bad timeframe, before a command starts anything."""
         try:
             step_of(self.timeframe or "1m")
         except DataError as error:

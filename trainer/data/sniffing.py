@@ -1,6 +1,6 @@
 """Detect the format of a CSV from its first lines: encoding, separator, decimal sign, header or known export without one.
 
-An ambiguous file, such as one with 47,123, is refused with an error that says how to write it.
+An ambiguous file, such as one with 47,123, is refused with advice on how to write it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from trainer.data.tables import ADJUSTED, DATES, FIELDS, HEADERLESS, NAMES, TICK
 from trainer.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
-_MOST_LINES_BEFORE = 20  # a header: titles, addresses, comments
+_MOST_LINES_BEFORE = 20  # lines before a header: titles, addresses, comments
 _SEPARATORS = ",;\t|"
-_PRICES = ("open", "high", "low")  # a line that names these is a header
+_PRICES = ("open", "high", "low")  # a line with these names is a header
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
@@ -33,15 +33,15 @@ class CsvShape:
     delimiter: str
     encoding: str = "utf8"
     decimal: str = "."
-    skip_rows: int = 0  # lines before the header, or before the first bar where `columns` are given
+    skip_rows: int = 0  # lines before the header, or before the first bar if `columns` are given
     columns: tuple[str, ...] = ()
     symbol: str = ""  # of a header of two levels
     source: str = ""  # of an export without a header
-    sample: dict[str, str] = field(default_factory=dict)  # cells of the first bar, by column, where the header is known
+    sample: dict[str, str] = field(default_factory=dict)  # cells of the first bar by column, if the header is known
 
 
 def sniff(path: Path) -> CsvShape:
-    """Return the format of a CSV. Raises DataError for an ambiguous one, and arrow's errors."""
+    """Return the format of a CSV. Raises DataError for an ambiguous one; arrow's errors pass through."""
     lines, encoding = _first_lines(path)
     for number, line in enumerate(lines[:_MOST_LINES_BEFORE]):
         delimiter = max(_SEPARATORS, key=line.count)
@@ -64,10 +64,10 @@ def sniff(path: Path) -> CsvShape:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a text file begins as one of candles: with a header, or as a known export without one."""
+    """Return whether a text file has candles: a header of candles, or the first line of a known export without one."""
     try:
         shape = sniff(path)
-    except DataError:  # refused by the reader
+    except DataError:  # the reader reports it
         return True
     except (ValueError, OSError):
         return False
@@ -100,7 +100,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _two_levels(path: Path, names: list[str], lines: list[str], number: int, delimiter: str, encoding: str) -> CsvShape:
-    """Return the shape of a file with columns of two levels: fields, below them tickers, below those the index's name."""
+    """Return the shape of a file whose header has fields, then tickers, then the index's name."""
     tickers, index = _cells(lines[number + 1], delimiter), _cells(lines[number + 2], delimiter)
     if plain_name(tickers[0]) != TWO_LEVELS[plain_name(names[0])]:
         return CsvShape(delimiter=delimiter, encoding=encoding, skip_rows=number)
@@ -122,7 +122,7 @@ def _two_levels(path: Path, names: list[str], lines: list[str], number: int, del
 
 
 def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str) -> str:
-    """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be that, or stand between thousands."""
+    """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be decimal sign or thousands separator."""
     numbers = {*ADJUSTED, *TICKS}.union(*(NAMES[field] for field in FIELDS))
     plain = [plain_name(name) for name in names]
     places = [place for place, name in enumerate(plain) if name in numbers or name.startswith(VOLUME_OF)]
@@ -146,7 +146,7 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str
 
 
 def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
-    """Raise DataError if bars stand above the header, as in files that were put together."""
+    """Raise DataError if there are bars above the header, as in concatenated files."""
     for row in rows:
         if len(row) >= width - 1 and sum(bool(_NUMBER.fullmatch(cell.strip().replace(",", "."))) for cell in row) > 3:
             raise DataError(
@@ -157,7 +157,7 @@ def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
 
 
 def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:
-    """Return the shape of a known export without a header; of anything else, that of a file whose first line is one."""
+    """Return the shape of a known export without a header; for any other file, assume that its first line is the header."""
     rows = [line for line in lines if line.strip()]
     first = rows[0] if rows else ""
     delimiter = next((mark for mark in ";\t|" if first.count(mark) >= 4), ",") if first else ","
@@ -176,7 +176,7 @@ def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:
             )
     if cells and len(cells[0]) > 4 and all(_NUMBER.fullmatch(cell.strip()) for cell in cells[0][1:6]):
         raise DataError(
-            f"{path} has no header, and is no export that is known by its first line",
+            f"{path} has no header, and its first line is not that of a known export",
             why=first_line(ValueError(first)),
             do="Write one above it, such as time,open,high,low,close,volume.",
         )
@@ -193,7 +193,7 @@ def _is(known: Headerless, cells: list[str]) -> bool:
 
 
 def _refuse_order(path: Path, known: Headerless, rows: list[list[str]]) -> None:
-    """Raise DataError if the columns of an export without a header are in another order than the one it is taken for."""
+    """Raise DataError if the prices of an export without a header do not fit the assumed order of columns."""
     places = [known.columns.index(name) for name in ("open", "high", "low", "close")]
     for row in rows:
         try:

@@ -1,4 +1,4 @@
-"""The rows of one candle file as numpy arrays, whole or in parts, a series for each symbol. Joining files is `candles`' work.
+"""Read the rows of one candle file as numpy arrays, whole or in parts, a series per symbol. `candles` joins files.
 
 `headers` chooses the columns, `times` and `symbol_columns` decode them, `bounds` limits their size.
 """
@@ -25,16 +25,16 @@ from trainer.data.time_texts import Evidence, evidence_of
 from trainer.data.times import check_units, decoded, is_number, nanoseconds, unreadable_time
 from trainer.errors import DataError
 
-_BATCH_ROWS = 1 << 20  # of a parquet file that is streamed
-_FEW_ROWS = 1 << 17  # of a parquet file: decoding on other threads costs more than it gains (2026-11-22)
-_BLOCK_BYTES = 64 << 20  # of a CSV: its columns' types are inferred from the first
+_BATCH_ROWS = 1 << 20  # per part of a parquet file
+_FEW_ROWS = 1 << 17  # of a parquet file: up to here decoding on several threads does not pay (2026-11-22)
+_BLOCK_BYTES = 64 << 20  # per part of a CSV; column types are inferred from the first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The bars of one symbol in one file, as they stand: `timestamp` int64 ns UTC, `values` (5 + C, N) float64.
+    """The bars of one symbol in one file, in its order: `timestamp` (N,) int64 ns UTC, `values` (5 + C, N) float64.
 
-    The rows of `values` are FIELDS, then the C columns asked for, NaN where a cell is empty.
+    The rows of `values` are FIELDS, then the C requested columns; NaN for an empty cell.
     """
 
     file: str
@@ -46,24 +46,24 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The bars of one symbol in a file: their number, the first and the last time in nanoseconds UTC."""
+    """A symbol's content of a file: the number of bars, the first and the last time in nanoseconds UTC."""
 
     symbol: str
     bars: int
     first: int
     last: int
-    written: str = ""  # the symbol, where the file writes it otherwise
+    written: str = ""  # the file's spelling of the symbol, if different
 
     def joined(self, later: Held) -> Held:
-        """Return the content of this part of a file joined with a later part's."""
+        """Return the content of this part of a file combined with a later part's."""
         first, last = min(self.first, later.first), max(self.last, later.last)
         return replace(self, bars=self.bars + later.bars, first=first, last=last)
 
 
 def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Series]:
-    """Read the bars of a file, a Series for each symbol.
+    """Return the bars of a file, a Series per symbol.
 
-    `columns` are further ones to read. Raises DataError, also for a column that is not there or has no numbers.
+    `columns` are further columns to read. Raises DataError, also for a column that is missing or not numeric.
     """
     names, numbers = _names(source, columns)
     table = _table(source, names, numbers)
@@ -75,9 +75,9 @@ def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Serie
 def stream_series(
     source: CandleHeader, symbols: set[str] | None, columns: Sequence[str] = ()
 ) -> Iterator[tuple[list[Series], list[Held]]]:
-    """Yield parts of a file, in its order: the bars of `symbols` (None: all), and what the part holds of every symbol.
+    """Yield parts of a file, in its order: the bars of `symbols` (None: all), and the part's content of every symbol.
 
-    No more than a part is in memory. Raises DataError.
+    Only one part is in memory. Raises DataError.
     """
     names, numbers = _names(source, columns)
     evidence, is_empty = _evidence(source), True
@@ -90,7 +90,7 @@ def stream_series(
 
 
 def open_candles(path: Path, file: str = "") -> CandleHeader:
-    """Open a candle file's header, and decide which column is its volume. Raises DataError."""
+    """Return a candle file's header, with ticks as volume if there is none or it is all zero. Raises DataError."""
     source = open_source(path, file)
     if not source.ticks or "volume" in source.columns and not _is_zero(source, source.columns["volume"]):
         return source
@@ -98,19 +98,19 @@ def open_candles(path: Path, file: str = "") -> CandleHeader:
 
 
 def _is_zero(source: CandleHeader, name: str) -> bool:
-    """Return whether a column holds nothing but zeros."""
+    """Return whether a column is all zeros."""
     return not any(np.any(_floats(source, name, table.column(0))) for table in _batches(source, [name], [name]))
 
 
 def _numbers(source: CandleHeader, columns: Sequence[str]) -> list[str]:
-    """Return the file's columns of numbers to read: those of a bar, further ones, and the adjusted close."""
+    """Return the file's numeric columns to read: those of a bar, further ones, and the adjusted close."""
     fields = [source.columns[field] for field in FIELDS if field in source.columns]
     adjusted = [source.adjusted] if source.adjusted else []
     return [*fields, *(source.column_of(name) for name in columns), *adjusted]
 
 
 def _names(source: CandleHeader, columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the file's columns to read, each once, and those of them that are numbers."""
+    """Return the file's columns to read, each once, and the numeric ones among them."""
     numbers = _numbers(source, columns)
     symbol = [source.columns["symbol"]] if source.has_symbol_column else []
     return list(dict.fromkeys([*source.times, *numbers, *symbol])), numbers
@@ -124,7 +124,7 @@ def _series_of(
     evidence: Evidence | None = None,
 ) -> tuple[list[Series], list[Held]]:
     timestamp = nanoseconds(source, [table.column(name) for name in source.times], evidence)
-    values = np.zeros((len(FIELDS) + len(columns), table.num_rows))  # no volume counts as zero
+    values = np.zeros((len(FIELDS) + len(columns), table.num_rows))  # a missing volume is zero
     fields = [(row, source.columns[field]) for row, field in enumerate(FIELDS) if field in source.columns]
     for row, name in [*fields, *((len(FIELDS) + row, source.column_of(name)) for row, name in enumerate(columns))]:
         values[row] = _floats(source, name, table.column(name))
@@ -151,17 +151,17 @@ def _empty(source: CandleHeader) -> DataError:
 
 
 def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
-    """Return the file's content of a symbol with these times, oldest or newest first."""
+    """Return the content of a symbol with these times, which are ascending or descending."""
     first, last = sorted((int(timestamp[0]), int(timestamp[-1])))
     written = one.written if one.written != one.symbol else ""
     return Held(symbol=one.symbol, bars=len(timestamp), first=first, last=last, written=written)
 
 
 def _table(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> pa.Table:
-    """Read columns by their names in the file, in the order asked for. Those of `numbers` hold floats."""
+    """Return columns by their names in the file, in this order. Those of `numbers` are read as floats."""
     try:
         if source.shape is None:
-            # Not `read_table`, which builds a dataset of each file: half again the time of 20,000 bars (2026-11-22).
+            # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again (2026-11-22).
             with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
                 return file.read(columns=list(names), use_threads=file.metadata.num_rows > _FEW_ROWS).select(names)
         with text_stream(source.path) as stream:
@@ -188,8 +188,7 @@ def _batches(source: CandleHeader, names: Sequence[str], numbers: Collection[str
 
 
 def _csv_options(source: CandleHeader, names: Sequence[str], numbers: Collection[str]) -> dict[str, Any]:
-    # Prices are read as numbers whatever the first rows look like; a symbol such as NA or 600519 stays text, and so does a
-    # time of day such as 093000.
+    # Not inferred: prices are numbers; symbols such as NA or 600519 and times of day such as 093000 are text.
     types = {name: pa.float64() for name in numbers}
     if source.has_symbol_column:
         types[source.columns["symbol"]] = pa.string()
@@ -213,16 +212,16 @@ def _unreadable(source: CandleHeader, error: Exception) -> DataError:
 
 
 def _evidence(source: CandleHeader) -> Evidence:
-    """Return the evidence of all times of a file on their format. Raises DataError."""
+    """Return the evidence on the format of times from all of a file's rows. Raises DataError."""
     evidence, last = Evidence(), np.empty(0)
     for table in _batches(source, source.times):
         columns = [table.column(name).drop_null() for name in source.times]
         if pa.types.is_timestamp(columns[-1].type) and not source.dates:
-            return evidence  # nothing is left open
+            return evidence  # timestamps are unambiguous
         try:
             columns = [decoded(column) for column in columns]
             evidence = evidence.joined(evidence_of(columns))
-            if is_number(columns[-1].type):  # a unit may change where a part ends
+            if is_number(columns[-1].type):  # the unit might change between two parts
                 numbers = np.concatenate([last, columns[-1].to_numpy()])
                 check_units(numbers)
                 last = numbers[-1:]
@@ -239,5 +238,5 @@ def _floats(source: CandleHeader, name: str, column: Any) -> np.ndarray:
 
 
 def _no_number(source: CandleHeader, name: str, error: Exception) -> DataError:
-    what = f"{source.path} has something in column {name.strip()} that is no number"
+    what = f"{source.path} has a value in column {name.strip()} that is not a number"
     return DataError(what, why=first_line(error), do="Correct the column, or leave it out.")

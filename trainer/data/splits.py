@@ -1,6 +1,6 @@
-"""Splits by time: training, validation and test spans with an embargo between them, once or walking forward.
+"""Split by time: training, validation and test spans with an embargo between them, once or walking forward.
 
-Knows counts of bars, nothing else.
+Works on counts of bars only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Spans:
-    """Three spans in time order; at least `embargo` bars lie between one and the next and belong to none."""
+    """Three spans in time order. At least `embargo` bars between two spans belong to none."""
 
     train: Span
     validation: Span
@@ -35,11 +35,11 @@ class Spans:
 
 
 def split(num_bars: int, *, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0) -> Spans:
-    """Split bars `first` to `num_bars` by time; the fractions are shares of these bars, and the embargo is taken from the
-    older span.
+    """Split bars `first` to `num_bars` by time. The fractions are shares of these bars; the embargo is taken from the older
+    span.
 
-    A window belongs to the span that holds its last bar and the whole of its label, so with `embargo >= horizon` no label of
-    one span shares a bar with the next span.
+    A window belongs to the span that contains its last bar and its whole label, so with `embargo >= horizon` no label of one
+    span shares a bar with the next.
     """
     usable = max(0, num_bars - first)
     test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
@@ -49,10 +49,10 @@ def split(num_bars: int, *, validation_fraction: float, test_fraction: float, em
 def walk_forward(
     num_bars: int, *, folds: int, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0
 ) -> tuple[Spans, ...]:
-    """Split into `folds` expanding folds, oldest first: each trains from `first` on, and its test span follows the one before.
+    """Split into `folds` expanding folds, oldest first: each trains from `first` on, and its test span follows the previous.
 
-    The fractions are shares of all usable bars in each fold, so the tests of 4 folds at 0.15 cover the last 60 %; one fold is
-    `split`. Raises DataError when the first fold would keep less than a tenth of the bars for training.
+    The fractions are shares of all usable bars in each fold, so the tests of 4 folds at 0.15 cover the last 60 %. One fold
+    equals `split`. Raises DataError if the first fold keeps less than a tenth of the bars for training.
     """
     usable = max(0, num_bars - first)
     test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)

@@ -1,4 +1,4 @@
-"""The symbols of a candle file: from its column, else from its name. Each follows the one rule."""
+"""The symbols of a candle file, from its symbol column, else from its name, checked by the rule of `trainer.symbols`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from trainer.data.headers import CandleHeader
 from trainer.errors import DataError
 from trainer.symbols import RULE, brief, flaw, tidy
 
-MOST_SYMBOLS = 20_000  # of a file: each takes a file of its own while it is read
+MOST_SYMBOLS = 20_000  # per file: each gets an array file while it is read
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSymbol:
-    """A symbol of a file: the name that it trains under, and as the file writes it."""
+    """A symbol of a file: its name in training, and the file's spelling."""
 
     symbol: str
     written: str
 
 
 def only_symbol(source: CandleHeader) -> FileSymbol | None:
-    """Return the file's one symbol if its name, or a parquet file's column, shows that there is no other; else None.
+    """Return the file's only symbol, if known from its name or a parquet file's column; else None.
 
-    The column is read and not its statistics, which may say anything, and end the process where they are damaged.
+    The column is read, not its statistics, which may be wrong, or crash the process if damaged.
     """
     if not source.has_symbol_column:
         return checked(source, source.name_symbol)
@@ -42,7 +42,7 @@ def only_symbol(source: CandleHeader) -> FileSymbol | None:
 
 
 def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.ndarray]]:
-    """Return each symbol of a column with its rows, (N,) int64, in their order. Raises DataError."""
+    """Return each symbol of a column with its rows (N,) int64, ascending. Raises DataError."""
     if column.null_count:
         raise DataError(
             f"{source.path} has {column.null_count} rows without a symbol", do="Fill the column, or drop those rows."
@@ -71,7 +71,7 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
 
 
 def checked(source: CandleHeader, written: str) -> FileSymbol:
-    """Return a symbol of the file that follows the rule, with - instead of /. Raises DataError for another."""
+    """Return a symbol of the file, with - instead of /. Raises DataError if it does not follow the rule."""
     symbol = tidy(written)
     if why := flaw(symbol):
         what = f"{source.path} has {brief(written)} for a symbol"
@@ -80,7 +80,7 @@ def checked(source: CandleHeader, written: str) -> FileSymbol:
 
 
 def _only_one(source: CandleHeader) -> FileSymbol | None:
-    """Return the one text of a parquet file's symbol column, None if there are others, or rows without one."""
+    """Return the only symbol in a parquet file's symbol column; None if there are several, or rows without one."""
     name, seen = source.columns["symbol"], set[str]()
     with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
         for batch in file.iter_batches(columns=[name]):

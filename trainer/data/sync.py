@@ -1,7 +1,7 @@
-"""Upload candles from the desk to a data set in the bucket, raw/<set>/, unless they exist. The only boto3 of `data`.
+"""Upload candles from the desk to a data set in the bucket, raw/<set>/, unless they exist. The only boto3 in `data`.
 
-An object's sha256 is in its metadata; raw-index/<sha256>.json has the data check's report on that file,
-so that a later launch plans without downloading anything (`launch/inputs` reads both).
+An object's sha256 is in its metadata; raw-index/<sha256>.json has the data check's report on that file, so that a later launch
+plans without downloading it (`launch/inputs` reads both).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set:
     Returns {"key", "version_id", "sha256", "bytes"} of each, in the given order. Raises DataError for two files of one name
     and for a file above 5 GiB, before anything is uploaded.
     """
-    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
+    from botocore.exceptions import BotoCoreError, ClientError  # late: takes half a second
 
     for name, count in Counter(file.file for file in files).items():
         if count > 1:

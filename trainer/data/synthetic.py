@@ -1,10 +1,9 @@
-"""Seeded candles for demos and tests, labelled synthetic in the file itself:
+"""Generate seeded candles for demos and tests, labelled synthetic in the file itself:
 
     python -m trainer.data.synthetic --out DIR --symbols A,B,C --bars N --timeframe 1m --seed 0
 
-A geometric random walk whose volatility clusters over an hour, half a day and a week, with a daily rhythm in volatility and
-volume. Returns are independent in sign: nothing can be learned about direction, and a model that claims otherwise has seen
-the future.
+A geometric random walk whose volatility clusters over an hour, half a day and a week, with a daily pattern in volatility and
+volume. Signs of returns are independent: a model that forecasts direction on them has seen the future.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from trainer.symbols import brief, flaw, tidy
 
 MOST_BARS = 10_000_000  # of a symbol: nineteen years of minutes
 START = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, a Monday
-_CLUSTERS = ((60, 0.3), (720, 0.4), (10_080, 0.4))  # bars that a level of volatility lasts, and the spread of its log
+_CLUSTERS = ((60, 0.3), (720, 0.4), (10_080, 0.4))  # duration in bars of a volatility level, deviation of its log
 _VOLATILITY_PER_DAY = 0.03
-_TICKS_PER_BAR = 8  # moves within a bar, which give it a high and a low
+_TICKS_PER_BAR = 8  # moves within a bar, for high and low
 
 
 def synthetic_candles(symbol: str, *, bars: int, timeframe: str = "1m", seed: int = 0) -> Candles:
-    """Return `bars` candles without holes from 2024-01-01 on; a symbol's bars depend on its name and the seed alone."""
+    """Return `bars` candles without holes from 2024-01-01 on; a symbol's bars depend only on its name and the seed."""
     step = step_of(timeframe) or 60_000_000_000
     random = np.random.default_rng([seed, zlib.crc32(symbol.encode())])
     timestamp = START + step * np.arange(bars, dtype=np.int64)
@@ -41,7 +40,7 @@ def synthetic_candles(symbol: str, *, bars: int, timeframe: str = "1m", seed: in
     ticks = random.standard_normal((bars, _TICKS_PER_BAR)) * (deviation / np.sqrt(_TICKS_PER_BAR))[:, None]
     path = np.cumsum(ticks, axis=1)
     close = 100 * np.exp(random.normal() + np.cumsum(path[:, -1])).astype(np.float64)
-    close = close.astype(np.float32).astype(np.float64)  # what the file keeps
+    close = close.astype(np.float32).astype(np.float64)  # as stored
     open_ = np.concatenate([close[:1], close[:-1]])
     inside = open_[:, None] * np.exp(path)
     high = np.maximum(np.maximum(open_, close), inside.max(axis=1).astype(np.float32))
@@ -60,7 +59,7 @@ def synthetic_candles(symbol: str, *, bars: int, timeframe: str = "1m", seed: in
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write one file a symbol and print their paths as JSON."""
+    """Write one file per symbol and print their paths as JSON; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.data.synthetic", description="Write seeded candles, labelled synthetic."
     )

@@ -1,4 +1,4 @@
-"""Known shapes of candle files, as data: names of columns, columns of exports without a header, names of files."""
+"""Known shapes of candle files, as data: names of columns, and exports without a header."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 FIELDS = ("open", "high", "low", "close", "volume")
-# Names of columns in order of preference; compared as `plain_name` writes them.
+# Names of columns, preferred ones first, in the form of `plain_name`.
 NAMES: dict[str, tuple[str, ...]] = {
     "timestamp": (
         *("timestamp", "open_time", "opentime", "datetime", "date_time", "time", "date", "ts", "t", "unix"),
@@ -25,11 +25,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
 }
-VOLUME_OF = "volume_"  # else the first column that begins so: `Volume BTC` before `Volume USDT`
-DATES = ("date", "dtyyyymmdd", "day", "trade_date", "trading_date")  # joined with a time of day in another column
-TICKS = ("tickvol", "tick_volume", "tick_vol", "ticks")  # counted instead of a volume that is all zero
+VOLUME_OF = "volume_"  # prefix of volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`
+DATES = ("date", "dtyyyymmdd", "day", "trade_date", "trading_date")  # combined with a time of day in another column
+TICKS = ("tickvol", "tick_volume", "tick_vol", "ticks")  # used instead of a missing or all-zero volume
 ADJUSTED = ("adj_close", "adjclose", "adjusted_close", "adj._close", "close_adj", "adj_close_price", "adjusted_close_price")
-# First cells of a header of three lines, as pandas writes columns of two levels: fields, tickers, the name of the index.
+# First cells of the first two lines of a header as pandas writes columns of two levels: fields, tickers, name of the index.
 TWO_LEVELS = {"price": "ticker", "attributes": "symbols"}
 
 
@@ -39,7 +39,7 @@ class Headerless:
 
     source: str
     columns: tuple[str, ...]
-    begins: str  # a regular expression of the first cells, joined by blanks
+    begins: str  # regular expression for the cells of time, joined by blanks
 
 
 _EPOCH, _DAY = r"\d{9,19}", r"\d{4}[-./]?\d{2}[-./]?\d{2}"
@@ -66,6 +66,6 @@ HEADERLESS = (
 
 
 def plain_name(name: str) -> str:
-    """Return a column's name as it is compared: `<OPEN>`, `1. open` and `Open ` are open; `Open Time` is open_time."""
+    """Return a column's name in the form of NAMES: `<OPEN>`, `1. open` and `Open ` are open; `Open Time` is open_time."""
     plain = name.strip().strip("<>").strip().lower().replace(" ", "_").replace("-", "_")
     return re.sub(r"^\d+[a-z]?\._+", "", plain)

@@ -1,7 +1,7 @@
-"""Times as text: ISO 8601, dates with the day or the month first, month names, times of day. Each is rewritten as ISO 8601.
+"""Parse times as text: ISO 8601, dates with the day or the month first, month names, times of day.
 
-A file's dates decide together whether the day or the month comes first; dates that leave it open have two readings and are
-refused. Between dots the day is first.
+All dates of a file together decide whether the day or the month comes first; if they leave it open, they are refused. With
+dots the day comes first.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Facts about the times of a file from which their format follows."""
+    """Facts about the times of a file that determine their format."""
 
     largest: float | None = None  # of epoch numbers
-    has_digits: bool = False  # texts of 9 digits and more: epoch numbers as text
+    has_digits: bool = False  # texts of 9 to 19 digits: epoch numbers as text
     day_first: bool = False  # a first part above 12
     month_first: bool = False  # a second part above 12
     widest_clock: int = 0  # digits of a time of day
 
     def joined(self, other: Evidence) -> Evidence:
-        """Return the joint evidence of two parts of a file."""
+        """Return the combined evidence of two parts of a file."""
         largest = [value for value in (self.largest, other.largest) if value is not None]
         return Evidence(
             largest=max(largest, default=None),
@@ -55,7 +55,7 @@ class Evidence:
 
 
 def evidence_of(columns: Sequence[Any]) -> Evidence:
-    """Return the evidence of a part's columns: of times, or of times of day and of dates."""
+    """Return the evidence of a part's columns: times, or times of day and dates."""
     *clocks, days = columns
     evidence = Evidence()
     for clock in clocks:
@@ -81,7 +81,7 @@ def evidence_of(columns: Sequence[Any]) -> Evidence:
 
 
 def text_times(column: Any, evidence: Evidence) -> np.ndarray:
-    """Turn a column of texts into (N,) datetime64. Raises ValueError for one that is no time, or has two readings."""
+    """Return a column of texts as (N,) datetime64. Raises ValueError for one that is not a time, or is ambiguous."""
     import pandas as pd  # late: half a second, and only text needs it
 
     texts = column.cast(pa.string()).to_pylist()
@@ -92,7 +92,7 @@ def text_times(column: Any, evidence: Evidence) -> np.ndarray:
 
 
 def clock_nanoseconds(column: Any, evidence: Evidence) -> np.ndarray:
-    """Turn a column of times of day into (N,) int64 nanoseconds since midnight. Raises ValueError for one that is none."""
+    """Return a column of times of day as (N,) int64 nanoseconds since midnight. Raises ValueError for another text."""
     kind = column.type
     if pa.types.is_time(kind):
         return np.asarray(column.cast(pa.time64("ns")).cast(pa.int64()).to_numpy())
@@ -102,7 +102,7 @@ def clock_nanoseconds(column: Any, evidence: Evidence) -> np.ndarray:
 
 
 def _clock(text: str, widest: int) -> int:
-    if text.isascii() and text.isdigit():  # 093000, or 0930 where none is longer
+    if text.isascii() and text.isdigit():  # 093000, or 0930 if none is longer
         text = text.zfill(6 if widest > 4 else 4)
         text = ":".join(text[place : place + 2] for place in range(0, len(text), 2))
     match = _CLOCK.fullmatch(text)
@@ -115,11 +115,11 @@ def _clock(text: str, widest: int) -> int:
         if hour < 24 and minute < 60 and second < 60:
             fraction = int((match[4] or "").ljust(9, "0"))
             return (hour * 3600 + minute * 60 + second) * _SECOND + fraction
-    raise ValueError(f"{text[:40]!r} is no time of day")
+    raise ValueError(f"{text[:40]!r} is not a time of day")
 
 
 def _iso(text: str, evidence: Evidence) -> str:
-    """Return a text as ISO 8601; the text itself where it has no style that is known here."""
+    """Return a text as ISO 8601; unchanged if its style is unknown here."""
     text = text.strip()
     if match := _YEAR_FIRST_HOUR.fullmatch(text):
         return f"{match[1]}T{_hour(match[2], match[3])}:00"
@@ -144,7 +144,7 @@ def _hour(hour: str, half: str | None) -> str:
     if half is None:
         return f"{int(hour):02}"
     if not 1 <= int(hour) <= 12:
-        raise ValueError(f"{hour} {half} is no hour")
+        raise ValueError(f"{hour} {half} is not an hour")
     return f"{int(hour) % 12 + (12 if half.lower() == 'pm' else 0):02}"
 
 

@@ -1,8 +1,8 @@
-"""Timeframes: their names and their length. Standard library only. Owns nothing of files or holes.
+"""Timeframes: their names and lengths. Standard library only.
 
 A timeframe is a length of time (`30s`, `1m`, `4h`, `1d`, `1w`) or a kind of event bar (`tick2800`, `volume1000`,
-`dollar1000000`, `events` where only irregularity is known). `timestamp` is the start of a bar of time, and the last trade of
-an event bar.
+`dollar1000000`, or `events` if only irregularity is known). `timestamp` is the start of a time bar, and the last trade of an
+event bar.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ UNITS = {"w": 7 * DAY, "d": DAY, "h": 3600 * SECOND, "m": 60 * SECOND, "s": SECO
 _TIME = re.compile(r"(\d+)\s*(s|sec|m|min|h|d|w)", re.IGNORECASE)
 _EVENT = re.compile(r"(tick|vol|volume|dollar|range|renko)\d{0,15}|events", re.IGNORECASE)
 _MOST_DIGITS = 10
-_LONGEST = 10_000 * DAY  # sums of a time and a step stay within int64
+_LONGEST = 10_000 * DAY  # a time plus a step stays within int64
 
 
 def step_of(timeframe: str) -> int:
     """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is not a timeframe."""
     match = _TIME.fullmatch(timeframe.strip())
-    if match and match[2] != "M":  # 1M is a month, which has no one length
+    if match and match[2] != "M":  # 1M is a month, whose length varies
         step = int(match[1][:_MOST_DIGITS]) * UNITS[match[2][0].lower()]
         if 0 < step <= _LONGEST and len(match[1]) < _MOST_DIGITS:
             return step
@@ -34,20 +34,20 @@ def step_of(timeframe: str) -> int:
 
 
 def canonical(timeframe: str) -> str:
-    """Return the one name of a timeframe: 60min -> 1h, 1H -> 1h, Tick2800 -> tick2800."""
+    """Return the canonical name of a timeframe: 60min -> 1h, 1H -> 1h, Tick2800 -> tick2800."""
     step = step_of(timeframe)
     return name_of(step) if step else timeframe.strip().lower()
 
 
 def name_of(step: int) -> str:
-    """Return the name of a step in nanoseconds: 60e9 -> 1m."""
+    """Return the timeframe of a step in nanoseconds: 60e9 -> 1m."""
     for unit, length in UNITS.items():
         if step >= length and step % length == 0:
             return f"{step // length}{unit}"
-    return EVENTS  # below a second, or uneven: no clock made these bars
+    return EVENTS  # below a second, or no multiple of one
 
 
 def can_resample(base: str, timeframe: str) -> bool:
-    """Return whether bars of `base` can be put together to bars of `timeframe`."""
+    """Return whether bars of `base` can be resampled to `timeframe`."""
     short, long = step_of(base), step_of(timeframe)
     return 0 < short < long and long % short == 0

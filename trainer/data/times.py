@@ -1,7 +1,7 @@
-"""The times of a candle file as nanoseconds UTC: timestamps, dates, text, epoch numbers, dates written as 20211231, and a date
-beside a time of day.
+"""Convert the times of a candle file to nanoseconds UTC: timestamps, dates, text, epoch numbers, dates written as 20211231, and
+dates with a time of day in another column.
 
-Epoch numbers are in s, ms, us or ns, told by the size of the file's largest; a time without a zone is UTC.
+Epoch numbers are in s, ms, us or ns, by the size of the file's largest; a time without a zone is UTC.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trainer.data.headers import CandleHeader
 from trainer.data.time_texts import Evidence, clock_nanoseconds, evidence_of, text_times
 from trainer.errors import DataError
 
-# Epoch numbers by size: each unit until the year 2255, where nanoseconds in int64 end, and none before 1973.
+# Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
 _EPOCH_UNITS = ((9e9, 1_000_000_000), (9e12, 1_000_000), (9e15, 1_000), (9e18, 1))
 _FIRST_EPOCH = 1e8
-# Dates written as numbers, by their digits: as epoch numbers these would be of a few days of 1970, 1976 and 2034.
+# Dates written as numbers, by number of digits. As epoch numbers they would be a few days of 1970, 1976 and 2034.
 _COMPACT = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _FIRST_DAY, _LAST_DAY = 18_000_101, 21_991_231
-# Neighbours of one unit are near each other: a number 50 times the one before, or after, is of another unit.
+# A number 50 times the one before or after it has another unit.
 _JUMP, _JUMPS_FROM = 50, 1e7
 _FIRST, _LAST = np.datetime64("1800-01-01", "s"), np.datetime64("2200-01-01", "s")
 _MOST_TEXT = 64  # characters of a time
@@ -36,10 +36,10 @@ def is_number(kind: Any) -> bool:
 
 
 def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
-    """Turn a column of times, or one of times of day and one of dates, into (N,) int64 nanoseconds UTC.
+    """Return a column of times, or one of times of day and one of dates, as (N,) int64 nanoseconds UTC.
 
-    `evidence` is of the whole file, where this is a part. Raises DataError for a time that can't be read, is outside 1800 to
-    2199, or is missing.
+    `evidence` is that of the whole file if the columns are a part of it. Raises DataError for a time that is missing, can't be
+    read, or is outside 1800 to 2199.
     """
     for column in columns:
         if column.null_count:
@@ -78,11 +78,11 @@ def check_units(numbers: np.ndarray) -> None:
     jumps = (smaller >= _JUMPS_FROM) & (larger / _JUMP >= smaller)
     if jumps.any():
         row = int(jumps.argmax())
-        raise ValueError(f"it mixes units: {numbers[row]} stands before {numbers[row + 1]}")
+        raise ValueError(f"it mixes units: {numbers[row]} is followed by {numbers[row + 1]}")
 
 
 def decoded(column: Any) -> Any:
-    """Return a column with its values in place of a dictionary's codes. Raises ValueError for texts longer than a time."""
+    """Return a dictionary-encoded column decoded, any other unchanged. Raises ValueError for texts longer than a time."""
     if not pa.types.is_dictionary(column.type):
         return column
     for chunk in column.chunks:
@@ -107,13 +107,13 @@ def _moments(column: Any, evidence: Evidence) -> np.ndarray:
 
 
 def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
-    """Turn epoch numbers of one unit, or dates written as 20211231, into times. Raises ValueError for other numbers."""
+    """Return epoch numbers of one unit, or dates written as 20211231, as times. Raises ValueError for other numbers."""
     if largest < _FIRST_EPOCH:
         import pandas as pd  # late: half a second, and only numbers that are dates need it
 
         outside = (numbers < _FIRST_DAY) | (numbers > _LAST_DAY)
         if outside.any():
-            raise ValueError(f"{numbers[int(outside.argmax())]} is no date")
+            raise ValueError(f"{numbers[int(outside.argmax())]} is not a date")
         whole = pd.Series(numbers.astype(np.int64).astype(str))
         return _bounded(pd.to_datetime(whole, format="%Y%m%d").to_numpy())
     compact = _compact(numbers)
@@ -121,20 +121,20 @@ def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
         return compact
     limit, factor = next(((limit, factor) for limit, factor in _EPOCH_UNITS if largest < limit), (0.0, 1))
     if not limit or not (np.abs(numbers.astype(np.float64)) < limit).all():
-        raise ValueError(f"{largest:g} is no time")
+        raise ValueError(f"{largest:g} is not a time")
     if numbers.dtype.kind in "iu":
         return np.asarray(numbers.astype(np.int64) * factor)
     return np.asarray(np.rint(numbers * factor).astype(np.int64))
 
 
 def _compact(numbers: np.ndarray) -> np.ndarray | None:
-    """Return times written as 2021123109, 202112310930 or 20211231093000; None if some of the numbers are none."""
+    """Return numbers such as 2021123109, 202112310930 or 20211231093000 as times; None if any is not such a number."""
     digits = len(str(int(numbers[0]))) if numbers.dtype.kind in "iu" and len(numbers) else 0
     if digits not in _COMPACT:
         return None
     years, months, days = (numbers // 10 ** (digits - place) % 10**width for place, width in ((4, 4), (6, 2), (8, 2)))
     clocks = [numbers // 10 ** (digits - place) % 100 for place in range(10, digits + 1, 2)]
-    first = 1970 if digits == 10 else 1800  # epoch seconds of 2027 to 2032 read as hours of 1800 to 1969
+    first = 1970 if digits == 10 else 1800  # hours of 1800 to 1969 could be epoch seconds of 2027 to 2032
     may = (years >= first) & (years < 2200) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31) & (clocks[0] < 24)
     for clock in clocks[1:]:
         may &= clock < 60

@@ -1,1 +1,1 @@
-"""GPU profiles: the facts of each chip, the profile of this machine, measurements, and the figures that follow from them."""
+"""GPU profiles: facts of each chip, the profile of this machine, measurements, and figures derived from them."""

@@ -1,7 +1,7 @@
 """GPU profiles: facts of each chip from trainer/gpu_profiles.toml, overridden by the user's file, with measurements.
 
 The user's file is $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml. It has the format of the package's file and may
-set figures too; a node writes the part of it that its manifest carries as JSON. Standard library only.
+also set figures; on a node it is the part in the manifest, written as JSON. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from trainer.errors import UsageError, nearest
 from trainer.gpu_profiles.measurements import Entry, read_here, shape_of
 from trainer.job import Job
 
-REFERENCE = Job()  # the model that figures are for
+REFERENCE = Job()  # its model is the reference of figures
 FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_second")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProfile:
-    """One chip: facts, the user's own figures, and the measurement of the reference model. `bf16` means natively.
+    """One chip: facts, the user's own figures, and the measurement of the reference model. `bf16`: native support.
 
-    `share` is the available part of the chip: below 1 for a slice of a divided one.
+    `share` is the available part of the chip: below 1 for a slice (MIG, vGPU).
     """
 
     name: str
@@ -47,7 +47,7 @@ class GpuProfile:
 
     @property
     def key(self) -> str:
-        """Return the key in the cache of measurements: the name, or a derived one for a share of a chip or an unknown one."""
+        """Return the key in the cache of measurements: the name, or a derived key for a slice or an unknown chip."""
         if self.share < 1:
             return f"{self.name}_1of{round(1 / self.share)}"
         if self.name == "unknown":
@@ -93,7 +93,7 @@ def profiles() -> dict[str, GpuProfile]:
 
 
 def named_profile(name: str) -> GpuProfile:
-    """Look a profile up. Raises UsageError with the nearest names."""
+    """Return the profile of this name. Raises UsageError with the nearest names."""
     known = profiles()
     if name not in known:
         raise UsageError(f"unknown GPU profile '{name}'", do=nearest(name, known) or "`mayfly profiles` lists them.")
@@ -113,7 +113,7 @@ def user_file() -> Path:
 
 
 def user_tables() -> dict[str, dict[str, Any]]:
-    """Return the user's file by profile, its values unchecked. Raises UsageError if it can't be read."""
+    """Return the user's file as unchecked values by profile. Raises UsageError if it can't be read."""
     path = user_file()
     try:
         text = path.read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def user_tables() -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:  # TOML's and UTF-8's errors are ValueErrors
-        raise UsageError(f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] a profile.") from error
+        raise UsageError(f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] per profile.") from error
     for name, values in tables.items():
         if not isinstance(values, dict):
             raise UsageError(f"GPU profiles {path}: {name} is outside a profile", do=f"Write it under [{name}] or another.")
@@ -133,7 +133,7 @@ def _profile(name: str, values: Mapping[str, Any]) -> GpuProfile:
 
 
 def _changed(old: GpuProfile | None, name: str, values: dict[str, Any], where: str) -> GpuProfile:
-    """Return a profile with the user's facts in place of ours, and the user's figures. Raises UsageError for a bad table."""
+    """Return a profile with the user's facts and figures instead of the package's. Raises UsageError for a bad table."""
     for key, value in values.items():
         if key not in KINDS:
             raise UsageError(f"{where} has a key '{key}'", do=nearest(key, KINDS))

@@ -14,12 +14,12 @@ from trainer.gpu_profiles.chips import GpuProfile, named_profile, packaged, prof
 from trainer.gpu_profiles.memory import GIB, USABLE
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free,compute_cap", "--format=csv,noheader,nounits")
-TOLERANCE = 1.08  # a chip may show this much less than its profile: a "16 GiB" T4 with ECC shows 15.0
+TOLERANCE = 1.08  # the profile's memory may be this many times what the chip shows: a "16 GiB" T4 with ECC shows 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU as its driver shows it. `free_gib` is what other programs leave."""
+    """A GPU as its driver shows it. `free_gib` is the memory that other programs leave free."""
 
     name: str
     memory_gib: float
@@ -29,7 +29,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The chosen profile and the reason. `memory_gib` is the usable memory: at most the profile's and at most what is free."""
+    """The chosen profile and the reason. `memory_gib` is the smaller of the profile's memory and the free memory."""
 
     profile: GpuProfile
     why: str
@@ -37,7 +37,7 @@ class Choice:
 
 
 def profile_of(device: Device) -> GpuProfile:
-    """Return the profile for a device by name and memory; a share of a chip, or an unknown chip, gets a derived one."""
+    """Return the profile for a device by name and memory; a slice of a chip, or an unknown chip, gets a derived one."""
     named = [(len(name), profile) for profile in profiles().values() for name in profile.devices if _begins(device.name, name)]
     # The most specific name wins: a user's "RTX 4090 Laptop GPU" over "RTX 4090".
     longest = max((length for length, _ in named), default=0)
@@ -76,9 +76,9 @@ def _plain(device: Device) -> GpuProfile:
 
 
 def choose(name: str, device: Device | None) -> Choice:
-    """Choose the profile of a device (None: the CPU). Precedence: the named one, $GPU_PROFILE, the device's own.
+    """Choose the profile of a device (None: the CPU). Precedence: `name`, $GPU_PROFILE, the device's own.
 
-    Raises UsageError for a profile that is unknown, larger than the device, or for a GPU where there is none.
+    Raises UsageError for a profile that is unknown, larger than the device, or for a GPU if there is none.
     """
     wish, whose = wished(name)
     if wish:
@@ -110,7 +110,7 @@ def check_fits(profile: GpuProfile, *, chip: str, memory_gib: float) -> None:
     """Raise UsageError if a profile has more memory than the chip."""
     if profile.memory_gib > memory_gib * TOLERANCE:
         other = profile_of(Device(name=chip, memory_gib=memory_gib, free_gib=memory_gib)).name
-        known = other in profiles() and other != profile.name  # a share of a chip has no profile to name
+        known = other in profiles() and other != profile.name  # a slice has no profile of its own
         raise UsageError(
             f"GPU profile {profile.name} is larger than the chip",
             why=f"it is for {profile.memory_gib:.1f} GiB, {chip} has {memory_gib:.1f} GiB",
@@ -128,17 +128,17 @@ def gpus_here() -> tuple[Device, ...]:
     wish = environment.visible_gpus()
     if wish is None:
         return gpus
-    if wish.strip() in ("", "-1"):  # how GPUs are hidden
+    if wish.strip() in ("", "-1"):  # these hide all GPUs
         return ()
     visible = wish.split(",")
-    # Names (GPU-..., MIG-...) instead of numbers can't be matched with lines: then all count.
+    # Names (GPU-..., MIG-...) instead of numbers can't be matched with nvidia-smi's lines: return all.
     if all(number.strip().isdigit() for number in visible):
         return tuple(gpus[int(number)] for number in visible if int(number) < len(gpus))
     return gpus
 
 
 def read_gpus(listing: str) -> tuple[Device, ...]:
-    """Read what QUERY prints: MiB in its middle columns."""
+    """Return the devices in QUERY's output, whose middle columns are in MiB."""
     gpus = []
     for line in listing.splitlines():
         name, *numbers = (cell.strip() for cell in line.split(","))
@@ -150,14 +150,14 @@ def read_gpus(listing: str) -> tuple[Device, ...]:
 
 
 def _begins(device: str, name: str) -> bool:
-    """Return whether a device's name begins with a profile's, in whole words: an L40S is not an L4."""
+    """Return whether a device's name begins with a profile's as whole words: an L40S is not an L4."""
     return re.match(re.escape(name) + r"(?![A-Za-z0-9])", device) is not None
 
 
 def _on_cpu(why: str) -> Choice:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB / cores
-    cpuinfo = Path("/proc/cpuinfo")  # on Linux; no other machine that we know multiplies bf16
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux; elsewhere no bf16 is assumed
     bf16 = cpuinfo.exists() and re.search(r"^flags\b.* amx_bf16\b", cpuinfo.read_text(), re.MULTILINE) is not None
     profile = replace(named_profile("cpu"), memory_gib=round(memory_gib, 2), bf16=bf16)
     return Choice(profile=profile, why=f"{why}: {cores} cores, a worker each", memory_gib=profile.memory_gib)

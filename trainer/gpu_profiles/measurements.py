@@ -1,8 +1,8 @@
-"""The cache of measurements: the fastest way to train each shape of model on each profile, its rate and its memory.
+"""The cache of measurements: the fastest settings for each shape of model on each profile, with rate and memory.
 
-It has one form, {profile: {shape: entry}}, wherever it is stored: `measurements.json` beside the user's profiles,
-`memory/measurements.json` in the bucket, `tuned` in a manifest and in a node's result. Readers drop entries that are not well
-formed: a node may have written them, and a bad cache must not stop anything. Standard library only.
+Its form is always {profile: {shape: entry}}: in `measurements.json` beside the user's profiles, in `memory/measurements.json`
+in the bucket, as `tuned` in a manifest and in a node's result. Readers drop malformed entries: a node may have written them,
+and a bad cache must not stop anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.whole_file import whole_file
 
 FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
-OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # what a trial chooses unless the job does
+OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # chosen by a trial unless by the job
 LONGEST_TEXT = 200
 USUAL_INPUTS = len(Job().data.inputs)
 PROFILE = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -36,13 +36,13 @@ def shape_of(job: Job) -> str:
     """Return the key of an entry: the model's shape and the settings that the job fixes."""
     named = [name for name in OPEN if getattr(job.train, name) not in ("auto", 0, False)]
     sizes = [f"{name}={getattr(job.model, name)}" for name in job.model.shape]
-    how = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
-    inputs = len(job.data.inputs)
-    return " ".join([f"model={job.model.name}", *sizes, *([f"inputs={inputs}"] if inputs != USUAL_INPUTS else []), *how])
+    settings = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
+    inputs = [f"inputs={len(job.data.inputs)}"] if len(job.data.inputs) != USUAL_INPUTS else []
+    return " ".join([f"model={job.model.name}", *sizes, *inputs, *settings])
 
 
 def of_a_rank(job: Job, ranks: int) -> Job:
-    """Return the job that a trial times for one of several ranks: its share of the batch, with a plain module."""
+    """Return the job that a trial times for one of several ranks: plain modules, with a rank's share of the batch."""
     if ranks == 1:
         return job
     batch = math.ceil(job.train.batch / ranks)
@@ -75,9 +75,9 @@ def read_here() -> Measurements:
 
 
 def known_here(key: str, job: Job, *, torch: str) -> Entry | None:
-    """Return the entry for the job's shape on a profile, if it was measured with the same torch.
+    """Return the entry for the job's shape on a profile if it was measured with the same torch, else None.
 
-    With another torch a strategy for GPUs would have to be compared with plain modules again.
+    With another torch, a strategy for GPUs would have to be compared with plain modules again.
     """
     entry = read_here().get(key, {}).get(shape_of(job))
     return entry if entry is not None and entry["torch"] == torch else None
@@ -92,17 +92,17 @@ def keep_here(key: str, shape: str, entry: Mapping[str, Any]) -> Path:
 
 
 def merged(known: Measurements, newer: Measurements) -> Measurements:
-    """Return both; of two entries for one shape, the newer."""
+    """Return all entries of both; for a shape in both, the newer's."""
     return {key: {**known.get(key, {}), **newer.get(key, {})} for key in (*known, *newer)}
 
 
 def to_bytes(measurements: Mapping[str, Mapping[str, Entry]]) -> bytes:
-    """Return the stored form."""
+    """Return the measurements as stored: JSON."""
     return (json.dumps(measurements, indent=1, sort_keys=True) + "\n").encode()
 
 
 def from_bytes(body: bytes) -> Measurements:
-    """Read the stored form; an unreadable one is empty."""
+    """Return stored measurements; {} if they can't be read."""
     try:
         return sound(json.loads(body))
     except (ValueError, RecursionError):
@@ -110,7 +110,7 @@ def from_bytes(body: bytes) -> Measurements:
 
 
 def sound(values: Any) -> Measurements:
-    """Return the well-formed part of untrusted values: possible profile names, short shapes, checked entries."""
+    """Return the well-formed part of untrusted values."""
     kept: Measurements = {}
     for key, shapes in values.items() if isinstance(values, Mapping) else ():
         if isinstance(key, str) and PROFILE.fullmatch(key) and isinstance(shapes, Mapping):
@@ -120,7 +120,7 @@ def sound(values: Any) -> Measurements:
 
 
 def sound_entry(values: Any) -> Entry | None:
-    """Return the known keys of an entry if each value has its type and lies within its bounds, else None."""
+    """Return an entry reduced to known keys if each value has its type and is within its bounds, else None."""
     if not isinstance(values, Mapping):
         return None
     entry = {name: values.get(name, default) for name, (default, _) in _KINDS.items()}
@@ -141,7 +141,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 1e12
 
 
-_KINDS: dict[str, tuple[Any, Callable[[Any], bool]]] = {  # of each key of an entry: its default, and what is accepted
+_KINDS: dict[str, tuple[Any, Callable[[Any], bool]]] = {  # key of an entry -> default, and check of a value
     "strategy": (None, lambda value: value in STRATEGIES[1:]),
     "pack": (None, lambda value: type(value) is int and 1 <= value <= 4096),
     "micro_batch": (None, lambda value: type(value) is int and 1 <= value <= 1 << 24),

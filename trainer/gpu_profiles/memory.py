@@ -1,15 +1,16 @@
-"""Device memory of training a model, and the figures of a chip that follow: models at a time, slices, batch ceilings.
+"""Device memory of training a model, and figures of a chip derived from it: models at a time, slices, batch ceilings.
 
-The formula is counted from what autograd keeps, not fitted; tests hold it within 10 % of a count on a CPU, and
-`benchmarks.memory` compares it with a GPU. A figure is the first of `yours` (the user's profiles file), `measured <date>`
-(the cache of measurements) and `estimate` (the formula). Figures change the speed of training and never the model: the
-batch is the job's, and a batch that does not fit is sliced. Standard library only.
+The formula counts what autograd keeps; it is not fitted. Tests hold it within 10 % of a count on a CPU, and `benchmarks.memory`
+compares it with a GPU. A figure is the first of `yours` (the user's profiles file), `measured <date>` (the cache of
+measurements) and `estimate` (the formula). Figures change the speed of training and never the model: the batch is the job's,
+and a batch that does not fit is sliced. Standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from trainer.errors import UsageError
@@ -19,27 +20,27 @@ from trainer.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
 
 GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
-USABLE = 0.9  # of the free memory: the allocator leaves gaps
+USABLE = 0.9  # share of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
 BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
-FEWEST_STEPS = 100  # optimizer steps an epoch below which a larger batch starves the training
+FEWEST_STEPS = 100  # optimizer steps per epoch that a batch ceiling must leave
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # data of the listed ceilings: seven years of 24x7 bars
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
 REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
-BELIEVED = 100.0  # a rate further off the profile's, either way, is an error or comes from a hostile node
+BELIEVED = 100.0  # factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile
 LANE_COPIES = 4  # weights, gradients, two moments
-STACKED_COPIES = LANE_COPIES + 1 + 6  # modules of evaluation, and temporaries of the update over all rows
-STREAM_WORKSPACE = 2 * 8 * 2**20  # cuBLAS's, for each stream: 8 MiB for either pass's thread (train/precision.py)
+STACKED_COPIES = LANE_COPIES + 1 + 6  # and modules for evaluation, and temporaries of the update over all rows
+STREAM_WORKSPACE = 2 * 8 * 2**20  # cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
     """Bytes of one model in training.
 
-    `rows` are its symbol's bars, `weights` those with gradients, moments and average, `copies` the best weights and a
-    checkpoint's, `kept` what the forward pass of a slice leaves for the backward pass, `workspace` what the latter holds at its
-    peak. `assumed` is the part of `kept` that can't be counted on a CPU: cuDNN's own.
+    `rows`: its symbol's bars. `weights`: with gradients, moments and average. `copies`: the best weights, and a checkpoint's
+    state. `kept`: what the forward pass of a slice keeps for the backward pass. `workspace`: temporaries at the peak of the
+    backward pass. `assumed`: the part of `kept` that can't be counted on a CPU, cuDNN's own.
     """
 
     rows: float
@@ -51,17 +52,17 @@ class Footprint:
 
     @property
     def step(self) -> float:
-        """Return the peak of a step, as a device's allocator shows it, without the copies."""
+        """Return the peak of a step in bytes, as a device's allocator shows it, without the copies."""
         return self.rows + self.weights + self.kept + self.workspace
 
     @property
     def total(self) -> float:
-        """Return the whole footprint."""
+        """Return the whole footprint in bytes."""
         return self.step + self.copies
 
 
 def is_half(job: Job, *, on_gpu: bool) -> bool:
-    """Return whether matrix products run in bf16 or fp16: with `auto` they do on a GPU, but for a user's own module."""
+    """Return whether matrix products run in bf16 or fp16: with `auto` on a GPU, except for a user's own module."""
     return on_gpu and job.model.half_by_default if job.train.precision == "auto" else job.train.precision != "fp32"
 
 
@@ -71,14 +72,14 @@ def num_weights(job: Job, *, features: int) -> int:
 
 
 def num_trained(job: Job, *, features: int) -> int:
-    """Return how many of them train."""
+    """Return how many weights of a model are trained."""
     return job.model.num_trained(features=features, outputs=job.target.outputs)
 
 
 def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
-    """Return the footprint of one model of the job on so many bars, trained in slices of `windows` windows (or chunks).
+    """Return the footprint of one model of the job on `bars` bars, trained in slices of `windows` windows (or chunks).
 
-    If the job leaves its strategy open, it is the larger of both kinds.
+    If the job leaves its strategy open, it is the larger of fused and not fused.
     """
     stacks = job.model.has_stacked_form
     kinds = {"auto": (False, True), "fused": (True,)}.get(job.train.strategy, (False,)) if stacks else (False,)
@@ -97,14 +98,14 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         frozen=num_trained(job, features=features) < num_weights(job, features=features),
     )
     part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
-    streams = stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")  # a stream a model
+    streams = stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")  # one stream per model
     weights, trained = (FLOAT * count(job, features=features) for count in (num_weights, num_trained))
     averages = 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
-    numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked ones are joined
+    numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked: a joined copy
     numbers += len(CONTEXT) * CONTEXT_BYTES if model.reads_context else 0
     return Footprint(
-        rows=bars * (numbers + 2 * 8 / model.bars_out),  # two indices a window, or chunk
+        rows=bars * (numbers + 2 * 8 / model.bars_out),  # two indices per window or chunk
         weights=(1 + averages) * weights + (copies - 1) * trained,
         copies=(1 + (1 + averages if job.train.checkpoint_seconds else 0)) * weights
         + (2 * trained if job.train.checkpoint_seconds else 0),
@@ -116,7 +117,7 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A value, and where it comes from: `yours`, `measured <date>` or `estimate`."""
+    """A value and its source: `yours`, `measured <date>` or `estimate`."""
 
     value: Any
     basis: str
@@ -124,7 +125,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Models of a job that fit on one GPU at a time, and the windows (or chunks) of their slices."""
+    """How many of a job's models fit on one GPU at a time, and their slices in windows (or chunks)."""
 
     models: int
     micro_batch: int
@@ -140,21 +141,21 @@ def room_gib(memory_gib: float) -> float:
 def filling_models(profile: GpuProfile) -> int:
     """Return the number of reference models that keep the chip busy; more would wait for each other.
 
-    multiprocessors x 2 resident blocks x 16 windows a block / 256 windows a batch; an estimate.
+    multiprocessors x 2 resident blocks x 16 windows per block / 256 windows per batch; an estimate.
     """
     return max(1, profile.multiprocessors * BLOCKS_PER_MULTIPROCESSOR * WINDOWS_PER_BLOCK // REFERENCE_BATCH)
 
 
 def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool = True) -> int:
-    """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps an epoch."""
+    """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps per epoch."""
     most = int(bars * TRAINING_SHARE / FEWEST_STEPS)
     return max(1, _largest(room, job, most=most, features=features, bars=bars, on_gpu=on_gpu))
 
 
 def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
-    """Return how many chunks of a full-size model fit at once, without and with activation checkpointing: powers of two.
+    """Return how many chunks of a full-size model fit at once, without and with activation checkpointing.
 
-    By the formula, on seven years of minutes; 0 if not even one fits.
+    Powers of two, by the formula, on seven years of minutes; 0 if not even one fits.
     """
     room, on_gpu, most = room_gib(profile.memory_gib), profile.name != CPU, 1 << 20
     plain = job_of(model=model, batch=most)
@@ -176,10 +177,10 @@ def _largest(room: float, job: Job, *, most: int, features: int, bars: int, on_g
 def batch_limit(
     profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars: int, windows: int, timeframe: str
 ) -> int:
-    """Return the largest power of two that `batch = "auto"` may become.
+    """Return the largest power of two that `batch = "auto"` may choose.
 
-    It is the user's ceiling for the timeframe (such as 5m), else what fits `memory_gib` of free memory as one slice; never
-    more than leaves 100 steps in an epoch of `windows` training windows.
+    It is the user's ceiling for the timeframe (such as 5m), else the largest slice that fits `memory_gib` of free memory; but
+    an epoch of `windows` training windows keeps at least 100 steps.
     """
     ceiling = profile.yours.get("batch", {}).get(timeframe) or batch_ceiling(
         room_gib(memory_gib), job, features=features, bars=bars, on_gpu=profile.name != CPU
@@ -207,10 +208,7 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
 
     a_model = figure("memory_per_model_gib", round(part.total / GIB, 2))
     models = figure("models_per_gpu", max(1, min(filling_models(profile), int(room / a_model.value))))
-    ceilings = {
-        timeframe: batch_ceiling(room / models.value, REFERENCE, bars=MINUTES_OF_SEVEN_YEARS // minutes, **known)
-        for timeframe, minutes in TIMEFRAME_MINUTES.items()
-    }
+    ceilings = _reference_ceilings(room / models.value, on_gpu=known["on_gpu"])
     batch = figure("batch", ceilings)
     return {
         "memory_per_model_gib": a_model,
@@ -220,13 +218,23 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
     }
 
 
+@cache  # a plan asks for a chip's figures at each count of its GPUs
+def _reference_ceilings(room: float, *, on_gpu: bool) -> Mapping[str, int]:
+    """Return the batch ceiling of the reference model in `room` GiB, for each timeframe."""
+    bars = {timeframe: MINUTES_OF_SEVEN_YEARS // minutes for timeframe, minutes in TIMEFRAME_MINUTES.items()}
+    return {
+        timeframe: batch_ceiling(room, REFERENCE, features=REFERENCE_FEATURES, bars=number, on_gpu=on_gpu)
+        for timeframe, number in bars.items()
+    }
+
+
 def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
-    """Return the figures that the measurement of the reference model gives; none if its rate is not believable."""
+    """Return the figures from the measurement of the reference model; {} if its rate is implausible."""
     entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
     if not entry or not entry["date"] or not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED:
         return {}
     figures: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
-    if entry["memory_per_model_gib"]:  # on few bars, and without the copies
+    if entry["memory_per_model_gib"]:  # measured on few bars and without the copies
         memory_gib = entry["memory_per_model_gib"] + (part.rows + part.copies) / GIB
         figures.update(memory_per_model_gib=round(memory_gib, 3), models_per_gpu=entry["pack"])
     return figures
@@ -244,9 +252,9 @@ def fit(
 ) -> Fit:
     """Choose how many of a job's models train at a time in the free memory, and in which slices.
 
-    `bars` is the longest symbol's. `tuned` is the job with the choice of a trial on other bars, and `measured_gib` the memory
-    of one model there, which overrides the formula. The job's own settings are kept. Raises UsageError if the smallest slice
-    of one model does not fit.
+    `bars` are those of the longest symbol. `tuned` is the job with a trial's settings, and `measured_gib` the memory of one
+    model in the trial, on other bars; it overrides the formula. The job's own settings are kept. Raises UsageError if the
+    smallest slice of one model does not fit.
     """
     room, best = room_gib(memory_gib), tuned or job
     for number, (candidate, windows) in enumerate(_slices(job, best)):
@@ -264,7 +272,7 @@ def fit(
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
     filling = 1 if job.model.reads == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
-    # Models of a sequential pack train in turn and share the memory of a step.
+    # Models of a sequential pack step in turn and share the memory of a step.
     shared = (part.kept + part.workspace) / GIB if candidate.train.strategy == "sequential" else 0.0
     models = job.train.pack or max(
         1, min(best.train.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB)))
@@ -278,7 +286,7 @@ def fit(
 
 
 def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
-    """Yield micro-batch sizes to try: tuned, then halved; where it pays, the same with activation checkpointing."""
+    """Yield (job, micro-batch) to try: tuned, then halved; if it can pay, the same with activation checkpointing."""
     batch = best.train.batch or REFERENCE_BATCH
     candidates = (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
     for candidate in dict.fromkeys(candidates):

@@ -1,9 +1,9 @@
-"""Device memory of one model that several GPUs train together, and how it is laid on them: DDP, or FSDP2 where it must be.
+"""Device memory of one model that several GPUs train together, and the choice of DDP or, if necessary, FSDP2.
 
-Under DDP every GPU holds the whole model and its share of the batch; its gradients lie in buckets all the time, where one GPU
-frees them as the optimizer takes them. Under FSDP2 every GPU holds its part of weights, gradients, moments and a checkpoint's
-copies, one block at a time as a whole, and two copies without gradients: the best weights, and the model that evaluates. The
-formula is `trainer.gpu_profiles.memory`'s. Standard library only.
+Under DDP every GPU holds the whole model and its share of the batch. Gradients stay in buckets all the time, while a single GPU
+frees them after the optimizer's step. Under FSDP2 every GPU holds its part of weights, gradients, moments and a checkpoint's
+copies, one whole block at a time, and two whole copies without gradients: the best weights, and the model for evaluation. The
+formula is that of `trainer.gpu_profiles.memory`. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trainer.gpu_profiles.memory import CPU, GIB, Footprint, footprint, num_trai
 from trainer.job import Job, with_settings
 from trainer.settings import FLOAT
 
-# NCCL's own buffers in one process: 4 MiB (NCCL_BUFFSIZE) a channel and connection, up to 32 channels, rings and trees; and
-# its kernels. An estimate of 2026-11-22 by https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, not measured.
+# NCCL's buffers in one process: 4 MiB (NCCL_BUFFSIZE) per channel and connection, up to 32 channels, rings and trees; and its
+# kernels. An estimate of 2026-11-22 by https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, not measured.
 NCCL_GIB = 0.5
-GATHERED_BLOCKS = 2  # as a whole at once under FSDP2: the block that computes, and the next one, which is on its way
+GATHERED_BLOCKS = 2  # whole blocks at once under FSDP2: the one that computes, and the next, which is being gathered
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laid:
+class Placement:
     """One model on `devices` GPUs: `sharded` (FSDP2) or whole on each (DDP), in slices of `micro_batch` windows or chunks."""
 
     devices: int
@@ -36,23 +36,23 @@ class Laid:
 
     @property
     def words(self) -> str:
-        """Return how the model lies on the GPUs, in words."""
-        way = "" if self.devices == 1 else "in parts by FSDP, " if self.sharded else "whole on each, "
+        """Return the placement as text, such as `whole on each, slices of 256`."""
+        place = "" if self.devices == 1 else "in parts by FSDP, " if self.sharded else "whole on each, "
         again = " with activation checkpointing" if self.activation_checkpointing else ""
-        return f"{way}slices of {self.micro_batch:,}{again}"
+        return f"{place}slices of {self.micro_batch:,}{again}"
 
 
 def rank_footprint(
     job: Job, *, features: int, bars: int, windows: int, devices: int, sharded: bool, on_gpu: bool = True
 ) -> Footprint:
-    """Return the footprint of one rank of a model on so many devices, in slices of `windows` windows or chunks.
+    """Return the footprint of one of `devices` ranks that train a model, in slices of `windows` windows or chunks.
 
-    NCCL's buffers are in its workspace. With one device it is the plain footprint of a sequential pack.
+    `workspace` includes NCCL's buffers. With one device it is the plain footprint of a sequential pack.
     """
     alone = with_settings(job, strategy="sequential")
     if devices == 1:
         return footprint(alone, features=features, bars=bars, windows=windows, on_gpu=on_gpu)
-    # All gradients are there throughout: DDP's buckets, as of a batch in several slices.
+    # All gradients exist throughout, in DDP's buckets, as with a batch in several slices.
     part = footprint(with_settings(alone, batch=windows + 1), features=features, bars=bars, windows=windows, on_gpu=on_gpu)
     nccl = NCCL_GIB * GIB if on_gpu else 0.0
     if not sharded:
@@ -60,26 +60,26 @@ def rank_footprint(
     weights = FLOAT * num_weights(job, features=features)
     count, block = job.model.block_weights
     blocks = FLOAT * count * block
-    # The rest (embeddings, head) is gathered with its gradients from the first forward to the last backward.
+    # The rest (embeddings, head) stays gathered, with its gradients, from the first forward to the last backward.
     whole = 2 * max(0.0, weights - blocks) + FLOAT * block * (GATHERED_BLOCKS + 1)
     trained = FLOAT * num_trained(job, features=features)
-    gradients = trained if job.model.counts_gradients else 0.0  # there the workspace of a step holds them, see `memory`
+    gradients = trained if job.model.counts_gradients else 0.0  # then they are part of the workspace, see `memory`
     share = 1 - 1 / devices
     return replace(
         part,
         weights=part.weights / devices,
-        copies=2 * weights + (part.copies - weights) / devices,  # the best weights, and the model that evaluates, are wholes
+        copies=2 * weights + (part.copies - weights) / devices,  # whole: the best weights, and the model for evaluation
         workspace=max(0.0, part.workspace - gradients * share) + whole + nccl,
     )
 
 
-def lay(
+def place_on_gpus(
     profile: GpuProfile, job: Job, *, devices: int, memory_gib: float, features: int, bars: int, tuned: Job | None = None
-) -> Laid:
-    """Choose how one model lies on GPUs with so much free memory each: whole on each if any slice fits, else in parts.
+) -> Placement:
+    """Choose how to place one model on GPUs with `memory_gib` free each: whole on each if any slice fits, else in parts.
 
-    The batch is the job's whatever is chosen; slices begin with those of a trial, `tuned`. Raises UsageError where not even
-    one window (or chunk) a slice fits.
+    The batch is always the job's; slices start with those of a trial, `tuned`. Raises UsageError if not even slices of one
+    window (or chunk) fit.
     """
     room, needed = room_gib(memory_gib), math.inf
     for sharded in (False, True) if devices > 1 else (False,):
@@ -94,7 +94,7 @@ def lay(
                 on_gpu=profile.name != CPU,
             )
             if part.total / GIB <= room:
-                return Laid(
+                return Placement(
                     devices=devices,
                     sharded=sharded,
                     micro_batch=windows,
@@ -112,7 +112,7 @@ def lay(
 
 
 def _candidates(job: Job, best: Job, devices: int) -> Iterator[tuple[Job, int]]:
-    """Yield the job and slices of a rank's share of a batch: the best, then halves; the same with activation checkpointing."""
+    """Yield (job, slice) for a rank's share of a batch: the best, then halved; then the same with activation checkpointing."""
     share = math.ceil((job.train.batch or job.model.default_batch) / devices)
     again = with_settings(job, activation_checkpointing=True)
     if best.train.activation_checkpointing:

@@ -1,7 +1,7 @@
-"""The rate at which a profile trains a job's models: measured for this shape, else the profile's.
+"""The rate at which a profile trains a job's models: measured for this shape, else an estimate from the profile's.
 
-A measured rate is of one device (on a CPU: one core) with as many models at a time as its pack had. The profile's is the
-reference model's, divided by the relative cost of the job's windows: an estimate.
+A measured rate is that of one device (on a CPU: one core) with as many models at a time as in the measured pack. The estimate
+is the rate of the reference model, divided by the relative cost of the job's windows.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from trainer.job import Job
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 MEASURED_ON = "measured on "
-# Of the peak: llm.c's 124 M on eight H100, 10 billion tokens in 45 minutes (github.com/karpathy/llm.c, discussion 481,
+# Share of the peak: llm.c's 124 M on eight H100, 10 billion tokens in 45 minutes (github.com/karpathy/llm.c, discussion 481,
 # read on 2026-11-20). An estimate for every other model and chip.
 MFU = 0.4
-HALF_OVER_FULL = 4.0  # peak in bf16 over fp32 where the profile has no other: L4's and L40S's
+HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none in bf16: L4's and L40S's ratio
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Windows of the job's models (or bars of chunks) that one device trains in a second.
+    """Windows of the job's models (or bars of chunks) that one device trains per second.
 
-    The models of a pack take their steps as one program, so the rate needs `models` at a time; an empty place is lost. `basis`
-    is `measured on <date>`, `estimate`, `not estimated`, or that of the profile's figure (`yours`, `measured <date>`).
+    The models of a pack step in one program, so the rate needs `models` at a time; an empty place is lost. `basis` is
+    `measured on <date>`, `estimate`, `not estimated`, or that of the profile's figure (`yours`, `measured <date>`).
     """
 
     per_second: float
@@ -42,11 +42,11 @@ class Rate:
 
     @property
     def is_measured(self) -> bool:
-        """Return whether a run measured this shape of model on this chip; a profile's figure is of the reference model."""
+        """Return whether a run measured this shape of model on this chip; a profile's figure is for the reference model."""
         return self.basis.startswith(MEASURED_ON)
 
     def with_models(self, models: float) -> float:
-        """Return the rate with so many models to train."""
+        """Return the rate per second if only `models` models are to train."""
         return self.per_second * min(1.0, models / self.models)
 
 
@@ -68,9 +68,9 @@ def rate_of(profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = Non
 
 
 def visits_per_second(profile: GpuProfile, job: Job) -> float:
-    """Return how many windows (or bars of chunks) of the job's models one device trains in a second.
+    """Return how many windows (or bars of chunks) of the job's models one device trains per second.
 
-    On a GPU no more than its peak allows: the reference model waits for kernels, a large one for multiplications.
+    On a GPU the rate is limited by its peak: the reference model is bound by kernel launches, a large one by multiplications.
     """
     rate = figures(profile)["windows_per_second"].value or figures(named_profile("t4"))["windows_per_second"].value
     cpu, gpu = job.model.costs
@@ -82,6 +82,6 @@ def visits_per_second(profile: GpuProfile, job: Job) -> float:
 
 
 def peak_flops(profile: GpuProfile, *, half: bool) -> float:
-    """Return the chip's peak in multiplications and additions a second; an unknown one counts as a T4."""
+    """Return the chip's peak in FLOP/s; that of a T4 if unknown."""
     known = profile.peak_tflops if "fp32" in profile.peak_tflops else packaged()["t4"].peak_tflops
     return float(known.get("bf16", HALF_OVER_FULL * known["fp32"]) if half else known["fp32"]) * 1e12

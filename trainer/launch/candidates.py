@@ -78,7 +78,7 @@ def weigh(
     rate = rate or rate_of(profile_on(machine, rehearsal=rehearsal), job)
     on_aws = not rehearsal and job.model.is_measured
     together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
-    sharded = bool(together and together.laid and together.laid.sharded)
+    sharded = bool(together and together.placement and together.placement.sharded)
     places = len(job.script.places(machine.num_workers)) if job.is_script else 0
     time = estimate(work, machine, rehearsal=rehearsal, rate=rate, sharded=sharded, script_places=places)
     refused = note = ""

@@ -17,7 +17,7 @@ from trainer.cost.planner import Workload, dollars, estimate, profile_on
 from trainer.cost.scaling import POINTLESS, speedup
 from trainer.errors import UsageError
 from trainer.gpu_profiles.memory import fit
-from trainer.gpu_profiles.ranks import Laid, lay
+from trainer.gpu_profiles.ranks import Placement, place_on_gpus
 from trainer.gpu_profiles.rates import Rate, rate_of
 from trainer.job import Job
 from trainer.launch.images import verdict_on
@@ -31,7 +31,7 @@ class OnGpus:
 
     machine: InstanceType
     link: str
-    laid: Laid | None = None
+    placement: Placement | None = None
     speedup: float = 0.0  # against one of these GPUs, by the scaling law
     seconds_p50: float = 0.0
     dollars_p50: float = 0.0
@@ -52,11 +52,12 @@ class OnGpus:
         """Return a note on the placement and the cost of the link, or the reason of a refusal."""
         if self.refused:
             return self.refused
-        assert self.laid is not None
+        assert self.placement is not None
         if self.devices == 1:
-            return f"the model fits its one GPU, {self.laid.words} ({self.laid.memory_gib:.1f} GiB by the memory formula)"
+            needed = f"{self.placement.memory_gib:.1f} GiB by the memory formula"
+            return f"the model fits its one GPU, {self.placement.words} ({needed})"
         law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
-        return f"{law}: not worthwhile over {self.link}" if self.is_pointless else f"{law}, {self.laid.words}"
+        return f"{law}: not worthwhile over {self.link}" if self.is_pointless else f"{law}, {self.placement.words}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--dry-run --json` prints it."""
@@ -66,9 +67,9 @@ class OnGpus:
             "gpus": self.devices,
             "gpu_model": self.machine.gpu_model,
             "link": self.link,
-            "fsdp": self.laid.sharded if self.laid else None,
-            "micro_batch": self.laid.micro_batch if self.laid else None,
-            "memory_gib": round(self.laid.memory_gib, 2) if self.laid else None,
+            "fsdp": self.placement.sharded if self.placement else None,
+            "micro_batch": self.placement.micro_batch if self.placement else None,
+            "memory_gib": round(self.placement.memory_gib, 2) if self.placement else None,
             "speedup": round(self.speedup, 2) if known else None,
             "pointless": self.is_pointless,
             "seconds": round(self.seconds_p50) if known else None,
@@ -84,7 +85,7 @@ def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None =
     rate = rate or rate_of(profile, job)
     bars = max((piece.bars for piece in work.pieces), default=0)
     try:
-        laid = lay(
+        placement = place_on_gpus(
             profile,
             job,
             devices=machine.num_workers,
@@ -94,17 +95,17 @@ def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None =
         )
     except UsageError as error:
         return OnGpus(machine=machine, link=link.name, refused=f"{error.what} ({error.why})")
-    time = estimate(work, machine, rehearsal=False, rate=rate, sharded=laid.sharded)
+    time = estimate(work, machine, rehearsal=False, rate=rate, sharded=placement.sharded)
     return OnGpus(
         machine=machine,
         link=link.name,
-        laid=laid,
+        placement=placement,
         speedup=speedup(
             work.together,
             devices=machine.num_workers,
             visits_per_second=rate.with_models(1),
             link=link,
-            sharded=laid.sharded,
+            sharded=placement.sharded,
         ),
         seconds_p50=time.seconds_p50,
         dollars_p50=dollars(time.seconds_p50, machine.price_usd_per_hour or 0.0),

@@ -181,7 +181,7 @@ def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in there:
             do = nearest(name, there) or "Leave it out of data.columns, or bring files that have it with --data PATH."
-            why = f"its columns beside those of a bar: {', '.join(there) or 'none'}"
+            why = f"its columns besides those of a bar: {', '.join(there) or 'none'}"
             raise DataError(f"{item.key} has no column {name}", why=why, do=do)
 
 

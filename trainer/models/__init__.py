@@ -1,4 +1,4 @@
-"""The table of models: one home each. To add one, see docs/models-and-targets.md.
+"""The table of models, one home per model. To add one, see docs/models-and-targets.md.
 
 A home's `__init__.py` holds its settings (standard library only), its `network.py` the torch module.
 """
@@ -20,7 +20,7 @@ OWN = own.OwnModel  # chosen by a file instead of a name
 
 
 def chunk_models() -> list[str]:
-    """Return the models that read chunks."""
+    """Return the names of the models that read chunks."""
     return [name for name, home in MODELS.items() if home.reads == CHUNKS]
 
 
@@ -30,15 +30,15 @@ def network_of(name: str) -> Any:
 
 
 def home_of(name: str) -> type[ModelSettings]:
-    """Return the settings of the model of this name, which `is_known`."""
+    """Return the settings class of a model whose name `is_known`."""
     return OWN if name == OWN.name else MODELS[name]
 
 
 def is_known(name: str) -> bool:
-    """Return whether there is a home of this name."""
+    """Return whether there is a model of this name."""
     return name in MODELS or name == OWN.name
 
 
 def reads_of(name: str, architecture: Mapping[str, Any]) -> str:
-    """Return what a model of a card reads: windows or chunks."""
+    """Return what the model of a card reads: `windows` or `chunks`."""
     return str(architecture.get("reads") or MODELS[name].reads)

@@ -1,8 +1,8 @@
 """Dropout whose mask is a pure function of (key, position): no generator, no state, the same on every device.
 
-Owns the hash and the mask; the model decides where it is applied, `trainer.train.seeds` what the key is made of.
-A mask drawn this way depends neither on the other models of a pack nor on how a batch is cut into slices: element
-(row, t, h) of a step's batch has one number, whoever computes it.
+Owns the hash and the mask; the model decides where to apply it, `trainer.train.seeds` makes the keys. Such a mask depends
+neither on the other models of a pack nor on how a batch is sliced: element (row, t, h) of a step's batch always has the same
+number.
 
 Shapes: M models, T time steps, B batch, H hidden size.
 """
@@ -14,13 +14,13 @@ import torch
 # lowbias32, an integer hash with full avalanche: https://nullprogram.com/blog/2018/07/31/ (read 2026-11-20).
 _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # as a signed 32-bit number; products wrap
-_LANES = 2  # 16-bit numbers in one 32-bit hash: the probability is kept to 1/65536
+_LANES = 2  # 16-bit numbers per 32-bit hash: the probability is exact to 1/65536
 
 
 def keep_mask(keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, int, int], probability: float) -> torch.Tensor:
-    """Draw boolean masks (M, T, B, H), True with `probability`, for rows first_row .. first_row+B of each model's batch.
+    """Return boolean masks (M, T, B, H), True with `probability`, for rows first_row to first_row + B of each model's batch.
 
-    `keys_M2` is two int32 numbers a model, on the device where the masks are wanted.
+    `keys_M2` has two int32 numbers per model; the masks are on its device.
     """
     steps, rows, hidden = shape_TBH
     width = hidden + hidden % _LANES
@@ -28,7 +28,7 @@ def keep_mask(keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, in
     key_1, key_2 = keys_M2[:, :1], keys_M2[:, 1:]  # (M, 1) each
     row_1B = torch.arange(first_row, first_row + rows, device=device, dtype=torch.int32)[None, :]
     cell = torch.arange(steps * width // _LANES, device=device, dtype=torch.int32).view(steps, 1, width // _LANES)
-    # A row's numbers start at a hash of the row, so that slices of a batch need not know its length.
+    # A row's numbers start at a hash of its position, so that slices do not depend on the batch's length.
     hashed = cell + _mix(row_1B, key_2, key_1).view(len(keys_M2), 1, rows, 1)
     hashed = _mix(hashed, key_1.view(-1, 1, 1, 1), key_2.view(-1, 1, 1, 1))
     numbers = hashed.view(torch.int16).view(len(keys_M2), steps, rows, width)
@@ -36,7 +36,7 @@ def keep_mask(keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, in
 
 
 def _mix(number: torch.Tensor, key_1: torch.Tensor, key_2: torch.Tensor) -> torch.Tensor:
-    """Hash int32 numbers under a 64-bit key; overwrites nothing it was given."""
+    """Return int32 numbers hashed under a 64-bit key; the arguments are not changed."""
     number = (number ^ ((number >> 16) & 0xFFFF)) + key_1
     number.mul_(_MULTIPLIER_1)
     number.bitwise_xor_((number >> 15).bitwise_and_(0x1FFFF))

@@ -2,12 +2,12 @@
 pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH
-    python -m trainer.plan.check --describe --data FOLDER       what each file holds, for the index of a data set
-    python -m trainer.plan.check --joined --data FOLDER         which symbols can't be joined over the folder's files
+    python -m trainer.plan.check --describe --data FOLDER       describe each file, for the index of a data set
+    python -m trainer.plan.check --joined --data FOLDER         list symbols that can't be joined over the folder's files
 
-One JSON document on stdout: files with hashes, symbols with bars, holes, calendar and windows, refused symbols with reasons,
-and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the
-candles and counts windows with numpy only: no torch, no features.
+Prints one JSON document: files with hashes, symbols with bars, holes, calendar and windows, refused symbols with reasons, and
+plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the candles
+and counts windows with numpy only: no torch, no features.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from trainer.job import Job, job_from_json
 from trainer.plan.document import PlannedFile
 from trainer.plan.planning import folder_of, plan_data, planned_file
 
-_TRIES = 100  # to remove a folder in which files appear
+_TRIES = 100  # to remove a folder while files appear in it
 
 
 def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Plan the job's candles at `path` and describe them as JSON values. Raises DataError for data that no run can use."""
+    """Plan the job's candles at `path`; return their description and plan as JSON values. Raises DataError if unusable."""
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as folder_of_copies:
         folder = folder_of(job, path, scratch=Path(folder_of_copies))
         plan = plan_data(job, folder)
@@ -50,13 +50,13 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
         "notes": list(plan.notes),
         "refused": [{"symbol": entry.symbol, **entry.error.as_dict()} for entry in plan.refused.values()],
         "inputs": list(plan.inputs),
-        # Without a trial of a user's own model its reach is unknown; then the node plans.
+        # Without a trial the reach of a user's own model is unknown: the node plans.
         "plan": plan.to_bytes().decode() if all(home.is_tried for home in job.own_files.values()) else "",
     }
 
 
 def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Describe each candle file of a folder by itself, as JSON values: {"files": [...], "errors": {file: error}}."""
+    """Return a description of each candle file of a folder, as JSON values: {"files": [...], "errors": {file: error}}."""
     files, errors = [], {}
     for file in candle_files(path).files:
         try:
@@ -72,7 +72,7 @@ def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
 
 
 def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Read each symbol of a folder over all its files, as JSON values: {"errors": {symbol: error}}."""
+    """Join each symbol of a folder over all files; return errors as JSON values: {"errors": {symbol: error}}."""
     errors = {}
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
         folder = CandleFolder(path, Path(copies))
@@ -85,7 +85,7 @@ def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
 
 
 def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
-    """Describe a file: the part that the run uses, everything that it holds, and its further columns."""
+    """Return a file's description: the symbols that the run uses, all symbols that it holds, and its further columns."""
     return {
         "file": read.file,
         "path": str(read.path),
@@ -109,8 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
     parser.add_argument("--describe", action="store_true", help="describe each file of the folder, without a job")
     parser.add_argument("--joined", action="store_true", help="read each symbol over all files of the folder, without a job")
-    parser.add_argument("--parent", type=int, help="a pipe of whoever started this; when its other end closes, this ends")
-    parser.add_argument("--scratch", type=Path, help="a folder for copies of bars; it is removed when --parent's end closes")
+    parser.add_argument("--parent", type=int, help="file descriptor of a pipe; end when its other end closes")
+    parser.add_argument("--scratch", type=Path, help="folder for copies of bars; removed when the pipe of --parent closes")
     options = parser.parse_args(arguments)
     if options.parent is not None:
         watched = (options.parent, options.scratch)

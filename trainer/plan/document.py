@@ -36,8 +36,8 @@ class FoldPlan:
     """The spans of one fold, and how many bars of each a model can use; `chunks` is 0 for a model that reads windows."""
 
     spans: Spans
-    bars: Mapping[str, int]  # by span: bars with a label there and everything that a model needs
-    ties: int  # bars dropped because the price does not move
+    bars: Mapping[str, int]  # by span: valid bars (see `plans`)
+    ties: int  # bars without a label because the price does not move
     chunks: int
 
     @property
@@ -59,7 +59,7 @@ class SymbolPlan:
     sha256: str  # of the bars: `planning.bars_sha256`
     calendar: str
     holes: tuple[tuple[int, int], ...]  # ranges of bars before each of which a hole lies
-    target: Mapping[str, Any]  # the target's settings, with what the job leaves open chosen
+    target: Mapping[str, Any]  # the target's settings, with values chosen for those that the job leaves open
     horizon_bars: int
     folds: tuple[FoldPlan, ...]
 
@@ -70,7 +70,7 @@ class SymbolPlan:
 
     @property
     def mark(self) -> bytes:
-        """Return the values that a model of this symbol depends on: the bars and all choices, not the place of the files."""
+        """Return, as JSON, the values that a model of this symbol depends on: bars and choices, but not files."""
         values = {key: value for key, value in _symbol_values(self).items() if key not in ("files", "rows")}
         return json.dumps(values, sort_keys=True).encode()
 
@@ -86,7 +86,7 @@ class SymbolPlan:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return its summary for events and reports."""
+        """Return a summary for events and reports."""
         return {
             "bars": self.bars,
             "holes": self.num_holes,
@@ -130,7 +130,7 @@ class PlannedFile:
 class DataPlan:
     """The plan of a job's data."""
 
-    made_for: Mapping[str, Any]  # the settings that planning reads: `settings_of`
+    made_for: Mapping[str, Any]  # the settings that planning depends on: `settings_of`
     timeframe: str
     inputs: tuple[str, ...]  # of the model: features, then columns
     synthetic: bool
@@ -206,7 +206,7 @@ _NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe", "refresh", 
 
 
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:
-    """Return the settings of a job that planning reads, as JSON values."""
+    """Return the settings of a job that planning depends on, as JSON values."""
     data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
     if encoder := encoder_of(job.model):

@@ -1,14 +1,14 @@
 """Plan a panel: one calendar for all series, one split by date, and the bars of each series that train, validate and test.
 
-The calendar has the dates (instants) at which any series has a bar. Features, labels and scores are made of the bars that a
-series has; windows are cut out of its dates, from its first bar to its last, where a missing day is a masked row. So
+The calendar has the dates (instants) at which any series has a bar. Features, labels and scores use the bars of a series;
+windows are cut out of its dates, from its first bar to its last, with a masked row for each missing day. So
 
-- what a model sees may hold missing days, and begins after the warm-up of the series' own features;
-- a label may not: over a missing day it would be that of another horizon;
-- a break of the calendar itself (the exchange is closed for a week: `trainer/data/calendar.py`) ends both.
+- a window may include missing days, and begins after the warm-up of the series' own features;
+- a label may not: over a missing day it would have another horizon;
+- neither may include a break of the calendar itself (the exchange is closed for a week: `trainer/data/calendar.py`).
 
-A series may have no bar in a span, or in any: it begins later, ends earlier, or is short. It counts in the ranks of its dates
-all the same. Shapes: T bars of a series, D dates.
+A series may have no bar in a span, or in any: it begins later, ends earlier, or is short. It still counts in the ranks of its
+dates. Shapes: T bars of a series, D dates.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class PanelCalendar:
 
     name: str
     instants: np.ndarray  # (D,) int64 ns UTC
-    breaks: np.ndarray  # (D,) bool: a hole of the calendar lies before this date
+    breaks: np.ndarray  # (D,) bool: the calendar has a hole before this date
     clock: np.ndarray  # (D,) `calendar.session_clock`
 
     def dates(self, candles: Candles) -> np.ndarray:
-        """Return the date (T,) int64 of each bar, by its number."""
+        """Return the number (T,) int64 of each bar's date."""
         return np.asarray(np.searchsorted(self.instants, candles.timestamp))
 
     def spans(self, cut: Cut, *, embargo: int) -> Spans:
-        """Return the spans of a fold in dates; the embargo is taken from the older span."""
+        """Return the spans of a fold in dates; the embargo, in dates, is taken from the older span."""
         validation, test = (int(np.searchsorted(self.instants, instant)) for instant in (cut.validation, cut.test))
         stop = len(self.instants) if cut.stop is None else int(np.searchsorted(self.instants, cut.stop))
         return Spans(
@@ -66,9 +66,9 @@ class PanelCalendar:
 
 
 def calendar_of(panel: Iterable[Candles], calendar: str, timeframe: str) -> PanelCalendar:
-    """Return the calendar of all series, by the name of its kind, or `auto`.
+    """Return the calendar of all series. `calendar` is a value of data.calendar, which may be `auto`.
 
-    Raises DataError for an exchange that the bars are not of.
+    Raises DataError if the bars do not fit the named exchange.
     """
     timeline = Timeline()
     for candles in panel:
@@ -84,7 +84,7 @@ def calendar_of(panel: Iterable[Candles], calendar: str, timeframe: str) -> Pane
 
 
 def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, ...]]:
-    """Plan each series of a panel for each fold. Raises DataError for series that make no panel, or leave a span empty."""
+    """Return the plans of each series for each fold. Raises DataError for series without common dates, or an empty span."""
     calendar = calendar_of(panel.values(), job.data.calendar, next(iter(panel.values())).timeframe)
     _refuse_strangers(panel, calendar)
     usable = Timeline()
@@ -116,7 +116,7 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
 def follow_panel(
     panel: Mapping[str, Candles], job: Job, *, target: TargetSettings, horizon_bars: int, folds: Mapping[str, Sequence[Spans]]
 ) -> dict[str, tuple[Plan, ...]]:
-    """Return the bars of an existing plan, by symbol: nothing is chosen. `folds` are the spans of each series."""
+    """Return the plans of each series for given spans, `folds`, and a chosen target, as in an existing plan."""
     timeframe = next(iter(panel.values())).timeframe
     calendar = calendar_of(panel.values(), job.data.calendar, timeframe)
     return {
@@ -133,13 +133,13 @@ def follow_panel(
 
 
 def first_row(dates: np.ndarray, warmup: int, bars_seen: int) -> int:
-    """Return the first row of a series that has all that an output depends on behind it. Rows count dates from its first."""
+    """Return the first row of a series whose inputs are complete. Rows count dates from the series' first."""
     rows = dates - dates[0]
     return int(rows[warmup] if warmup < len(rows) else rows[-1] + 1) + bars_seen - 1
 
 
 def _label(candles: Candles, job: Job, target: TargetSettings, calendar: PanelCalendar) -> Labelled:
-    """Label the bars that have all that a model sees behind them, and a label without a missing day."""
+    """Return the labels of a series, and the bars with complete inputs and a label without a missing day."""
     dates, warmup, seen = calendar.dates(candles), warmup_of(candles, job), job.model.bars_seen
     rows = dates - dates[0]
     bars = np.flatnonzero(rows >= first_row(dates, warmup, seen))
@@ -159,7 +159,7 @@ def _label(candles: Candles, job: Job, target: TargetSettings, calendar: PanelCa
 
 
 def whole_rows(dates: np.ndarray, calendar: PanelCalendar, *, first: int, bars_seen: int, reach: int) -> np.ndarray:
-    """Return the bars (N,) that a model can forecast at, with a label or without. `first` is the series' first row."""
+    """Return the bars (N,) at which a model can forecast, with or without a label. `first` is from `first_row`."""
     bars = np.flatnonzero(dates - dates[0] >= first)
     bars = bars[bars >= reach]
     bars = bars[clear_of_holes(_breaks(dates, calendar), bars - reach, bars)]
@@ -167,12 +167,12 @@ def whole_rows(dates: np.ndarray, calendar: PanelCalendar, *, first: int, bars_s
 
 
 def _missing(dates: np.ndarray) -> np.ndarray:
-    """Return (T,) bool: dates are missing before this bar."""
+    """Return (T,) bool: whether dates are missing before this bar."""
     return np.asarray(np.diff(dates, prepend=dates[0]) > 1)
 
 
 def _breaks(dates: np.ndarray, calendar: PanelCalendar) -> np.ndarray:
-    """Return (T,) bool: a break of the calendar lies between the bar before and this one."""
+    """Return (T,) bool: whether the calendar has a break between the previous bar and this one."""
     passed = np.cumsum(calendar.breaks)[dates]
     return np.asarray(np.diff(passed, prepend=passed[0]) > 0)
 
@@ -180,7 +180,7 @@ def _breaks(dates: np.ndarray, calendar: PanelCalendar) -> np.ndarray:
 def _lay_out(
     candles: Candles, job: Job, calendar: PanelCalendar, labelled: Labelled, *, folds: Sequence[Spans], horizon_bars: int
 ) -> tuple[Plan, ...]:
-    """Return the plan of a series for each fold's spans, in bars."""
+    """Return the plan of a series for each fold; `folds` has its spans in bars."""
     dates, warmup, seen = calendar.dates(candles), warmup_of(candles, job), job.model.bars_seen
     hole = _missing(dates) | _breaks(dates, calendar)
     time = BarTimes(calendar=calendar.name, holes=hole, clock=calendar.clock[dates])
@@ -213,16 +213,16 @@ def _lay_out(
 
 
 def _of_series(dates: np.ndarray, spans: Spans, *, first: int) -> Spans:
-    """Return spans in dates as those of a series in bars. Its training begins at its bar `first`."""
+    """Return spans in dates as spans in a series' bars. Training begins at its bar `first`."""
     places = {name: [int(place) for place in np.searchsorted(dates, (span.start, span.stop))] for name, span in spans.items()}
     places["train"][0] = min(first, places["train"][1])
     return Spans(**{name: Span(start=start, stop=stop) for name, (start, stop) in places.items()})
 
 
 def _chosen(panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar, cut: Cut) -> TargetSettings:
-    """Return the target with what the job left open chosen: the farthest option that any series has enough test labels for.
+    """Return the target with open settings chosen: the farthest option for which any series has enough test labels.
 
-    The test is on one calendar, so the series that covers it best tells how many labels fit; others are merely shorter.
+    All are tested on one calendar, so the series that covers it best determines how many labels fit.
     """
     options = job.target.options()
     if len(options) == 1:
@@ -245,7 +245,7 @@ def _chosen(panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar, cut
 
 
 def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> None:
-    """Raise DataError for a panel of one series, and for a series none of whose dates another one has."""
+    """Raise DataError for a panel of one series, and for a series without a date in common with another."""
     if len(panel) < 2:
         raise DataError(
             f"the panel has one series, {next(iter(panel))}",
@@ -268,7 +268,7 @@ def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> 
 
 
 def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> None:
-    """Raise DataError if no series has a bar in a span, the labels say nothing, or an epoch is shorter than a batch."""
+    """Raise DataError if no series has a bar in a span, the training labels have a flaw, or an epoch is below a batch."""
     where = f"fold {fold} of the panel" if job.data.folds > 1 else "the panel"
     for name in plans[0].bars:
         if not sum(len(plan.bars[name]) for plan in plans):

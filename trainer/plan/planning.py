@@ -1,7 +1,7 @@
-"""Planning, done once: from the candles of a job to its plan, and from the plan to the windows of a symbol. Numpy, no torch.
+"""Plan a job's data once, and derive a symbol's windows from that plan. Numpy, no torch.
 
-`plan_data` runs where the bars are read first: in the data check at a desk, or in a training without a plan. It holds one
-symbol at a time. Workers call `plans_of`, which chooses nothing again and refuses other bars or other counts.
+`plan_data` runs in the first process that reads the bars: the data check at a desk, or a training without a plan. It holds one
+symbol at a time, except for a panel. Workers call `plans_of`, which chooses nothing and refuses other bars or counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from trainer.plan.together import cuts_of, plan_at, shortest_target
 
 
 def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:
-    """Return the job's candles at `path`, see `CandleFolder`. Raises DataError if nothing, or nothing clear, is meant."""
+    """Return the job's candles at `path`. Raises DataError as `CandleFolder` does."""
     data = job.data
     return CandleFolder(
         path,
@@ -50,7 +50,7 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
-    """Plan every symbol of the job. Raises DataError if no symbol can be trained on."""
+    """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on."""
     job = with_settings(job, timeframe=folder.timeframe)
     if job.data.panel:
         planned = _plan_panel(job, folder)
@@ -73,7 +73,7 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
 
 
 def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
-    """Return the symbol's plan for each fold, derived from the job's. Raises DataError for other bars and other counts."""
+    """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or counts."""
     _refuse_other_bars(candles, entry)
     hole = np.zeros(len(candles), dtype=bool)
     for start, stop in entry.holes:
@@ -118,7 +118,7 @@ def _refuse_other_windows(plans: Sequence[Plan], entry: SymbolPlan) -> None:
 
 
 def bars_sha256(candles: Candles) -> str:
-    """Return the hash of the bars: of each column's name and of the hash of its bytes."""
+    """Return the hash of the bars: of each column's name and the hash of its bytes."""
     digest = hashlib.sha256()
     bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
     for name, values in {**bars, **{f"column {name}": values for name, values in candles.columns.items()}}.items():
@@ -131,7 +131,7 @@ def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refused
 
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    """Plan all symbols with one split and one target: the horizon that suits one may be too long for another."""
+    """Plan all symbols with one split and one target: that of the symbol with the shortest possible horizon."""
     cuts = cuts_of(job, folder)
     planned = {symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts)) for symbol in folder.symbols}
     chosen = {symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
@@ -147,9 +147,9 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
 
 
 def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    """Plan all series of a panel, which are in memory together, as they are in training.
+    """Plan all series of a panel, which are in memory together, as in training.
 
-    Raises DataError for the first series that can't be read: the panel would be another one without it.
+    Raises DataError for the first series that can't be read: without it, the panel would be a different one.
     """
     panel: dict[str, Candles] = {}
     for symbol in folder.symbols:
@@ -179,7 +179,7 @@ def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple
 
 
 def _nothing_left(errors: Sequence[DataError]) -> DataError:
-    """Return the error for a job none of whose symbols can be trained on: that of its one symbol, or of its first ones."""
+    """Return the error for a job without a usable symbol: that of its only symbol, or of the first ones."""
     if len(errors) == 1:
         return errors[0]
     why = "; ".join(f"{error.what}: {error.why}" if error.why else error.what for error in errors[:3]) + (
@@ -189,7 +189,7 @@ def _nothing_left(errors: Sequence[DataError]) -> DataError:
 
 
 def symbol_plan(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
-    """Return a symbol's entry of plan.json, by its plan for each fold."""
+    """Return a symbol's entry in plan.json from its plan for each fold."""
     last = plans[-1]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))
     return SymbolPlan(
@@ -218,7 +218,7 @@ def _fold(plan: Plan) -> FoldPlan:
 
 
 def planned_file(read: FileRead) -> PlannedFile:
-    """Return a file that was read, with its size and hash."""
+    """Return the plan's entry of a file that was read, with its size and hash."""
     with read.path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return PlannedFile(

@@ -1,14 +1,14 @@
 """Plan a symbol: holes, labels, spans, and the bars of each span that a model can be trained or scored on.
 
 A bar t is valid if
-- what the model sees, and what its label reads before t, lie after the warm-up of the features and each column's first value,
-- no hole lies in that, nor just before its first bar (whose own return would reach back over the hole), nor in the label,
+- the bars that the model sees, and those that its label reads before t, are after the warm-up of the features and each column's
+  first value,
+- there is no hole in them, nor just before the first (whose return would span the hole), nor in the label,
 - it has a label, and
-- it and the whole of its label lie in one span. What the model sees may begin in the span before: inputs of the past are no
-  leak, labels are.
+- it and its whole label are in one span. The model may see bars of the previous span: past inputs are no leak, labels are.
 
-A fold is a model of its own: it trains on everything older than its validation and test, and its test follows that of the fold
-before. One fold is the job's split, and so is the last of several.
+Each fold has its own model, which trains on everything older than its validation and test; its test follows that of the
+previous fold. A single fold, and the last of several, is the job's split.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer.pretrained import encoder_of, nanoseconds_of
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
-FEWEST_TEST_LABELS = 20  # non-overlapping, when the horizon is chosen: fewer would say next to nothing about a forecast
+FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer would say next to nothing about a forecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class BarTimes:
     """Holes and session clock of a symbol's bars, by its calendar. Shapes: T bars."""
 
     calendar: str
-    holes: np.ndarray  # (T,) bool: a hole lies before this bar
+    holes: np.ndarray  # (T,) bool: whether there is a hole before this bar
     clock: np.ndarray  # (T,) calendar.session_clock
 
 
@@ -45,17 +45,17 @@ class Plan:
     """Bars of a symbol that train, validate and test in one fold. Shapes: T bars, K label columns."""
 
     time: BarTimes
-    target: TargetSettings  # the job's, with what it left open chosen
+    target: TargetSettings  # the job's, with values chosen for open settings
     labels_TK: np.ndarray  # float32; NaN at bars that are not valid
     ends: np.ndarray  # (T,) int64: the last bar that each label reads
     warmup: int  # rows at the head of the series that no output depends on
     spans: Spans
     bars: dict[str, np.ndarray]  # "train", "validation", "test" -> int64 rows, ascending
     bars_seen: int
-    ties: int  # bars dropped because they have no label: the price does not move
-    horizon_bars: int  # of the longest label: the embargo is no shorter
-    chunks: np.ndarray | None  # int64 rows: the first output of each chunk of training; None for a model that reads windows
-    rows: np.ndarray | None = None  # (T,) int64: the row of each bar, where dates without a bar have a row, too; None: the bars
+    ties: int  # bars without a label because the price does not move
+    horizon_bars: int  # length of the longest label; the embargo is at least this
+    chunks: np.ndarray | None  # int64 rows: the first output of each training chunk; None for a model that reads windows
+    rows: np.ndarray | None = None  # (T,) int64: the row of each bar in a panel; None: the bar's number
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def first_row(self) -> int:
-        """Return the first row with all that an output depends on behind it."""
+        """Return the first row whose inputs are complete."""
         warm = self.warmup
         if self.rows is not None:
             warm = int(self.rows[warm]) if warm < len(self.rows) else int(self.rows[-1]) + 1
@@ -82,7 +82,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """The labels of one target. `bars` have everything a label needs, but no label where the price did not move."""
+    """The labels of one target. `bars` are those with complete inputs; some have no label, since the price does not move."""
 
     target: TargetSettings
     labels_TK: np.ndarray
@@ -90,21 +90,21 @@ class Labelled:
     bars: np.ndarray
 
     def within(self, span: Span) -> np.ndarray:
-        """Return the bars that lie in the span with the whole of their label."""
+        """Return the bars that are in the span with their whole label."""
         return np.asarray(self.bars[(self.bars >= span.start) & (self.ends[self.bars] < span.stop)])
 
     def has_label(self, bars: np.ndarray) -> np.ndarray:
-        """Return (N,) bool."""
+        """Return (N,) bool: whether each bar has a label."""
         return np.asarray(np.isfinite(self.labels_TK[bars]).all(axis=1))
 
 
 def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
-    """Plan a symbol for each fold of the job, oldest first. Raises DataError if a span has no bars, or too few for a batch."""
+    """Return a symbol's plan for each fold, oldest first. Raises DataError for a span without bars, or too few for a batch."""
     if job.data.folds == 1:
         plans: tuple[Plan, ...] = (plan_symbol(candles, job),)
     else:
-        _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # too few bars for so many folds
-        # The last fold's choice holds for all: scores are averaged over folds.
+        _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # raises for too few bars
+        # The last fold's target holds for all: scores are averaged over folds.
         last = plan_symbol(candles, job)
         folded = _fold_spans(candles, job, embargo=max(job.data.embargo, last.horizon_bars))
         plans = tuple(plan_symbol(candles, job, spans=spans, target=last.target) for spans in folded)
@@ -122,10 +122,10 @@ def plan_symbol(
     spans: Spans | None = None,
     target: TargetSettings | None = None,
 ) -> Plan:
-    """Find the holes, labels, spans and valid bars of a symbol. Raises DataError when a span is left without any.
+    """Return a symbol's plan: holes, labels, spans and valid bars. Raises DataError for a span without valid bars.
 
-    The embargo between spans is the larger of the job's and the longest label. `spans` replaces the job's split: a fold;
-    `target` the job's target; `warmup` that of the job's inputs.
+    The embargo between spans is the job's, or the longest label if that is longer. `spans` replaces the job's split, `target`
+    the job's target, `warmup` the job's warm-up.
     """
     refuse_empty_columns(candles)
     warmup = warmup_of(candles, job) if warmup is None else warmup
@@ -158,8 +158,9 @@ def plan_symbol(
 def lay_out(
     candles: Candles, job: Job, time: BarTimes, chosen: Labelled, *, spans: Spans, horizon_bars: int, warmup: int
 ) -> Plan:
-    """Return the bars of each span that have a label there. Raises DataError when a span is left without any, or the job's
-    encoder has seen validation.
+    """Return the plan of a symbol for these spans and labels.
+
+    Raises DataError for a span without labels, or if the job's encoder has seen validation.
     """
     refuse_late_encoder(candles, job, spans)
     bars, ties = {}, 0
@@ -189,21 +190,21 @@ def lay_out(
 
 
 def warmup_of(candles: Candles, job: Job) -> int:
-    """Return the number of rows at the head of a series that no output may depend on: there an input has no value."""
+    """Return the number of unusable rows at the head of a series: some input has no value there."""
     return max(job.data.warmup, candles.columns_begin)
 
 
 def follow(
     candles: Candles, job: Job, time: BarTimes, target: TargetSettings, *, horizon_bars: int, folds: Sequence[Spans]
 ) -> tuple[Plan, ...]:
-    """Return the bars of an existing plan: nothing is chosen. Raises DataError when a span is left without bars."""
+    """Return a symbol's plans for given spans, `folds`, and a chosen target, as in an existing plan. Raises DataError."""
     warmup = warmup_of(candles, job)
     chosen = _label(candles, job, target, time, first=first_bar(job, target, warmup))
     return tuple(lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup) for spans in folds)
 
 
 def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int, test: Span) -> Labelled:
-    """Return the labels of the target's only option, else of the first that leaves enough separate ones in test."""
+    """Return the labels of the target's first option with enough non-overlapping ones in test, or of its only option."""
     options, separate = target.options(), 0
     for option in options:
         labelled = _label(candles, job, option, time, first=first)
@@ -220,7 +221,7 @@ def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, 
 
 
 def _label(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int) -> Labelled:
-    """Label the bars from `first` on that have no hole in what they read."""
+    """Return the labels, and the bars from `first` on without a hole in inputs and label."""
     labels = labels_of(target).label(target, candles, time.clock)
     ends = labels.ends_T
     bars = np.arange(first, len(candles), dtype=np.int64)
@@ -232,13 +233,13 @@ def _label(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *
 
 
 def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return for each range of bars whether no hole lies before any of `first` to `last`, both included."""
+    """Return (N,) bool: whether there is no hole before any of the bars `first` to `last`, both included."""
     passed = np.concatenate([[0], np.cumsum(hole)])
     return np.asarray(passed[last + 1] == passed[first])
 
 
 def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:
-    """Return how many labels of these bars (ascending) fit one after another, each beginning where the one before ended."""
+    """Return how many non-overlapping labels these bars (ascending) have, each starting where the previous ended or later."""
     count, place = 0, 0
     while place < len(bars):
         count += 1
@@ -247,18 +248,18 @@ def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:
 
 
 def chunk_grid(bars: np.ndarray, *, first: int, chunk: int) -> np.ndarray:
-    """Return the first rows of the chunks (a grid from `first` on) that hold any of the bars (ascending)."""
+    """Return the first output rows of the chunks, on a grid from `first` on, that contain any of the bars (ascending)."""
     return np.asarray(first + np.unique((bars - first) // chunk) * chunk)
 
 
 def longest_stretch(hole: np.ndarray) -> int:
-    """Return the most bars in a row without a hole between them."""
+    """Return the largest number of consecutive bars without a hole between them."""
     edges = np.concatenate([[0], np.flatnonzero(hole), [len(hole)]])
     return int(np.diff(edges).max())
 
 
 def refuse_empty_columns(candles: Candles) -> None:
-    """Raise DataError for a column without a value."""
+    """Raise DataError for a column without any value."""
     for name, values in candles.columns.items():
         if np.isnan(values).all():
             do = "Fill the column, or leave the symbol out of --symbols."
@@ -266,7 +267,7 @@ def refuse_empty_columns(candles: Candles) -> None:
 
 
 def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
-    """Raise DataError if the job's encoder was trained or chosen by bars or labels of validation or later."""
+    """Raise DataError if the job's encoder was trained or selected on bars or labels of validation or later."""
     encoder = encoder_of(job.model)
     if encoder is None or not encoder.encoder_until or not len(spans.validation):
         return

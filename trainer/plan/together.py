@@ -1,9 +1,8 @@
-"""One split for several series: the instants at which training, validation and test of all begin. Numpy, no torch.
+"""One split for several series: the instants at which validation and test of all begin. Numpy, no torch.
 
-A model of several series must not learn the future of one from another, so all are split at the same instants.
-The shares of the job are shares of the bars of all series; for a single series they give its usual spans.
-Purge and embargo hold within each series, and so between all: a label of training ends before the instant at which
-validation begins, whichever series it is of.
+A model of several series must not learn the future of one from another, so all are split at the same instants. The job's
+fractions are shares of the bars of all series; a single series gets its usual spans. The embargo applies within each series and
+therefore between all: every training label, of any series, ends before the instant at which validation begins.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from trainer.settings import TargetSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The instants of one fold, in ns UTC: where validation and test begin, and where the test ends (None: with the bars)."""
+    """The instants of one fold, in ns UTC: begin of validation and test, and end of the test (None: the last bar)."""
 
     validation: int
     test: int
     stop: int | None = None
 
     def spans(self, candles: Candles, *, embargo: int, first: int) -> Spans:
-        """Return the spans of a series from its row `first` on; the embargo, in bars, is taken from the older span."""
+        """Return the spans of a series from its bar `first` on; the embargo, in bars, is taken from the older span."""
         instants = [self.validation, self.test, *([] if self.stop is None else [self.stop])]
         rows = [int(row) for row in np.searchsorted(candles.timestamp, instants)]
         validation, test, stop = rows if self.stop is not None else (*rows, len(candles))
@@ -43,7 +42,7 @@ class Cut:
 
 
 class Timeline:
-    """The instants at which any of several series has a bar, and how many have one there."""
+    """The instants at which any of several series has a bar, and the number of series that have one there."""
 
     def __init__(self) -> None:
         self.instants, self.counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -86,7 +85,7 @@ class Timeline:
 
 
 def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
-    """Return the instants at which all series of a job are split, by the bars that a model can see. One is read at a time."""
+    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one at a time."""
     timeline = Timeline()
     for symbol in folder.symbols:
         try:
@@ -98,7 +97,7 @@ def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
 
 
 def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None) -> tuple[Plan, ...]:
-    """Plan a symbol for each fold, split at these instants. Raises DataError when a span is left without bars.
+    """Return a symbol's plan for each fold, split at these instants. Raises DataError for a span without bars.
 
     `target` replaces the job's, which may leave settings open.
     """
@@ -109,14 +108,14 @@ def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSe
 
     if len(candles) > first:
         _refuse_empty_spans(candles, cuts, spans(0))
-    # The last fold's choice holds for all, and its longest label decides the embargo.
+    # The last fold's target holds for all, and its longest label determines the embargo.
     last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1], target=target)
     return tuple(plan_symbol(candles, job, spans=one, target=last.target) for one in spans(last.horizon_bars))
 
 
 def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:
-    """Return the common target of the series: of their own choices, the one that looks ahead least."""
-    options = job.target.options()  # the farthest first
+    """Return the target for all series: of those chosen for each, the one with the shortest horizon."""
+    options = job.target.options()  # farthest first
     return options[max(options.index(one) for one in chosen)]
 
 

@@ -1,7 +1,7 @@
-"""The table of targets: what is forecast, one home each. To add one, see docs/models-and-targets.md.
+"""The table of targets, one home per target. To add one, see docs/models-and-targets.md.
 
 A home's `__init__.py` holds its settings and metrics (standard library only), `labels.py` its labels (numpy), `loss.py` the
-loss (torch), `scores.py` what outputs mean, how good they are, and the simple forecasts beside them.
+loss (torch), `scores.py` forecasts from outputs, their scores and the baselines.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TARGETS: dict[str, type[TargetSettings]] = {
 }
 DEFAULT = "direction"
 OWN = own.OwnTarget  # chosen by a file instead of a name
-DEFAULT_OF = {"tcn": "volatility"}  # by model, where it is another
+DEFAULT_OF = {"tcn": "volatility"}  # by model, if not DEFAULT
 
 
 def default_of(model: str) -> str:
-    """Return the name of the target that a model takes where the job names none."""
+    """Return the name of a model's default target."""
     return DEFAULT_OF.get(model, DEFAULT)
 
 
@@ -37,5 +37,5 @@ def loss_of(target: TargetSettings) -> Any:
 
 
 def scores_of(target: TargetSettings) -> Any:
-    """Return the `scores` module of a target's home. Loads torch where a baseline needs it."""
+    """Return the `scores` module of a target's home. Loads torch if a baseline needs it."""
     return import_module(f"{type(target).__module__}.scores")

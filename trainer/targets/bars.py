@@ -1,7 +1,7 @@
-"""Sums over bars that do not depend on where the series begins, and the form in which a target gives its labels. Numpy only.
+"""Labels, and sums over bars that do not depend on where the series begins. Numpy only.
 
-A running total of the whole series would: its rounding at bar t is that of all bars before. Here a sum over n bars is made of
-sums over powers of two, in an order that follows from n alone.
+A running total of the whole series would depend on it, since its rounding error at bar t comes from all bars before. Here a sum
+over n bars is made of sums over powers of two, in an order that depends only on n.
 
 Shapes: T bars, K label columns.
 """
@@ -21,12 +21,12 @@ class Labels:
     """The labels of a series. The label of bar t depends on bars t - reach to `ends_T[t]` and on no other."""
 
     values_TK: np.ndarray  # float32; NaN if there is none
-    ends_T: np.ndarray  # int64: the last bar that each label reads; -1 where the series ends before
-    unbroken_T: np.ndarray | None = None  # int64: the bar up to which no hole may lie, where that is not `ends_T`
+    ends_T: np.ndarray  # int64: the last bar that each label reads; -1 if the series ends before
+    unbroken_T: np.ndarray | None = None  # int64: the bar up to which there must be no hole; None: `ends_T`
 
 
 def sums_over(values_T: np.ndarray, first_N: np.ndarray, counts_N: np.ndarray) -> np.ndarray:
-    """Return (N,) float64: the sum of `counts_N[n]` values from `first_N[n]` on. They must lie within the series."""
+    """Return (N,) float64: the sum of `counts_N[n]` values from `first_N[n]` on, all of them within the series."""
     total_N, place_N = np.zeros(len(first_N)), np.array(first_N, dtype=np.int64)
     blocks_T, size = np.asarray(values_T, dtype=np.float64), 1
     while size <= counts_N.max(initial=0):
@@ -39,7 +39,7 @@ def sums_over(values_T: np.ndarray, first_N: np.ndarray, counts_N: np.ndarray) -
 
 
 def squared_returns(close_T: np.ndarray) -> np.ndarray:
-    """Return (T,) float64: each bar's squared log return; the first bar has none."""
+    """Return (T,) float64: each bar's squared log return; 0 for the first bar."""
     return np.concatenate([[0.0], np.diff(np.log(close_T)) ** 2])
 
 
@@ -59,29 +59,29 @@ def ends_after(num_bars: int, horizon: int) -> np.ndarray:
 def trailing_deviation(close_T: np.ndarray, span: int) -> np.ndarray:
     """Return (T,) float64: the root of the mean squared log return over the last `span` bars.
 
-    NaN within `span` bars of the beginning, and where nothing moved.
+    NaN in the first `span` bars, and if the close did not move.
     """
     bars = np.arange(span, len(close_T), dtype=np.int64)
-    found_T = np.full(len(close_T), np.nan)
-    found_T[span:] = np.sqrt(sums_over(squared_returns(close_T), bars - span + 1, np.full(len(bars), span)) / span)
-    return np.where(found_T > 0, found_T, np.nan)
+    deviation_T = np.full(len(close_T), np.nan)
+    deviation_T[span:] = np.sqrt(sums_over(squared_returns(close_T), bars - span + 1, np.full(len(bars), span)) / span)
+    return np.where(deviation_T > 0, deviation_T, np.nan)
 
 
 def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarray:
-    """Return (T,) float64: the volatility over `horizon` bars as the last `span` bars tell it. Bar t uses bars up to t."""
+    """Return (T,) float64: the volatility over `horizon` bars, estimated from the last `span` bars up to each bar."""
     return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
 
 
 def unfitted(target: TargetSettings, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Fit nothing: the `fit` of a target whose labels are trained on as they are."""
+    """Return {}: the `fit` of a target whose labels are not scaled."""
     return {}
 
 
 def unscaled(target: TargetSettings, labels_NK: np.ndarray, fitted: dict[str, Any]) -> np.ndarray:
-    """Return the labels as they are: the `scale` that goes with `unfitted`."""
+    """Return the labels unchanged: the `scale` that goes with `unfitted`."""
     return labels_NK
 
 
 def flawless(target: TargetSettings, labels_NK: np.ndarray) -> tuple[str, str]:
-    """Find nothing wrong: the `flaw` of a target that any labels will do for."""
+    """Return no flaw: the `flaw` of a target that can train on any labels."""
     return "", ""

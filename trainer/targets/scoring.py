@@ -16,12 +16,12 @@ from trainer.data.timeframes import DAY
 from trainer.settings import TargetSettings
 
 Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
-RIDGE = 1.0  # on scaled features: enough to keep collinear ones finite
+RIDGE = 1.0  # penalty on scaled features: keeps weights of collinear ones finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The bars of a span to score, and what simple forecasts may learn from: the bars of training."""
+    """The bars of a span to score, and the bars of training, from which baselines learn."""
 
     candles: Candles
     clock: np.ndarray  # calendar.session_clock
@@ -29,7 +29,7 @@ class Rows:
     fitted: Mapping[str, Any]
     train: np.ndarray  # rows
     scored: np.ndarray
-    features: Callable[[np.ndarray], np.ndarray]  # rows (N,) -> scaled features (N, F) float32, held to ten deviations
+    features: Callable[[np.ndarray], np.ndarray]  # rows (N,) -> scaled features (N, F) float32, clamped to ten deviations
 
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""
@@ -37,7 +37,7 @@ class Rows:
 
 
 def of_training(series: Sequence[Rows]) -> np.ndarray:
-    """Return the labels (N, K) float64 of training of all series, one after another."""
+    """Return the training labels (N, K) float64 of all series, concatenated."""
     return np.concatenate([rows.labels(rows.train) for rows in series])
 
 
@@ -47,7 +47,7 @@ def num_scored(series: Sequence[Rows]) -> int:
 
 
 def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scaled features (N, F) of the bars of training, and of those to score, of all series one after another."""
+    """Return the scaled features (N, F) of the training bars and of the scored bars of all series, concatenated."""
     return (
         np.concatenate([rows.features(rows.train) for rows in series]),
         np.concatenate([rows.features(rows.scored) for rows in series]),
@@ -55,22 +55,22 @@ def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def day_blocks(rows: Rows, horizon: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block (N,) of each scored bar, and the bars of a block: a day's, and no fewer than the horizon.
+    """Return the block (N,) of each scored bar, and the length of a block in bars: a day's, but at least the horizon.
 
-    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: single bars resampled would
-    claim far too much certainty.
+    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: resampling single bars would
+    give far too narrow intervals.
     """
     block_bars = block_length(rows.candles.timestamp, horizon)
     return rows.scored // block_bars, {"block_bars": block_bars}
 
 
 def block_length(timestamps: np.ndarray, horizon: int) -> int:
-    """Return the bars of a block: the median of a day's over days that have bars (UTC), and no fewer than the horizon."""
+    """Return the bars of a block: the median number per UTC day that has bars, but at least the horizon."""
     return max(horizon, int(np.median(np.unique(timestamps // DAY, return_counts=True)[1])))
 
 
 def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statistic:
-    """Return a function of block weights that gives the mean of each part (N,). `place` (N,) is the block of each bar."""
+    """Return a function of block weights (B,) that gives the mean of each part (N,). `place` (N,) is the block of each bar."""
     sums = {name: np.bincount(place, weights=part) for name, part in parts.items()}
     counts_B = np.bincount(place).astype(np.float64)
 
@@ -82,7 +82,7 @@ def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statis
 
 
 def whole(target: TargetSettings, forecast_N: np.ndarray) -> np.ndarray:
-    """Return the forecast: the `order` of a target that forecasts one number."""
+    """Return the forecast (N,) itself: the `order` of a target that forecasts one number."""
     return forecast_N
 
 
@@ -95,10 +95,11 @@ def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | No
 
 
 def block_correlation(x: np.ndarray, y: np.ndarray, place: np.ndarray) -> Callable[[np.ndarray], float | None]:
-    """Return a function of block weights (B,) that gives `correlation`, from sums of blocks: hundreds of thousands of bars
-    would take a replicate milliseconds. `place` (N,) is the block of each bar.
+    """Return a function of block weights (B,) that gives `correlation`. `place` (N,) is the block of each bar.
+
+    It uses sums over blocks: over hundreds of thousands of bars, each replicate would take milliseconds.
     """
-    x, y = x - x.mean(), y - y.mean()  # so that little cancels below
+    x, y = x - x.mean(), y - y.mean()  # limits cancellation below
     sums_6B = np.stack([np.bincount(place, weights=part) for part in (np.ones(len(x)), x, y, x * x, y * y, x * y)])
 
     def value(weights_B: np.ndarray) -> float | None:
@@ -111,15 +112,15 @@ def block_correlation(x: np.ndarray, y: np.ndarray, place: np.ndarray) -> Callab
 
 
 def plain(statistic: Callable[[np.ndarray], Statistic], n: int) -> dict[str, Any]:
-    """Return n and the values of a statistic in which every bar counts once. `statistic` takes the block of each bar."""
+    """Return n and the values of an unweighted statistic. `statistic` takes the block (N,) of each bar."""
     return {"n": n, **statistic(np.zeros(n, dtype=np.int64))(np.ones(1))}
 
 
 def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
-    """Return what a ridge regression on scaled features, fitted on training, says for the scored bars."""
+    """Return the forecasts (N,) of a ridge regression on scaled features, fitted on training, for the scored bars."""
     x = _with_intercept(x_train)
     ridge = np.full(x.shape[1], RIDGE)
-    ridge[-1] = 1e-9  # the intercept is free
+    ridge[-1] = 1e-9  # the intercept is not penalized
     weights = np.linalg.solve(x.T @ x + np.diag(ridge), x.T @ labels)
     return np.asarray(_with_intercept(x_scored) @ weights)
 

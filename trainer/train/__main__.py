@@ -122,7 +122,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.precision import matmul_dtype
     from trainer.train.source import open_data
     from trainer.train.survey import survey
-    from trainer.train.tuning.chosen import Site, choose_way
+    from trainer.train.tuning.chosen import Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
@@ -135,10 +135,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     if together:
         check_backend(kind)
     else:
-        worker_context(kind)  # it loads torch for the workers while the data is read
+        worker_context(kind)  # starts to load torch for the workers while the data is read
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
-    job = with_settings(job, timeframe=data.plan.timeframe)  # on which its features may depend
+    job = with_settings(job, timeframe=data.plan.timeframe)  # its features may depend on it
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
@@ -152,7 +152,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     earlier = {path.name for path in options.out.glob("*.safetensors")}
 
     dtype = matmul_dtype(job, torch.device(kind))
-    rated = num_workers if together else 1 / sharing  # devices behind one progress event's rate
+    rated = num_workers if together else 1 / sharing  # devices whose rate one progress event has
     meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
     results = TrainingResults(job.name, machine)
 
@@ -163,14 +163,14 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         results(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
-    chosen = choose_way(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
+    chosen = choose_settings(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
     job = chosen.job
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
     emit({"event": "started", **started, "data": surveyed.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, machine=machine, choice=chosen.choice)
-    # A runner occupies its worker: a piece that waits behind it could train elsewhere.
+    # A runner blocks its worker: pieces queued behind it could train on another.
     places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":

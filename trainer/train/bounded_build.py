@@ -9,20 +9,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-FREE_BYTES = 1 << 30  # for what a module makes besides its weights, such as a mask
-MOST_TIMES = 16  # the bytes of a file's tensors: each is made, filled, and perhaps copied
+FREE_BYTES = 1 << 30  # for tensors besides the weights, such as masks
+MOST_TIMES = 16  # multiple of the file's bytes: each tensor is created, filled and perhaps copied
 
 
 def most_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return how many bytes the network of these tensors may make in all."""
+    """Return the limit, in bytes, of all tensors created while a network with these weights is built."""
     return FREE_BYTES + MOST_TIMES * sum(tensor.nbytes for tensor in tensors.values())
 
 
 class TensorLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Raise MemoryError before an operation whose results, with all made before, take more than `most` bytes.
+    """Raise MemoryError before an operation that would bring the bytes of all tensors created so far above `most`.
 
-    Each operation is tried on the meta device, where tensors take no memory. One that has no form there, because it needs
-    values, counts nothing.
+    Each operation is tried on the meta device first, where tensors take no memory. One that can't run there, because it needs
+    values, counts as 0 bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -46,10 +46,10 @@ def _bytes_of(func: Any, args: Any, named: Mapping[str, Any]) -> int:
     if func._schema.is_mutable:
         return 0
     device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}
-    given = {key: None if key == "generator" else value for key, value in named.items()}  # one of another device is refused
+    given = {key: None if key == "generator" else value for key, value in named.items()}  # refused unless it is on meta
     try:
         args, given = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
         made = func(*args, **{**given, **device})
-    except Exception:  # whatever a kernel lacks there
+    except Exception:  # operations that meta lacks raise errors of many classes
         return 0
     return sum(one.nbytes for one in tree_leaves(made) if isinstance(one, torch.Tensor))

@@ -1,4 +1,4 @@
-"""Make the cards of models: data and settings of a piece, its training, its scores."""
+"""Build the cards of models from a piece's data, settings, training and scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.train.scores import Scores, SeriesScores
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Origin, code_sha256, origin_of
 
-# Settings of the training in a card; the last four change the speed only: the tuner's choice, 0 the default.
+# Training settings stored in a card. The last four change only the speed: the tuner's choice, or 0 for the default.
 SETTINGS = (
     *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
     *("strategy", "pack", "micro_batch", "activation_checkpointing"),
@@ -72,7 +72,7 @@ def card_of_training(
 def card_of_runner(
     piece: Piece, job: Job, data: JobData, *, metrics: Mapping[str, Any], device: str, choice: Mapping[str, Any]
 ) -> Card:
-    """Return the card of a piece that a runner trained: its kind takes the place of the model's name."""
+    """Return the card of a piece that a runner trained; its `family` is the piece's kind."""
     origin = origin_of(piece, job, data)
     series = [
         CardSeries(symbol=entry.symbol, calendar=entry.calendar, horizon=entry.horizon_bars, scaler={}, splits={})
@@ -126,7 +126,7 @@ def _data(origin: Origin) -> dict[str, Any]:
 
 
 def _series(data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[SymbolPlan]) -> list[CardSeries]:
-    """Return what belongs to each series alone. Of one series, the scores are the card's."""
+    """Return each series' entry. The scores of a single series are stored in the card only."""
     numbers = data.panel.numbers if data.panel else (0,) * len(data.series)
     return [
         CardSeries(
@@ -145,12 +145,12 @@ def _series(data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[S
 
 
 def _scaler(mean_F: torch.Tensor, std_F: torch.Tensor) -> dict[str, Any]:
-    """Return a scaler as JSON values. float32 as float64 text gives the same float32 again. The limit is in deviations."""
+    """Return a scaler as JSON values; `limit` is in standard deviations. JSON's float64 text keeps a float32 exactly."""
     return {"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT}
 
 
 def _panel(data: PieceData, scored: Sequence[SeriesScores]) -> CardPanel | None:
-    """Return what the series of a panel have in common; what was calibrated is in every series' `fitted`."""
+    """Return the entry that all series of a panel share, or None. Calibrated values are the same in every series' `fitted`."""
     if data.panel is None:
         return None
     return CardPanel(

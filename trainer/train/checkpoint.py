@@ -1,11 +1,11 @@
-"""Checkpoints of one model on disk: written during training, data before manifest; only whole ones are read.
+"""Checkpoints of one model on disk. The manifest is written last; a checkpoint without a sound one is not read.
 
     <folder>/<model>/<batches>/data.safetensors    weights, buffers, an average if the job has one, Adam's moments, best weights
     <folder>/<model>/<batches>/manifest.json       position of the run, hash of data.safetensors, hash of job, bars and code
 
-A checkpoint belongs to a model, not to a pack: any strategy continues it. Where several ranks train one model, each writes its
+A checkpoint belongs to a model, not to a pack: any strategy can resume it. If several ranks train one model, each writes its
 shard instead of data.safetensors (`trainer.train.distributed.shards`). All random numbers follow from seed and
-position (`seeds.py`), so the position is the state of every generator. No pickle: reading one runs no code.
+position (`seeds.py`), so the position is the state of every generator. No pickle: reading a checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trainer.train.checkpoint_files import MANIFEST, CheckpointManifest, put_ten
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
 
-DATA = "data.safetensors"  # where one process writes all
-KEPT = 2  # of each model: the newest, and one more in case that one is spoilt
+DATA = "data.safetensors"  # of a single process
+KEPT = 2  # checkpoints per model: the second in case the newest is damaged
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
@@ -39,7 +39,7 @@ _NOT_THE_MODEL = {
     *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
     *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib", "train.distributed", "train.compile"),
 }
-# Of a user's own file and of an encoder, which are compared by their hash.
+# Of a user's own file and of an encoder: both are compared by hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {"model.encoder"}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
@@ -74,9 +74,9 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
 
 
 def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None) -> Path:
-    """Write a checkpoint, then drop all but the newest two of the model; return its folder.
+    """Write a checkpoint, then delete all but the newest two of the model; return its folder.
 
-    `choice` is how this run trains, with its source; a resumed run keeps it.
+    `choice` is the training strategy and where it came from; a resumed run keeps it.
     """
     place = place_of(folder, run, state)
     place.mkdir(parents=True, exist_ok=True)
@@ -113,21 +113,21 @@ def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, 
 
 
 def drop_old(place: Path) -> None:
-    """Drop all but the newest checkpoints of the model that has just got this one."""
+    """Delete all but the newest two checkpoints of the model to which the checkpoint in `place` belongs."""
     for old in sorted(place.parent.iterdir())[:-KEPT]:
         shutil.rmtree(old)
 
 
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
-    """Return the newest checkpoint of the model that is whole and belongs to this job, data and code; None without one."""
+    """Return the model's newest checkpoint that is complete and of this job, data and code, or None."""
     places = sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True)
     return next((checkpoint for checkpoint in (_read(place.parent, mark) for place in places) if checkpoint is not None), None)
 
 
 def forget(folder: Path, model: str) -> None:
-    """Drop the model's checkpoints: it is finished."""
+    """Delete the checkpoints of a finished model."""
     shutil.rmtree(folder / model, ignore_errors=True)
-    with suppress(OSError):  # the last one takes the folder along
+    with suppress(OSError):  # fails while other models have checkpoints
         folder.rmdir()
 
 
@@ -141,7 +141,7 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
 
 
 def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """Return the checkpoint of these tensors. Raises Unsound if the manifest or the tensors are not a checkpoint's."""
+    """Return the checkpoint made of a manifest and its tensors. Raises Unsound if either has other fields than a checkpoint."""
     if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST}:
         raise Unsound("the manifest has other fields than a checkpoint's")
     parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
@@ -156,10 +156,10 @@ def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> 
 
 
 class CheckpointWriter:
-    """Write checkpoints on a separate thread, one at a time. The training waits for the copy of the state, not for the disk.
+    """Write checkpoints on a separate thread, one at a time. Training waits for the copy of the state, not for the disk.
 
     A pack's models are due together; each may have one state waiting for the disk. If the disk is slower than the interval,
-    training waits, so that memory does not grow. Each checkpoint's event has its costs.
+    training waits, so that memory does not grow. Each `checkpoint` event has the seconds spent on copying, waiting and writing.
     """
 
     def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
@@ -175,7 +175,7 @@ class CheckpointWriter:
         self._writing[run.member.name] = self._thread.submit(self._write, run, state, mark, training)
 
     def flush(self) -> None:
-        """Wait until everything queued is on disk. Raises errors of the writer, other than those of the disk."""
+        """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is reported as an event."""
         for model in list(self._writing):
             self._finish(model)
 
@@ -189,7 +189,7 @@ class CheckpointWriter:
         try:
             place = write(self._folder, run, state, mark, choice=self._choice)
         except OSError as error:
-            # A full disk loses the checkpoint and not the model; the event has the error.
+            # A full disk costs the checkpoint, not the model.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})
             return
         cost = {**training, "write_seconds": time.perf_counter() - began}

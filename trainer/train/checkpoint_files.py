@@ -1,10 +1,10 @@
 """The files of one checkpoint: safetensors with the tensors, and `manifest.json`, which is written last and read strictly.
 
-    <shard>.safetensors    tensors, or the parts of them that one rank holds; one file where one process writes all
-    manifest.json          position of the run, and of every tensor the place of its chunks, with each shard's hash
+    <shard>.safetensors    the tensors, or the parts of them that one rank holds
+    manifest.json          position of the run, the shard and box of each tensor's chunks, and each shard's hash
 
-No pickle: reading one runs no code. Whoever wrote the files, they count only if the manifest is sound, if every shard has the
-hash that it names, and if the chunks of every tensor cover it exactly once. `trainer.train.checkpoint` owns their life.
+No pickle: reading a checkpoint runs no code. It is accepted only if the manifest is sound, every shard has the hash in the
+manifest, and the chunks of every tensor cover it exactly once. `trainer.train.checkpoint` writes and deletes checkpoints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 MOST_BYTES = 64 * 2**20  # of a manifest
 MOST_SHARDS, MOST_DIMENSIONS = 1024, 16
-DTYPES = {  # of safetensors; what else a user's buffer may be is refused before a training (`train/probe.py`)
+DTYPES = {  # safetensors' names; a user's buffer of any other type is refused before training (`train/probe_model.py`)
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -50,7 +50,7 @@ _ENDLESS = ("inf", "-inf", "nan")  # JSON has no such numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A box of a tensor, which lies in one shard under the tensor's name."""
+    """A box of a tensor, stored in one shard under the tensor's name."""
 
     shard: str
     offsets: tuple[int, ...]
@@ -59,7 +59,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """A tensor of a checkpoint."""
+    """Type, shape and chunks of a tensor of a checkpoint."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -79,7 +79,7 @@ class CheckpointManifest:
     tensors: Mapping[str, StoredTensor]
 
     def write(self, place: Path) -> None:
-        """Write manifest.json into the checkpoint's folder: from then on it counts."""
+        """Write manifest.json into the checkpoint's folder, which makes the checkpoint valid."""
         document = {
             "format": FORMAT,
             "model": self.model,
@@ -95,7 +95,7 @@ class CheckpointManifest:
 
 
 def read_manifest(place: Path) -> CheckpointManifest:
-    """Read the manifest of a checkpoint. Raises Unsound if it is none of ours, OSError if it can't be read."""
+    """Read the manifest of a checkpoint. Raises Unsound if it is invalid, OSError if it can't be read."""
     fields = read_object((place / MANIFEST).read_bytes(), most_bytes=MOST_BYTES, name=MANIFEST, most_number=sys.float_info.max)
     fields.whole("format", least=FORMAT, most=FORMAT)
     shards = {Value(name, "a shard").file_name(): value.sha256() for name, value in fields.table("shards").entries().items()}
@@ -113,7 +113,7 @@ def read_manifest(place: Path) -> CheckpointManifest:
 
 
 def read_tensors(place: Path, manifest: CheckpointManifest) -> dict[str, torch.Tensor]:
-    """Read every tensor as a whole, on the CPU, once its shards have proved to be the manifest's.
+    """Check the shards' hashes, then return every tensor by name, joined from its chunks, on the CPU.
 
     Raises Unsound for a damaged shard, OSError or SafetensorError for one that can't be read.
     """
@@ -131,7 +131,7 @@ def read_tensors(place: Path, manifest: CheckpointManifest) -> dict[str, torch.T
 
 
 def verify_shards(place: Path, manifest: CheckpointManifest) -> None:
-    """Raise Unsound if a shard has not the hash that the manifest names, OSError if one is missing."""
+    """Raise Unsound if a shard's hash is not the manifest's, OSError if a shard is missing."""
     for shard, sha256 in manifest.shards.items():
         with (place / shard).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
@@ -150,8 +150,8 @@ def read_chunk(place: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> torc
 def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     """Write a safetensors file tensor by tensor; return its sha256.
 
-    The library copies everything in memory first, holding the interpreter's lock, which stops the training: 2.8 to 4.5 s of
-    steps were lost for 288 MB, against 0.2 to 1.1 s here (AMD EPYC, 2 busy cores, 2026-11-21). Format: https://github.com/huggingface/safetensors#format.
+    safetensors' own writer first copies everything in memory under the interpreter's lock, which stops training: it lost 2.8 to
+    4.5 s of steps for 288 MB, this one 0.2 to 1.1 s (AMD EPYC, 2 busy cores, 2026-11-21). Format: https://github.com/huggingface/safetensors#format.
     """
     header: dict[str, Any] = {}
     end = 0
@@ -166,7 +166,7 @@ def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
             file.write(part)
             digest.update(part)
         for tensor in tensors.values():
-            # As bytes: numpy knows no bf16.
+            # As bytes, since numpy has no bf16.
             content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
             file.write(content)
             digest.update(content)
@@ -174,7 +174,7 @@ def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def whole_in(shard: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, StoredTensor]:
-    """Return the places of tensors that lie in one shard as wholes."""
+    """Return the manifest entries of tensors that are stored undivided in one shard."""
 
     def stored(tensor: torch.Tensor) -> StoredTensor:
         shape = tuple(tensor.shape)
@@ -204,7 +204,7 @@ def _sizes(value: Value) -> tuple[int, ...]:
 
 
 def _check_cover(name: str, shape: tuple[int, ...], chunks: Sequence[Chunk]) -> None:
-    """Raise Unsound unless the chunks cover the tensor exactly once: inside it, apart, and as large as it together."""
+    """Raise Unsound unless the chunks cover the tensor exactly once: inside it, without overlap, of its size in total."""
     for number, one in enumerate(chunks):
         if len(one.offsets) != len(shape) or len(one.sizes) != len(shape):
             raise Unsound(f"a chunk of {name[:80]} has other dimensions")
@@ -222,9 +222,9 @@ def _overlap(one: Chunk, other: Chunk) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of `state` or `run` as JSON; numbers that JSON lacks as texts.
+    """Return a value of `state` or `run` as JSON, with inf and nan as strings.
 
-    A table has names that may be as long as a module's path, so it is two lists.
+    A mapping becomes two lists: its names may be long module paths, and JSON keys are limited.
     """
     if isinstance(value, Mapping):
         return {"names": list(value), "numbers": [_plain(item) for item in value.values()]}

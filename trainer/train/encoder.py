@@ -1,7 +1,7 @@
 """Start a network from a pretrained encoder: check and pin its file, load its weights, and unfreeze them in stages.
 
-The launcher checks and pins at the desk, without torch; a training does so again. A head keeps the encoder's scalers for the
-series that the encoder knows: its weights were trained on inputs of that scale.
+The launcher checks and pins it at the desk, without torch; training does so again. The new model keeps the encoder's scalers
+for the series that the encoder was trained on, since its weights expect inputs of that scale.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NANOSECONDS = 10**9
 
 
 def pinned(job: Job) -> Job:
-    """Return the job with the hash of its encoder and the time until which that has seen bars; the same job without one.
+    """Return the job with its encoder's hash and the end of the bars that the encoder has seen; a job without one unchanged.
 
-    Raises UsageError for an encoder of another architecture, or another file than the job pins, DataError for one that can't
-    be read.
+    Raises UsageError for an encoder of another architecture or a file that the job does not pin, DataError for an unreadable
+    file.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
@@ -74,9 +74,9 @@ def check_inputs(job: Job) -> None:
 
 
 def until_of(card: Card, path: Path) -> str:
-    """Return the end of the bars and labels by which a model was trained and chosen: of its validation, over all series.
+    """Return when the bars that trained and selected a model end (ISO 8601, UTC): the latest end of validation of its series.
 
-    No label crosses the end of its span. Raises DataError for a card that doesn't say.
+    No label crosses the end of its span. Raises DataError for a card without these times.
     """
     ends = [end for one in card.series if (end := _end_of(one, card.timeframe))]
     if not ends or (len(ends) < len(card.series) and not card.panel):  # a series of a panel may have ended before
@@ -86,13 +86,13 @@ def until_of(card: Card, path: Path) -> str:
 
 
 def portable(job: Job) -> Job:
-    """Return the job for another machine: its encoder without a folder."""
+    """Return the job for another machine: its encoder's path reduced to the file name."""
     encoder = encoder_of(job.model)
     return replace(job, model=replace(encoder, encoder=Path(encoder.encoder).name)) if encoder else job
 
 
 def parent_of(job: Job) -> dict[str, str]:
-    """Return what a card says of the model that this one started from; {} of a model that began with drawn weights."""
+    """Return the card's `parent`, the model that this one started from; {} if it started from random weights."""
     encoder = encoder_of(job.model)
     if encoder is None:
         return {}
@@ -107,15 +107,15 @@ def parent_of(job: Job) -> dict[str, str]:
 
 
 def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return mean and deviation (F,) float32 of the inputs of a series, as the job's encoder was trained on them.
+    """Return mean and deviation (F,) float32 with which the job's encoder scaled the inputs of a series.
 
-    None without an encoder, and for a series that one which is of no panel doesn't know. An encoder of a panel has one scaler
-    for every other series, and for the empty symbol.
+    A panel's encoder has one scaler for all other series and for the empty symbol; any other encoder gives None for a series
+    that it was not trained on. None without an encoder.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
         return None
-    import torch  # late: a launcher has none
+    import torch  # late: the launcher has no torch
 
     card, _ = _read(Path(encoder.encoder))
     known = [one.scaler for one in card.series if one.symbol == symbol]
@@ -125,10 +125,10 @@ def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor
 
 
 def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
-    """Put the encoder's weights into a new network of the job, all but the head's, and freeze what does not train at all.
+    """Copy the encoder's weights, except its head's, into a new network of the job, and freeze them if they never train.
 
-    `series` are the symbols of the network's piece, in order: embeddings of series are taken over by symbol. Does nothing
-    for a job without an encoder. Raises DataError for a file whose tensors are not those of its card.
+    `series` are the symbols of the network's piece, in order: series embeddings are matched by symbol. Does nothing for a job
+    without an encoder. Raises DataError if the file's tensors do not fit its card.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
@@ -157,9 +157,9 @@ def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
 
 
 def drop_early_gradients(network: nn.Module, job: Job, *, batches: int) -> None:
-    """Drop the gradients of weights whose time to train has not come in the step after so many: no optimizer moves them.
+    """Drop the gradients of weights that are still frozen after `batches` batches, so that the optimizer does not move them.
 
-    They are computed, so that a network that several ranks share has the same gradients in each step.
+    They are computed all the same, so that ranks that share a network exchange the same gradients in each step.
     """
     encoder = encoder_of(job.model)
     if encoder is None or encoder.encoder_training != UNFREEZE:
@@ -193,7 +193,7 @@ def _read_once(path: Path, changed_at: int, size: int) -> tuple[Card, str]:
 
 
 def _refuse_other_network(card: Card, encoder: PretrainedSettings, path: Path) -> None:
-    """Raise UsageError for an encoder that is not the job's network but for its head."""
+    """Raise UsageError for an encoder that differs from the job's network in more than the head."""
     if card.family != encoder.name:
         why = f"it is a {card.family}, and model.name is {encoder.name}"
         do = f"Set model.name to {card.family}, or give another encoder."

@@ -20,7 +20,7 @@ from trainer.targets.scoring import Rows, Statistic
 
 LEVEL = 0.95
 REPLICATES = 500
-FEWEST_BLOCKS = 5  # below this an interval says more about the blocks than about the model
+FEWEST_BLOCKS = 5  # fewer give no meaningful interval
 
 Baselines = Mapping[str, np.ndarray]  # name -> forecasts
 
@@ -45,10 +45,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a model's forecasts (N, ...) for the scored bars beside the target's baselines on the same bars, with intervals.
 
-    Returns the target's metrics, and `intervals` {metric: [low, high]}, `blocks` and a block's length, `baselines`
-    {name: metrics}, and `better` {baseline: {metric: [low, high]}}: the model's gain over each, on the same resampled
-    blocks; a gain is beyond chance where the interval lies above zero. Intervals are null below five blocks.
-    `forecasts` are the target's `baselines` for these bars, if they were computed before.
+    Returns the target's metrics, `intervals` {metric: [low, high]}, `blocks` and a block's length, `baselines`
+    {name: metrics}, and `better` {baseline: {metric: [low, high]}}: the model's gain over each baseline on the same resampled
+    blocks. A gain is significant if its interval lies above zero. Intervals are null with fewer than five blocks.
+    `forecasts` are the baselines' forecasts for these bars, if already computed.
     """
     blocks, length = scores_of(target).blocks(target, rows)
     if forecasts is None:
@@ -69,7 +69,7 @@ def compare(
     seed: int = 0,
     level: float = LEVEL,
 ) -> dict[str, Any]:
-    """Score forecasts (N, ...) beside others on labels (N, K), as `evaluate` does, with the block (N,) of each bar."""
+    """Score forecasts (N, ...) beside the baselines' on labels (N, K), as `evaluate` does. `blocks` (N,): each bar's block."""
     scores = scores_of(target)
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1
@@ -77,7 +77,7 @@ def compare(
     theirs = {name: scores.weighted(target, other, labels, place) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
 
-    def together(weights: np.ndarray) -> dict[str, float | None]:
+    def with_gains(weights: np.ndarray) -> dict[str, float | None]:
         values = dict(ours(weights))
         for name, statistic in theirs.items():
             other = statistic(weights)
@@ -86,7 +86,7 @@ def compare(
                 values[f"{name} {metric}"] = _gain(*pair)
         return values
 
-    intervals = block_bootstrap(together, np.arange(num_blocks), replicates=replicates, seed=seed, level=level)
+    intervals = block_bootstrap(with_gains, np.arange(num_blocks), replicates=replicates, seed=seed, level=level)
     listed = {name: None if interval is None else [interval.low, interval.high] for name, interval in intervals.items()}
     return {
         **scores.metrics(target, forecast, labels),
@@ -101,12 +101,12 @@ def compare(
 def block_bootstrap(
     statistic: Statistic, blocks: np.ndarray, *, replicates: int = REPLICATES, seed: int = 0, level: float = LEVEL
 ) -> dict[str, Interval | None]:
-    """Return the percentile interval of each value that `statistic` gives, over whole blocks drawn with replacement.
+    """Return the percentile interval of each value of `statistic`, over whole blocks drawn with replacement.
 
-    `blocks` (N,) is the block of each window. A value that is None in a replicate is left out; an interval is None with fewer
-    than five blocks, or values in fewer than half of the replicates. Kuensch (1989), with blocks fixed in time.
+    `blocks` (N,) is the block of each window. Replicates in which a value is None are left out; an interval is None with fewer
+    than five blocks, or with values in fewer than half of the replicates. Kuensch (1989), with blocks fixed in time.
     """
-    from arch.bootstrap import IIDBootstrap  # late: a second and 120 MB, with its own imports
+    from arch.bootstrap import IIDBootstrap  # late: importing it takes a second and 120 MB
 
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1

@@ -1,5 +1,5 @@
-"""Models from their files. A card is checked against the homes of its model and target before anything is built; shapes are
-compared on the meta device, where tensors take no memory; then the network is built and gets its weights.
+"""Load models from their files. A card is checked against the homes of its model and target before anything is built; shapes
+are compared on the meta device, where tensors take no memory; then the network is built and gets its weights.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ class CheckedModel:
     path: Path
     card: Card
     target: TargetSettings
-    features: tuple[str, ...]  # those of ours that it reads, besides columns
-    place: Mapping[str, str]  # what building its network needs besides the card
+    features: tuple[str, ...]  # the computed ones among its inputs
+    build_options: Mapping[str, str]  # arguments of `network.build` that are not in the card
 
     @property
     def name(self) -> str:
-        """Return the name of its file, which no card can change."""
+        """Return the stem of its file's name, which a card can't change."""
         return self.path.stem
 
     @property
     def shape(self) -> str:
-        """Return a key that models share whose networks differ by their weights alone; empty for a class of the user's."""
+        """Return a key shared by models whose networks differ only in their weights; empty for a class of the user's."""
         if home_of(self.card.family).is_any_module:
             return ""
         return json.dumps([self.card.family, self.card.lookback, self.card.architecture], sort_keys=True)
 
 
 def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
-    """Read and check a model's card. `model_file`: the Python file of a model of the user's own, which the card does not run.
+    """Read and check a model's card. `model_file`: the Python file of a user's own model; a card alone runs no code.
 
-    Raises DataError for a card that can't be used here, UsageError for a model file that is missing, not wanted, or another.
+    Raises DataError for a card that can't be used here, UsageError for a model file that is missing, superfluous or another.
     """
     card = read_card(path)
     features = _features_of(card, path)
     target = target_of(card, path)
     check_card(card, target, path)
-    place = _own_place(card, path, model_file)
-    return CheckedModel(path=path, card=card, target=target, features=features, place=place)
+    options = _build_options(card, path, model_file)
+    return CheckedModel(path=path, card=card, target=target, features=features, build_options=options)
 
 
 class Networks:
-    """Networks with their weights. Models of one shape share one network, which gets the weights of each in turn."""
+    """A cache of networks. Models of one shape share a network, which gets the weights of each in turn."""
 
     def __init__(self) -> None:
-        self._by_shape: dict[str, tuple[Path, nn.Module]] = {}  # with the file whose weights it has
+        self._by_shape: dict[str, tuple[Path, nn.Module]] = {}  # with the file of its present weights
 
     def of(self, model: CheckedModel) -> nn.Module:
         """Return a model's network, ready to run; valid until the next call. Raises DataError as `network_from` does."""
@@ -78,7 +78,7 @@ class Networks:
         if network is None or path != model.path:
             tensors = load_tensors(model.path)
             if network is None:
-                network = network_from(model.card, tensors, model.path, **model.place).eval()
+                network = network_from(model.card, tensors, model.path, **model.build_options).eval()
             else:
                 _compare(network, model.card, tensors, model.path)
                 put_tensors(network, tensors)
@@ -87,9 +87,9 @@ class Networks:
 
 
 def target_of(card: Card, model_path: Path) -> TargetSettings:
-    """Return the target of a model as its card has it. Raises DataError for a model or target that is unknown here.
+    """Return a model's target with the settings in its card. Raises DataError for a model or target that is unknown here.
 
-    Cards from before 2026-11-22 name none: it is the model's default, with settings from elsewhere in the card.
+    Cards from before 2026-11-22 name no target: it is the model's default, with settings from elsewhere in the card.
     """
     name = card.target or default_of(card.family)
     if not is_known(card.family) or name not in (*TARGETS, OWN.name):
@@ -99,7 +99,7 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
             do="Predict with the Mayfly that made it.",
         )
     try:
-        if name == OWN.name:  # its outputs are the columns: nothing of the user's runs
+        if name == OWN.name:  # predictions are its plain outputs: none of the user's code runs
             return OWN.from_keys(card.target_settings)
         first = card.series[0]
         given: dict[str, Any] = card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
@@ -108,8 +108,8 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
         raise unfit(model_path, f"{error.what}: {error.why}") from error
 
 
-def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
-    """Return what building the network needs besides the card. Raises UsageError if a file is wanted, or not wanted."""
+def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
+    """Return the path of the user's model file, {} without one. Raises UsageError if it is missing, superfluous or another."""
     own = card.own_files.get("model")
     if own is None:
         if given is not None:
@@ -123,7 +123,7 @@ def _own_place(card: Card, model_path: Path, given: Path | None) -> dict[str, st
 
 
 def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
-    """Return the features that the model reads, besides columns. Raises DataError for those of another version."""
+    """Return the computed features that the model reads. Raises DataError for those of another version."""
     features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])  # a panel's presence first
     known = tuple(name for name in FEATURES if name in features)
     if features and (card.features_version, features) != (FEATURES_VERSION, known):
@@ -160,17 +160,17 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
 
 
 def fitted_of(series: CardSeries) -> dict[str, float]:
-    """Return the numbers fitted for the target on a series; cards without a target have them beside the scaler."""
+    """Return the numbers fitted for the target on a series; cards without a target have them in the scaler."""
     return {name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)}
 
 
-def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **place: Any) -> nn.Module:
-    """Return the network of a checked card with its weights. `place` as `network.build` takes it.
+def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **options: Any) -> nn.Module:
+    """Return the network of a checked card with its weights. `options` are further arguments of `network.build`.
 
     Raises DataError if the tensors are not those of the network, UsageError for a file of the user's that can't be used. A
-    class of the user's that can't be built on the meta device is built at once, under a limit that follows from the tensors.
+    class of the user's that can't be built on the meta device is built in memory right away, limited by the tensors' size.
     """
-    build = partial(network_of(card.family).build, card.architecture, **place)
+    build = partial(network_of(card.family).build, card.architecture, **options)
     is_users = home_of(card.family).is_any_module
     try:
         with torch.device("meta"):
@@ -189,7 +189,7 @@ def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **
 
 
 def _limited(build: Callable[[], nn.Module], tensors: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
-    """Build a network that may make a multiple of the file's tensors. Raises DataError for one that would make more."""
+    """Build a network in at most a multiple of its tensors' memory. Raises DataError if it would take more."""
     with TensorLimit(most_bytes(tensors)) as limit:
         try:
             return build()
@@ -219,5 +219,5 @@ def _form(tensor: torch.Tensor) -> str:
 
 
 def unfit(path: Path, why: str) -> DataError:
-    """Return the error for a model whose card no training of ours writes."""
+    """Return the error for a model whose card is invalid."""
     return DataError(f"{path} has a card that can't be used", why=why, do="Fetch the model again.")

@@ -30,7 +30,7 @@ PROGRESS_SECONDS = 1.0
 UNREAD_STEPS = 32
 
 Report = Callable[[dict[str, Any]], None]
-Total = Callable[[torch.Tensor], torch.Tensor]  # losses (S, M) of S steps, a rank's shares, to those of whole batches
+Total = Callable[[torch.Tensor], torch.Tensor]  # losses (S, M) of S steps on this rank -> of whole batches
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,7 @@ class Run:
     validate: Callable[[nn.Module], float]  # the validation loss of a network
     learning_rate: float
     epoch: int = 0  # epochs finished
-    position: int = 0  # windows of the present epoch that were visited
+    position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     loss_sum: float = 0.0
     loss_windows: int = 0
@@ -55,7 +55,7 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     active: bool = True
     failure: str = ""
-    resume: ModelState | None = None  # of a checkpoint that this run goes on from
+    resume: ModelState | None = None  # state of the checkpoint to resume from
     saved_at: float = -math.inf  # by the loop's clock
 
     @property
@@ -78,13 +78,13 @@ class Roster(Protocol):
     """Source of the runs to train, and the receiver of those that stopped."""
 
     def arrivals(self, free: int, *, wait: bool) -> Sequence[Run]:
-        """Return at most `free` runs to join; with `wait`, wait for one; none if there will be no more."""
+        """Return up to `free` runs to join. With `wait`, wait for one; an empty result then means that no more will come."""
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        """Store a run's position: a copy of it and of its model's state, which nothing else changes."""
+        """Store a checkpoint. `run` and `state` are copies that nothing else changes."""
 
     def finished(self, run: Run, model: nn.Module) -> None:
-        """Take a run that has stopped, and its module with its best weights (or its last, where `run.failure` says why)."""
+        """Receive a run that has stopped, and its module with its best weights. `run.failure` is empty unless it failed."""
 
 
 def train(
@@ -99,10 +99,9 @@ def train(
 ) -> None:
     """Train the runs of the roster, `places` models at a time, until it has no more.
 
-    A place that becomes free is offered to the roster at once. Models that go on are moved into a new pack, made by `form`,
-    when others join and when at most half of the pack is left; that changes nothing for them.
-    Reports `progress` about once a second and `epoch` after each epoch of each model. Ranks bring a
-    `total` that adds their losses up.
+    A free place is offered to the roster at once. Remaining models move into a new pack, made by `form`, when others join and
+    when at most half of the pack is left; their results do not change. Reports `progress` about once a second and `epoch`
+    after each epoch of each model. `total` adds up the losses of ranks.
     """
     runs: list[Run] = []
     pack: Pack | None = None
@@ -148,7 +147,7 @@ def train(
 
 
 def _formed(runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[Sequence[Member]], Pack]) -> Pack:
-    """Make a pack of the runs that go on, the first ones, in their `states`, and of those that join."""
+    """Return a pack of all runs: first those that continue, restored from `states`, then those that join."""
     pack = form([run.member for run in runs])
     for number, run in enumerate(runs):
         if number < len(states):
@@ -168,14 +167,14 @@ def _begin_epoch(run: Run) -> None:
 
 
 def _order(run: Run) -> torch.Tensor:
-    """Return the epoch's windows in the order of its visits, on the device: a step sends nothing there."""
+    """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies nothing there."""
     order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
     return run.reads[order.to(run.reads.device)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Losses:
-    """Losses of one step, still on the device: one per model, over so many windows (0: it was not active)."""
+    """Losses (M,) of one step, still on the device, and the number of windows of each model (0: inactive)."""
 
     losses_M: torch.Tensor
     windows: list[int]
@@ -217,7 +216,7 @@ class _Unread:
 
     @property
     def is_due(self) -> bool:
-        """Return whether it is time to read: after many steps, and on a CPU after one that was skipped, which all ranks see."""
+        """Return whether to read now: every UNREAD_STEPS steps, and on a CPU after a skipped step, which all ranks see."""
         last = self._steps[-1]
         if len(self._steps) >= UNREAD_STEPS or last.losses_M.device.type != "cpu":
             return len(self._steps) >= UNREAD_STEPS
@@ -239,11 +238,11 @@ class _Unread:
 
 
 def _lower(pack: Pack, number: int, run: Run) -> None:
-    """Begin a broken epoch again from the best weights with half the learning rate, or stop where that was done before."""
+    """Restart a broken epoch from the best weights with half the learning rate; fail the run after MAX_LOWERED restarts."""
     if run.lowered == MAX_LOWERED:
         run.active = False
         run.failure = (
-            f"the loss is not finite, also after halving the learning rate {MAX_LOWERED} times to {run.learning_rate:g}"
+            f"the loss is not finite, even after halving the learning rate {MAX_LOWERED} times to {run.learning_rate:g}"
         )
         return
     run.lowered += 1
@@ -253,7 +252,7 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
 
 
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
-    """Validate, keep the weights if they are the best, and begin the next epoch or stop."""
+    """Validate, keep the weights if they are the best, and start the next epoch or stop."""
     model, member = pack.model(number), run.member
     validation_loss = run.validate(model)
     train_loss = run.loss_sum / run.loss_windows
@@ -271,7 +270,7 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
 
 
 def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread) -> None:
-    """Give the roster a copy of every active run whose last checkpoint is old enough, counted from when it joined."""
+    """Give the roster a copy of every active run whose checkpoint is due. The first interval starts when the run joins."""
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
@@ -285,7 +284,7 @@ def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: 
 
 
 def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, Any]:
-    """Return where a run stands; `rate` is that of all `training` runs together, in reads a second."""
+    """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks per second."""
     left = (job.train.epochs - run.epoch) * run.num_windows - run.position
     return {
         "event": "progress",
@@ -299,12 +298,12 @@ def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, An
         "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
         "unit": job.model.reads,
         "learning_rate": _rate(run, job),  # of the next step
-        "eta_seconds": round(left * training / rate, 1) if rate else None,  # of all epochs' steps: it may stop earlier
+        "eta_seconds": round(left * training / rate, 1) if rate else None,  # for all epochs: early stopping may shorten it
     }
 
 
 class _Pace:
-    """Windows, or chunks, a second since the last report."""
+    """Windows, or chunks, per second since the last report."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._since, self._windows, self.rate = clock, clock(), 0, 0.0

@@ -1,6 +1,6 @@
-"""The machine's facts for a node's training: `--machine FILE`, JSON that the agent writes from the manifest.
+"""Expected hardware and price of a node, for its training: `--machine FILE`, JSON that the agent writes from the manifest.
 
-Without one, at a desk, nothing is expected of the devices and nothing is paid.
+At a desk there is no file: hardware is not compared, and no cost is computed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ MOST_USD = 100_000.0
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """An instance type, as far as a training is concerned."""
+    """Expected hardware and price of the machine; empty values are unknown."""
 
     instance_type: str = ""
     gpus: int = 0
     gpu_model: str = ""
     link: str = ""  # between its GPUs: NVSwitch, NVLink, PCIe, or none
-    bus_gb_per_s: float = 0.0  # that an all-reduce over them should reach, an estimate; 0: nothing is expected
+    bus_gb_per_s: float = 0.0  # estimated bus bandwidth of an all-reduce over its GPUs; 0: unknown
     usd_per_hour: float | None = None  # on demand
-    paid_seconds: float = 0.0  # since user data began, when the training did
+    paid_seconds: float = 0.0  # from the start of user data to the start of training
 
 
 def read_machine(path: Path | None) -> MachineFacts:
-    """Read a machine file; without one nothing is known. Raises UsageError for one that no agent writes."""
+    """Read a machine file; without one, return the unknown machine. Raises UsageError for an unreadable or invalid file."""
     if path is None:
         return MachineFacts()
     try:
@@ -46,4 +46,4 @@ def read_machine(path: Path | None) -> MachineFacts:
     except OSError as error:
         raise UsageError(f"cannot read machine file {path}", why=str(error.strerror), do="Leave --machine out.") from error
     except Unsound as error:
-        raise UsageError(f"machine file {path} is none of ours", why=str(error), do="Leave --machine out.") from error
+        raise UsageError(f"machine file {path} is invalid", why=str(error), do="Leave --machine out.") from error

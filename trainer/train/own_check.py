@@ -1,7 +1,7 @@
 """Check a job's own files before anything is planned: read, hashed, and tried in a child process (`train/probe.py`).
 
-The launcher runs this at the desk, and a training runs it if no desk did. Standard library only: without torch the job stays
-unmeasured, and the next machine tries.
+The launcher runs this at the desk; training runs it if the launcher did not. Standard library only: without torch the job
+stays unmeasured, and the next machine tries the files.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from trainer.job import Job, job_from
 from trainer.own_file import OwnFile, in_bundle, read_file
 from trainer.whole_file import whole_file
 
-LIMIT_SECONDS = 300.0  # from when torch is loaded: a large model takes a while on a laptop
-LOAD_SECONDS = 600.0  # for Python and torch to load, on a machine that does much else
+LIMIT_SECONDS = 300.0  # once torch is loaded: a large model takes a while on a laptop
+LOAD_SECONDS = 600.0  # for Python and torch to load on a busy machine
 MODULE = "trainer.train.probe"
 
 
@@ -44,12 +44,12 @@ def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
 
 
 def portable(job: Job) -> Job:
-    """Return the job for another machine: its own files without folders."""
+    """Return the job for another machine: paths of its own files reduced to file names."""
     return job.with_own_files({table: home.with_file(home.base_name) for table, home in job.own_files.items()})
 
 
 def copied(job: Job, folder: Path) -> Job:
-    """Copy the job's own files into a folder, by hash, and return the job with the copies: an edit changes no run."""
+    """Copy the job's own files into `folder`, named by hash; return the job with the copies, so that edits change no run."""
     homes = {}
     for table, home in job.own_files.items():
         place = folder / f"{home.sha256}.py"
@@ -85,9 +85,9 @@ def _answer(job: Job, limit_seconds: float) -> dict[str, Any]:
     stage = ""
     try:
         assert child.stdin is not None
-        with suppress(BrokenPipeError):  # it ended at once: its exit code says more
+        with suppress(BrokenPipeError):  # it has ended: its exit code says more
             child.stdin.write(json.dumps(job.to_dict()).encode() + b"\n")
-            child.stdin.flush()  # and open: the child ends when this closes
+            child.stdin.flush()  # not closed: the child ends when stdin does
         for message in _messages(child, limit_seconds):
             if "error" in message:
                 error = message["error"]
@@ -113,7 +113,7 @@ def _answer(job: Job, limit_seconds: float) -> dict[str, Any]:
 
 
 def _messages(child: subprocess.Popen[bytes], limit_seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield the child's messages to its end. Raises TimeoutError with the seconds that it had."""
+    """Yield the child's messages until it ends. Raises TimeoutError, whose text is the limit in seconds."""
     assert child.stdout is not None
     rest, left = b"", LOAD_SECONDS
     ends = time.monotonic() + left

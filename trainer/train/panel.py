@@ -1,11 +1,11 @@
 """Training data of a panel: the rows of each series on the panel's calendar, scaled, with missing days masked.
 
 A series has a row for each date from its first bar to its last. On a date without a bar, every feature is the scaler's mean,
-zero once scaled, and `present`, the first input, is 0. Nothing is filled, from neither side.
+zero once scaled, and `present`, the first input, is 0. No value is filled forward or backward.
 
 The scaler (`data.scaler`) is one over all series (`pooled`), each series' own (`series`), or the rank of a value among the
 series that are present on its date (`rank`), which needs no fit; clock features are the same for all, so they are pooled
-there. It is fitted on the rows that training reads. A series that training does not see has the one over all series.
+there. It is fitted on the rows that training reads. A series without training bars has the one over all series.
 
 Labels are fitted over all series, or with `scaler = "series"` on each.
 
@@ -65,9 +65,10 @@ def panel_rows(
     warmups: Sequence[int],
     scaler: str,
 ) -> PanelRows:
-    """Return the rows of series. `inputs` are the model's, `features` those of them that are computed, `warmups` in bars.
+    """Return the input rows of all series.
 
-    Raises DataError for a feature that is not finite.
+    `inputs` are the model's input names, `features` the computed ones among them, `warmups` each series' warm-up in bars,
+    `scaler` a value of `data.scaler`. Raises DataError for a feature that is not finite.
     """
     dates = [calendar.dates(candles) for candles in series]
     counts = [int(one[-1] - one[0]) + 1 for one in dates]
@@ -102,12 +103,12 @@ def is_ranked(name: str) -> bool:
 
 
 def masked(rows_DF: Tensor, mean_F: Tensor, present_D: np.ndarray) -> Tensor:
-    """Return rows in which those of missing dates are the mean, and say that they are missing. The mean of presence is 0."""
+    """Return the rows (D, F) with the scaler's mean on missing dates; `present` is 0 there, since its mean is 0."""
     return torch.where(torch.from_numpy(present_D)[:, None], rows_DF, mean_F)
 
 
 def read_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan], fold: int) -> PieceData:
-    """Return the data of a panel's fold, on the CPU. Raises DataError if bars are not those of the plan."""
+    """Return the training data of a panel's fold, on the CPU. Raises DataError if bars are not those of the plan."""
     planned = plans_of_panel(panel, job, entries)
     plans = [planned[entry.symbol][fold - 1] for entry in entries]
     series = [panel[entry.symbol] for entry in entries]
@@ -120,13 +121,13 @@ def read_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolP
         scaler=job.data.scaler,
     )
     scale = _fit(job, plans, rows)
-    # A chunk that begins in a series ends within as many rows after it.
+    # A chunk that starts in a series may extend this far beyond it.
     padding = job.model.bars_out if job.model.reads == CHUNKS else 0
     return replace(lay(_parts(job, series, plans, rows, scale), rows=rows.counts, padding=padding), panel=scale)
 
 
 def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
-    """Fit the scaler on what training reads, and the labels on those of training, over all series."""
+    """Fit the scaler on the rows that training reads and the target on the training labels, over all series."""
     read_R = np.concatenate(
         [covered(plan.starts["train"], plan.bars_seen, n) for plan, n in zip(plans, rows.counts, strict=True)]
     )
@@ -142,7 +143,7 @@ def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
 
 
 def _neutral(job: Job, mean_F: Tensor, std_F: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a scaler that leaves alone what is scaled already: presence, and ranks."""
+    """Return the scaler with mean 0 and deviation 1 for inputs that are scaled already: `present`, and ranks."""
     kept = [name == PRESENT or (job.data.scaler == RANK and is_ranked(name)) for name in job.data.inputs]
     kept_F = torch.tensor(kept)
     return torch.where(kept_F, 0.0, mean_F), torch.where(kept_F, 1.0, std_F)

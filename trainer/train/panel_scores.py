@@ -18,17 +18,17 @@ from trainer.data.timeframes import DAY
 from trainer.settings import HIGHER, TargetSettings
 from trainer.targets import scores_of
 from trainer.train.evaluation import Baselines, block_bootstrap
-from trainer.train.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, together
+from trainer.train.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, joint_scores
 from trainer.train.series import PieceData
 
 RANK_CORRELATION = "rank_correlation"
-FEWEST_SERIES = 3  # of a date: two are in order or not, which says next to nothing
+FEWEST_SERIES = 3  # on a date: the order of two says next to nothing
 
 
 def score_panel(outputs: Outputs, data: PieceData, baselines: Sequence[Baselines]) -> tuple[list[SeriesScores], Scores]:
-    """Calibrate a trained model on the validation of all series and score it, on each series and on all.
+    """Calibrate a trained model on the validation bars of all series; return its scores on each series and on all.
 
-    `outputs` are `outputs_by_span`, `baselines` `panel_baselines`.
+    `outputs` come from `outputs_by_span`, `baselines` from `panel_baselines`.
     """
     assert data.panel is not None
     target = data.series[0].target
@@ -48,7 +48,7 @@ def score_panel(outputs: Outputs, data: PieceData, baselines: Sequence[Baselines
             theirs = {name: scores.metrics(target, other, labels["test"][number]) for name, other in known.items()}
             made["test"]["baselines"] = theirs
         scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
-    return scored, _with_rank_correlation(data, scored, together(data.series, scored))
+    return scored, _with_rank_correlation(data, scored, joint_scores(data.series, scored))
 
 
 def panel_baselines(data: PieceData) -> list[Baselines]:
@@ -61,10 +61,9 @@ def panel_baselines(data: PieceData) -> list[Baselines]:
 
 
 def rank_correlations(forecast_N: np.ndarray, labels_N: np.ndarray, dates_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the dates (D,) on which series can be compared, and the rank correlation (D,) of each.
+    """Return the dates (D,) int64 on which series can be compared, and the rank correlation (D,) of each.
 
-    Left out are dates with fewer than three series, and those on which all labels are equal. Where all forecasts of a date are
-    equal, they rank nothing, and it counts as 0.
+    Dates with fewer than three series, or with equal labels only, are left out. A date with equal forecasts only counts as 0.
     """
     dates, place_N = np.unique(dates_N, return_inverse=True)
     order_N = np.argsort(place_N, kind="stable")
@@ -81,7 +80,7 @@ def rank_correlations(forecast_N: np.ndarray, labels_N: np.ndarray, dates_N: np.
 
 
 def _centred_ranks(values: np.ndarray) -> np.ndarray:
-    """Return mean ranks less their mean."""
+    """Return the ranks of values, ties averaged, less the mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2
     return np.asarray(ranks[place] - (len(values) + 1) / 2)
@@ -90,13 +89,13 @@ def _centred_ranks(values: np.ndarray) -> np.ndarray:
 def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scores: Scores) -> Scores:
     """Return the scores of all series with the rank correlation: its value, interval, and gain over each baseline."""
     target = data.series[0].target
-    found = {span: _by_date(data, target, span, [one.forecasts[span] for one in scored]) for span in SPANS}
-    dates, ours = found["test"]
+    by_span = {span: _by_date(data, target, span, [one.forecasts[span] for one in scored]) for span in SPANS}
+    dates, ours = by_span["test"]
     theirs = {
         name: _by_date(data, target, "test", [one.baselines[name] for one in scored])[1] for name in scores["test"]["baselines"]
     }
     values = {"": ours, **theirs}
-    ranking = {name: one for name, one in values.items() if one.any()}  # others rank no series
+    ranking = {name: one for name, one in values.items() if one.any()}  # without forecasts that are equal on every date
     blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
     _, place = np.unique(blocks, return_inverse=True)
 
@@ -108,28 +107,28 @@ def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scor
         return made
 
     intervals = block_bootstrap(means, place) if len(dates) and ranking else {}
-    told = {name: None if one is None else [one.low, one.high] for name, one in intervals.items()}
+    bounds = {name: None if one is None else [one.low, one.high] for name, one in intervals.items()}
     mean = {name: float(one.mean()) if name in ranking else None for name, one in values.items()}
     test: dict[str, Any] = scores["test"]
     return {
         "about": _about(scores["about"]),
         "validation": {
             **scores["validation"],
-            RANK_CORRELATION: float(found["validation"][1].mean()) if len(found["validation"][1]) else None,
+            RANK_CORRELATION: float(by_span["validation"][1].mean()) if len(by_span["validation"][1]) else None,
         },
         "test": {
             **test,
             RANK_CORRELATION: mean[""],
             "dates": len(dates),
-            "intervals": {**test["intervals"], RANK_CORRELATION: told.get("")},
+            "intervals": {**test["intervals"], RANK_CORRELATION: bounds.get("")},
             "baselines": {name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()},
-            "better": {name: {**its, RANK_CORRELATION: told.get(f"over {name}")} for name, its in test["better"].items()},
+            "better": {name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")} for name, its in test["better"].items()},
         },
     }
 
 
 def _about(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a target's metrics with that of the rank correlation."""
+    """Return `about`, the description of a target's metrics, with the rank correlation added."""
     metrics = {**about["metrics"], RANK_CORRELATION: {"title": "rank IC", "better": HIGHER, "unit": ""}}
     column = {"title": "rank IC", "value": [RANK_CORRELATION], "beside": []}
     return {**about, "metrics": metrics, "table": [*about["table"], column]}
@@ -138,6 +137,7 @@ def _about(about: Mapping[str, Any]) -> dict[str, Any]:
 def _by_date(
     data: PieceData, target: TargetSettings, span: str, forecasts: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates and rank correlations (D,) of a span; `forecasts` are those of each series."""
     labels = np.concatenate([one.labels(span)[:, 0] for one in data.series])
     dates = np.concatenate([one.candles.timestamp[one.bars(span)] for one in data.series])
     order = scores_of(target).order

@@ -1,6 +1,6 @@
-"""Before and after one piece's training: read and prepare its candles; score it and write model file and card.
+"""The work before and after one piece's training: set up its run; score the model and write its file and card.
 
-Runs inside a worker; `loop.py` is the training itself.
+Runs inside a worker; `loop.py` trains.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from trainer.train.packs.pack import Member, loss_for
 from trainer.train.panel_scores import score_panel
 from trainer.train.readers import Evaluate, outputs_of
 from trainer.train.schedule import base_rate
-from trainer.train.scores import Outputs, outputs_by_span, readings, score_series, together
+from trainer.train.scores import Outputs, joint_scores, outputs_by_span, readings, score_series
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Source, mark_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A piece whose data lies on the device, ready to train."""
+    """A piece whose data is on the device, ready to train."""
 
     piece: Piece
     run: Run
@@ -46,7 +46,7 @@ class Opened:
 
 
 def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outputs_of) -> Opened:
-    """Make a piece ready to train on its fold of a source; `evaluate` runs its network over the bars of validation."""
+    """Return a piece ready to train on its fold of a source; `evaluate` runs its network over the validation bars."""
     data = source.folds[piece.fold]
     run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws, evaluate=evaluate)
     return Opened(piece=piece, run=run, source=source)
@@ -55,7 +55,7 @@ def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outp
 def run_of(
     data: PieceData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "", evaluate: Evaluate = outputs_of
 ) -> Run:
-    """Return the training of a model by this name on a piece's data. `seed` and `draws` as in `pack.Member`."""
+    """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in `pack.Member`."""
     member = Member(
         name=model,
         rows_TF=data.rows_TF,
@@ -80,9 +80,9 @@ def run_of(
 
 
 def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
-    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`; else None.
+    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`, or None.
 
-    Asks the plan and no bars. Raises the DataError with which planning refused the symbol.
+    Reads no bars, only the plan. Raises the DataError with which planning refused the symbol.
     """
     mark = mark_of(piece, job, data)
     file = out / f"{piece.name}.safetensors"
@@ -96,7 +96,7 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
 
 
 def outputs_of_trained(opened: Opened, model: torch.nn.Module, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
-    """Return what the scores of a trained model need of it. Raises TrainingFailed if training never reached a finite loss."""
+    """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if its run failed."""
     piece, run = opened.piece, opened.run
     if run.failure:
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
@@ -106,9 +106,9 @@ def outputs_of_trained(opened: Opened, model: torch.nn.Module, job: Job, evaluat
 def close_piece(
     opened: Opened, outputs: Outputs, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Score a trained model once, by its `outputs`, and write it to `out`; return its `model_done` event.
+    """Score a trained model by its `outputs` and write it to `out`; return its `model_done` event.
 
-    The card keeps `choice` as it is.
+    `choice` is stored in the card.
     """
     piece, run, data = opened.piece, opened.run, opened.data
     baselines = opened.source.baselines(piece.fold)
@@ -119,7 +119,7 @@ def close_piece(
             score_series({span: of_series[number] for span, of_series in outputs.items()}, one, known)
             for number, (one, known) in enumerate(zip(data.series, baselines, strict=True))
         ]
-        scores = together(data.series, scored)
+        scores = joint_scores(data.series, scored)
     file = f"{piece.name}.safetensors"
     card = card_of_training(
         piece,

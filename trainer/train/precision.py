@@ -1,7 +1,7 @@
 """The number format of matrix products: the job's, else by chip. Weights, moments and losses are always float32.
 
-bf16 from compute capability 8.0 on (an LSTM's only where the GPU's library has one), fp16 with a scaled loss below; fp32 on a
-CPU, and for a module of the user's own, unless another is asked for.
+The default is bf16 from compute capability 8.0 on (for an LSTM only if cuDNN has one in bf16) and fp16 with a scaled loss
+below; fp32 on a CPU and for a module of the user's own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # torch.amp.GradScaler's defaults (torch 2.13): the first scale of a loss, and the steps after which it grows.
 FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000
-# From here on cuDNN has an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch takes a bf16 layer
-# bar by bar. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
+# First cuDNN with an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch runs a bf16 layer
+# step by step. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
 _CUDNN_OF_BF16_RECURRENCE = 91300
-# An LSTM gives the same twice only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html, 2026-11-21).
-# 8 MiB for each thread and stream that multiplies. On Hopper torch would take 32, and a stream a model pays for two threads.
+# An LSTM is deterministic only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html, 2026-11-21).
+# It costs 8 MiB for each thread and stream that multiplies, torch's default on Hopper 32. `Streams` uses two threads a stream.
 _CUBLAS_WORKSPACE = ":4096:2"
 
 
@@ -52,26 +52,25 @@ def _has_bf16_recurrence() -> bool:
 
 
 def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
-    """Return `matmul_dtype` after setting this process to it, with deterministic sums, before its first product on a GPU.
+    """Make this process's sums deterministic, turn TF32 off, and return `matmul_dtype`.
 
-    Left alone, cuDNN takes an LSTM's or convolution's fp32 for TF32.
-
-    TF32 keeps three digits, and strategies would not agree (https://docs.pytorch.org/docs/stable/notes/cuda.html, 2026-11-21).
+    Call it before the first product on a GPU. By default cuDNN computes an fp32 LSTM or convolution in TF32, which keeps three
+    digits: strategies would not agree (https://docs.pytorch.org/docs/stable/notes/cuda.html, 2026-11-21).
     """
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-        if torch.version.hip is None:  # AMD's library reads it, too, and wants 128 MiB
+        if torch.version.hip is None:  # AMD's library reads the variable, too, but needs 128 MiB
             environment.set_cublas_workspace(_CUBLAS_WORKSPACE)
     return matmul_dtype(job, device)
 
 
 def autocast(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
-    """Run matrix products in `dtype`. Casts are not cached, so that a recorded graph holds them all."""
+    """Return a context that runs matrix products in `dtype`. Casts are not cached, so that a recorded graph has them all."""
     if dtype == torch.float32:
         return nullcontext()
     return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
 
 
 def first_scale(dtype: torch.dtype) -> float:
-    """Return the first scale of a loss: small gradients would vanish in fp16, and only there."""
+    """Return the first scale of a loss: 1 except for fp16, in which small gradients would vanish."""
     return FIRST_SCALE if dtype == torch.float16 else 1.0

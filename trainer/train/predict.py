@@ -1,8 +1,8 @@
-"""Predictions of stored models for the bars of a file or folder. Over a model's test bars these are the numbers that its card
-was scored from: features are computed again from the candles, and go through `readers` as in training. Nothing here trains.
+"""Predict with stored models for the bars of a file or folder. On a model's test bars the predictions are exactly those that
+its card was scored from: features are computed from the candles and go through `readers`, as in training.
 
 Each symbol's candles are read once, features of many short series are computed in one pass, and models of one shape share one
-network, so that a further symbol costs a few milliseconds.
+network, so that each further symbol takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from trainer.train.predict_panel import predict_panels
 from trainer.train.predictions import NotPredicted, Predictions
 from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
 
-SMALL_BATCHES = (4, 16)  # windows; 0.8 and 1.7 ms where EVALUATION_BATCH takes 19 (LSTM, hidden 64, 2026-11-22)
-MOST_ROWS = 1 << 16  # of series whose features are computed in one pass
+SMALL_BATCHES = (4, 16)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+MOST_ROWS = 1 << 16  # whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
 
 __all__ = ["NotPredicted", "Predictions", "predict_models"]
@@ -57,9 +57,9 @@ class _Task:
 
     @cached_property
     def first_row(self) -> int:
-        """Return the first row of the candles that inputs are computed from: they look back over the warm-up and no further.
+        """Return the first row of the candles that is needed: warm-up and lookback before the first bar.
 
-        Chunks start where they started in training: the same sums, the same digits.
+        Chunks start on the grid of training, so that their sums agree to the last digit.
         """
         first = int(self.bars[0]) - self.model.card.lookback + 1 - self.warmup
         return first if self.reads == WINDOWS else first // EVALUATION_CHUNK * EVALUATION_CHUNK
@@ -78,13 +78,12 @@ def predict_models(
     model_file: Path | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Predictions | NotPredicted]:
-    """Predict every bar (the last `last` of each symbol) that has enough bars before it.
+    """Predict at every bar (or the last `last` of each symbol) that has enough bars before it.
 
-    `paths` are model files that forecast the same target; `symbols` limits the symbols (none: all). `model_file` is the Python
-    file of models of the user's own, since a card runs no code. A bar needs warm-up + lookback bars before it without a hole.
-    Yields by symbol, then in the order of `paths`; what fails for one model or symbol is yielded as NotPredicted. `note` gets
-    each line about how the files were read, such as resampled bars, once. Uses one thread, as training did, so that the sums
-    are the same.
+    `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the Python file of a
+    user's own models, since a card runs no code. A bar needs warm-up + lookback bars before it without a hole. Yields by
+    symbol, then in the order of `paths`; a model or symbol that fails is yielded as NotPredicted. `note` receives each remark
+    on how the files were read, such as resampled bars, once. Uses one thread, as training did, so that sums are the same.
 
     Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no model knows and for
     models of several targets.
@@ -175,7 +174,7 @@ def _predict_group(
 
 @dataclass
 class _Running:
-    """Networks by shape, and whether a small batch gave the same digits as a full one, by shape and size."""
+    """Networks by shape, and whether a small batch gives the digits of a full one, by shape and size."""
 
     networks: Networks = field(default_factory=Networks)
     is_exact: dict[tuple[str, int], bool] = field(default_factory=dict)
@@ -206,7 +205,7 @@ class _Running:
             )
 
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
-        """Return the outputs (N, O); few windows run in a small batch, if that gave the same digits for this shape before."""
+        """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full one."""
         bars = task.bars - task.first_row
         small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
         key = task.model.shape, small
@@ -245,7 +244,7 @@ def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
 
 
 def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
-    """Return what to predict of a symbol. Raises DataError if no bar has enough bars before it."""
+    """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
     warmup = max(warmup_of_features(model.features), candles.columns_begin)
     bars = _whole_bars(candles, model, series, warmup=warmup)
@@ -262,7 +261,7 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
 
 
 def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, warmup: int) -> np.ndarray:
-    """Return the bars with all that the model and the target's columns read: as in training, but with a label or without."""
+    """Return the bars (N,) int64 whose inputs are complete and without a hole, as in training, but with or without a label."""
     lookback, reach = model.card.lookback, model.target.reach
     hole = holes(candles.timestamp, candles.timeframe, series.calendar)
     bars = np.arange(max(warmup + lookback - 1, reach), len(candles), dtype=np.int64)
@@ -270,7 +269,7 @@ def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, wa
 
 
 def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
-    """Return the symbols to predict (none: all). Raises UsageError for one that no model was trained on, without a panel."""
+    """Return the symbols to predict (none: all). Raises UsageError for one that no model knows; a panel's takes any."""
     known = {symbol for model in models for symbol in model.card.symbols}
     takes_any = any(model.card.panel for model in models)
     for symbol in symbols if known and not takes_any else ():

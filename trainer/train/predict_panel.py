@@ -1,7 +1,7 @@
-"""Predictions of a panel's models: for every symbol of the candles, those that training never saw included.
+"""Predict with a panel's models for every symbol of the candles, including those that training never saw.
 
-All symbols are read, wanted or not: they make the calendar, and ranks are among those that are present on a date. A symbol that
-the model was not trained on gets what the panel's series have in common: scaler, fitted numbers, number 0.
+All symbols are read, wanted or not: they make up the calendar, and ranks are taken among those present on a date. A symbol that
+the model was not trained on gets the panel's common scaler and fitted numbers, and series number 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Series:
     rows_DF: torch.Tensor  # not scaled
     bars: np.ndarray  # (N,) int64: to predict at
     place_T: np.ndarray  # int64: the row of each bar
-    first: int  # row that has all that an output depends on behind it
+    first: int  # first row whose inputs are complete
 
     @property
     def places(self) -> np.ndarray:
@@ -59,8 +59,8 @@ def predict_panels(
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict with models of panels that read the same inputs, by symbol, then in the order of the models.
 
-    `wanted` are symbols (none: all of the data, and those that the models were trained on). A symbol that the data does not
-    hold, or has too few bars of, is left out; one that can't be read is an error.
+    `wanted` are symbols (none: all of the data, and those that the models were trained on). A symbol without bars, or with too
+    few, is yielded as `absent`, an unreadable one with its error.
     """
     panel: dict[str, Candles] = {}
     made: dict[tuple[str, int], Predictions | NotPredicted] = {}
@@ -96,7 +96,7 @@ def _predict(
     networks: Networks,
     rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
 ) -> Iterator[Predictions | NotPredicted]:
-    """Predict with one model. `rows` are kept for the next one of the same scaler and calendar."""
+    """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next models."""
     card, common = model.card, _common(model)
     warmups = {symbol: max(warmup_of_features(model.features), candles.columns_begin) for symbol, candles in panel.items()}
     key = common.scaler_of, common.calendar
@@ -154,7 +154,7 @@ def _common(model: CheckedModel) -> CardPanel:
 
 
 def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series]) -> list[np.ndarray]:
-    """Return the outputs (N, O) of each series. Windows of all series share batches, chunks lie on each series' own grid."""
+    """Return the outputs (N, O) of each series. Windows of all series share batches; chunks lie on each series' own grid."""
     card, network = model.card, networks.of(model)
     reads = reads_of(card.family, card.architecture)
     scaled, offsets, total = [], [], 0

@@ -1,4 +1,4 @@
-"""Result of predicting: the predictions of one model for one symbol, or the error."""
+"""Results of predicting with one model for one symbol: the predictions, or the error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Predictions:
 
 @dataclass(frozen=True, kw_only=True)
 class NotPredicted:
-    """A model, or one symbol of it, without predictions. `absent`: the data holds no bars of the symbol."""
+    """A model, or one symbol of it, without predictions. `absent`: the data has no bars of the symbol, or too few."""
 
     model: str
     symbol: str

@@ -1,5 +1,5 @@
-"""A symbol ready to train on: unscaled feature rows, scaler, labels, and the first rows of what the model reads. No window and
-no chunk is ever materialized: the training step gathers rows for a batch of starts, then scales.
+"""Prepare a symbol for training: unscaled feature rows, scaler, labels, and the first row of each window or chunk. Windows and
+chunks are never stored: the training step gathers the rows of a batch from its starts, then scales them.
 
 Shapes: T bars of the symbol, F features, K label columns.
 """
@@ -26,23 +26,23 @@ from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
 from trainer.train.encoder import known_scaler
 
-FEATURE_LIMIT = 10.0  # deviations that a baseline's features are held to: one crash must not decide a linear fit
+FEATURE_LIMIT = 10.0  # deviations to which a baseline's features are clamped: one crash must not decide a linear fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolData:
-    """Training data of one fold's model. The output at bar t depends on rows t - bars_seen + 1 to t."""
+    """Training data of one symbol in one fold. The output at bar t depends on rows t - bars_seen + 1 to t."""
 
     candles: Candles
     rows_TF: Tensor  # float32, unscaled; one for each bar, or for each date of a panel from the series' first to its last
     mean_F: Tensor  # float32, over the rows that training reads
     std_F: Tensor  # float32; 1 where a feature is constant there
-    train_labels_TK: Tensor  # float32: as the network is trained on them, NaN everywhere but at the bars of training
+    train_labels_TK: Tensor  # float32: scaled for training, NaN everywhere but at the bars of training
     starts: dict[str, Tensor]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
-    labels_TK: np.ndarray  # float32: unscaled, NaN where none is
-    target: TargetSettings  # with what the job left open chosen
-    fitted: Mapping[str, Any]  # of the target, on the labels of training
+    labels_TK: np.ndarray  # float32: unscaled, NaN where there is none
+    target: TargetSettings  # with values chosen for settings that the job leaves open
+    fitted: Mapping[str, Any]  # by the target, on the labels of training
     spans: Spans
     clock: np.ndarray  # calendar.session_clock
     calendar: str
@@ -51,7 +51,7 @@ class SymbolData:
     embargo: int
     horizon_bars: int
     bars_seen: int
-    first_bar: int  # the first row with all that an output depends on behind it
+    first_bar: int  # the first row whose inputs are complete
     context_TC: Tensor | None = None  # int16: `data.context`, for a model that reads it
     place_T: np.ndarray | None = None  # int64: the row of each bar, of a panel; None: the bar's own number
 
@@ -79,13 +79,13 @@ class SymbolData:
         return np.asarray(self.labels_TK[self.bars(span)].astype(np.float64))
 
     def features(self, bars: np.ndarray) -> np.ndarray:
-        """Return scaled features (N, F) float32 of bars, held to ten deviations."""
+        """Return scaled features (N, F) float32 of bars, clamped to ten deviations."""
         rows = bars if self.place_T is None else self.place_T[bars]
         rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
         return np.asarray(((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy())
 
     def scored(self, span: str) -> Rows:
-        """Return the rows that the target's scores need of a span."""
+        """Return a span's data for the target's scores."""
         return Rows(
             candles=self.candles,
             clock=self.clock,
@@ -112,7 +112,7 @@ class SymbolData:
 
 
 def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[SymbolData, ...]:
-    """Prepare a symbol for each of its plans, one per fold; they share one `rows_TF`. Raises DataError."""
+    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises DataError."""
     rows_TF = _inputs(candles, job, "cpu")
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
@@ -128,10 +128,10 @@ def prepare(
     plan: Plan | None = None,
     series: int = 1,
 ) -> SymbolData:
-    """Compute features, labels, spans, scaler and starts of a symbol; everything lies on `device`. Raises DataError.
+    """Return features, labels, spans, scaler and starts of a symbol, on `device`. Raises DataError.
 
-    `features` (T, F) replaces the job's inputs, with `warmup` rows at their head that nothing may see; `spans` replaces the
-    job's split, `plan` the labels and bars with them. `series` is the symbol's number among the piece's, from 1 on.
+    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `spans` replaces the job's split,
+    `plan` split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
     rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
@@ -154,9 +154,9 @@ def symbol_data(
     fitted: Mapping[str, Any],
     series: int,
 ) -> SymbolData:
-    """Return the training data of a plan with its rows, scaler and what was fitted on labels, on the device of the rows.
+    """Return the training data of a plan with these rows, scaler and fitted values, on the device of the rows.
 
-    `series` is the symbol's number among the piece's, from 1 on; 0 for one that training does not see.
+    `series` is the symbol's number in the piece, from 1 on; 0 for one without training bars.
     """
     labels, train, device = labels_of(plan.target), plan.bars["train"], rows_TF.device
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
@@ -188,7 +188,7 @@ def symbol_data(
 
 
 def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -> Tensor:
-    """Return the context (R, C) int16 of a series' rows, 0 if a panel's date has no bar. `place_T` has each bar's row."""
+    """Return the context (R, C) int16 of a series' rows, 0 on a panel's date without a bar. `place_T`: the row of each bar."""
     context_TC = context_of(candles.timestamp, candles.timeframe, series=series)
     if place_T is None:
         return torch.from_numpy(context_TC)
@@ -206,18 +206,18 @@ def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
     rows = rows_TF[chosen_T.to(rows_TF.device)]
     total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
     squares_F = torch.zeros_like(total_F)
-    for part in torch.split(rows, 1 << 16):  # float64 copies of a part at a time
+    for part in torch.split(rows, 1 << 16):  # one part at a time in float64
         total_F += part.double().sum(0)
     mean_F = total_F / len(rows)
     for part in torch.split(rows, 1 << 16):
         squares_F += (part.double() - mean_F).square().sum(0)
     std_F = (squares_F / len(rows)).sqrt()
-    constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # float32 rows: a constant varies by its rounding at most
+    constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # a constant varies only by float32's rounding
     return mean_F.float(), torch.where(constant_F, 1.0, std_F).float()
 
 
 def covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
-    """Return (T,) bool: whether an output of these starts depends on the row."""
+    """Return (T,) bool: whether the row is among the `seen` rows from one of the `starts`."""
     change = np.zeros(num_bars + 1, dtype=np.int64)
     change[starts] += 1
     change[starts + seen] -= 1
@@ -228,7 +228,7 @@ def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: t
     """Raise DataError for a row of features that is not finite, after the warm-up. `names` may be empty."""
     if rows_TF.shape[0] != len(candles):
         raise DataError(
-            f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features", do="Give one row a bar."
+            f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features", do="Give one row per bar."
         )
     bad_TF = ~torch.isfinite(rows_TF[warmup:])
     if bad_TF.any():

@@ -1,9 +1,9 @@
-"""Try a user's own files in a separate process: a failure is one line, a success is measured.
+"""Try and measure a user's own files in a separate process; report a failure as one line.
 
     python -m trainer.train.probe        started by `train/own_check.py`, which writes the job to its stdin
 
-Answers on stdout, a JSON document a line: {"stage"} as it goes, then {"job"} with what was measured, or {"error"}. Ends when
-its stdin does. A user's file may import only what a node has.
+Writes a JSON document per line to stdout: {"stage"} for each stage, then {"job"} with the measurements, or {"error"}. Ends
+when stdin closes. A user's file may import only modules that a node has.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class NotOnANode(UsageError, ImportError):
-    """A user's file imports a module that a node lacks; its own `except ImportError` catches it, too."""
+    """A user's file imports a module that a node lacks. The file's own `except ImportError` catches it, too."""
 
 
 def main() -> int:
     """Read the job, try its files, answer; return the exit code."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a user's code prints must not pass for an answer
+    os.dup2(2, 1)  # the user's prints must not mix with the answers
     job = job_from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
 
@@ -53,7 +53,7 @@ def main() -> int:
     restrict_imports(_import)
     try:
         own = job.own_files
-        if "target" in own:  # first: it says how many outputs a model has
+        if "target" in own:  # first: it determines the model's number of outputs
             job = job.with_own_files({"target": measure_target(job, lambda stage: say({"stage": stage}))})
         if "model" in own:
             job = job.with_own_files({"model": measure_model(job, lambda stage: say({"stage": stage}))})
@@ -65,14 +65,14 @@ def main() -> int:
 
 
 def _end_with_stdin() -> None:
-    """Wait until the parent closes our stdin, or is gone, and end this process at once."""
+    """Wait until the parent closes stdin or dies, then end this process at once."""
     while os.read(0, 1 << 10):
         pass
     os._exit(1)
 
 
 def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    """Import for a user's file. Raises NotOnANode."""
+    """Import a module for a user's file. Raises NotOnANode."""
     root = name.partition(".")[0]
     if not level and root not in sys.stdlib_module_names and root not in ON_A_NODE and not _is_ours(name):
         file = Path(str((globals or {}).get("__file__", "the file"))).name

@@ -1,8 +1,8 @@
 """Build a user's own model, run it forwards and backwards, and measure its memory and cost for planner and packer.
 
-Weights are counted, and so are bytes that autograd keeps, at two batch sizes, and multiplications, by torch's counter: with
-oneDNN off, since it hides an LSTM's. Two things decide how a model may train: whether slices of a batch have the gradient of
-the whole, and whether an output depends on its own bars alone.
+Counts weights, the bytes that autograd keeps (at two batch sizes), and multiplications, by torch's counter, with oneDNN off,
+since it hides an LSTM's. Also checks whether slices of a batch have the gradient of the whole, and whether an output depends
+only on its own bars.
 
 Shapes: N windows or chunks, L bars of each, F features, T outputs of a chunk, O outputs a bar.
 """
@@ -28,9 +28,9 @@ from trainer.train.checkpoint_files import DTYPES
 from trainer.train.packs.tensors import buffers_of
 from trainer.train.readers import EVALUATION_CHUNK
 
-FEW, MANY = 4, 12  # reads of the two batches that are measured
+FEW, MANY = 4, 12  # windows or chunks of the two batches that are measured
 CUTS = (5, 7)  # slices of a batch of MANY
-SAME = 1e-3  # of a gradient's norm: float32 in another order differs by less, a batch's statistics by more
+SAME = 1e-3  # of a gradient's norm: another order of float32 sums changes less, statistics of a batch change more
 ALONE = 1e-4  # of an output, likewise
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
@@ -42,24 +42,24 @@ class _Trial:
     name: str
     architecture: dict[str, Any]
     file: str
-    bars: int  # of a read
-    outs: int  # of a read; 0: a window, without a dimension for them
-    outputs: int
+    bars: int  # of a window or chunk
+    outs: int  # outputs of a chunk in time; 0: a window, which has no such dimension
+    outputs: int  # per bar
 
     def build(self, seed: int = 0) -> nn.Module:
-        """Return an untrained network, without a GPU."""
+        """Return an untrained network, on the CPU."""
         torch.manual_seed(seed)
         network: nn.Module = network_of(OwnFile.name).build(self.architecture, file=self.file)
         return network
 
     def reads(self, count: int, *, bars: int = 0, seed: int = 1) -> torch.Tensor:
-        """Return features as the packs hand them over: (L, N, F) windows, or (N, F, L) chunks."""
+        """Return random features in the shape that packs use: (L, N, F) windows, or (N, F, L) chunks."""
         generator = torch.Generator().manual_seed(seed)
         x_NLF = torch.randn(count, bars or self.bars, self.architecture["features"], generator=generator)
         return (x_NLF.transpose(1, 2) if self.outs else x_NLF.transpose(0, 1)).contiguous()
 
     def outputs_of(self, network: nn.Module, x: torch.Tensor, *, outs: int | None = None) -> torch.Tensor:
-        """Run it and check the shape. Raises UsageError."""
+        """Return the outputs: (N, O), or (N, T, O) for chunks. Raises UsageError for another shape or if not finite."""
         count, outs = x.shape[0 if self.outs else 1], self.outs if outs is None else outs
         expected = (count, outs, self.outputs) if self.outs else (count, self.outputs)
         bars = x.shape[2] if self.outs else x.shape[0]
@@ -68,7 +68,7 @@ class _Trial:
             outputs: torch.Tensor = network(x)
             actual = tuple(outputs.shape)
         if actual != expected:
-            raise UsageError(f"{self.name}.forward gives shape {actual}", why=f"for {shape} it is to be {expected}", do=DO)
+            raise UsageError(f"{self.name}.forward gives shape {actual}", why=f"for {shape} it must be {expected}", do=DO)
         if not bool(torch.isfinite(outputs).all()):
             raise UsageError(f"{self.name}.forward gives outputs that are not finite", why=f"for {shape} of noise", do=DO)
         return outputs
@@ -102,8 +102,11 @@ def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
 
 
 def _figures(trial: _Trial, network: nn.Module) -> dict[str, float]:
-    """Return the model's size: weights, bytes of a read and of any batch, the largest tensor of a read, and its cost."""
-    with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):  # it warns of other flags
+    """Return the model's measurements: weights, and per window or chunk the bytes kept, the largest tensor, and MFLOP.
+
+    `kept_once_bytes` are kept by every batch, whatever its size.
+    """
+    with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):  # warns of unrelated flags
         (few, _), (many, largest) = (_kept(trial, network, count) for count in (FEW, MANY))
         counter = FlopCounterMode(display=False)
         with counter:
@@ -151,7 +154,7 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
 
 @torch.no_grad()
 def _check_evaluation(trial: _Trial, network: nn.Module, field: int) -> None:
-    """Check that an output depends on its own bars alone: not on chance, on the rest of the batch, or on later bars."""
+    """Check that an output depends only on its own bars: not on chance, the rest of the batch, or later bars."""
     x = trial.reads(FEW)
     torch.manual_seed(1)
     whole = trial.outputs_of(network, x)
@@ -183,10 +186,10 @@ def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _kept(trial: _Trial, network: nn.Module, count: int) -> tuple[float, float]:
-    """Return the bytes that autograd keeps of a batch, weights aside, and those of the largest tensor among them."""
+    """Return the bytes that autograd keeps of a batch, without weights, and those of the largest tensor among them."""
     weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
     kept: dict[int, int] = {}
-    held: list[object] = []  # until the end: a freed address would be given out again
+    held: list[object] = []  # keeps storages alive: a freed address could be reused
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()

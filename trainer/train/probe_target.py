@@ -1,4 +1,4 @@
-"""Label bars with a user's own target and measure how far its labels reach: bars after an end must move no label.
+"""Label bars with a user's own target, measure how far its labels reach, and check that none reads bars after its end.
 
 The bars are a seeded random walk. Shapes: T bars, K label columns, O outputs.
 """
@@ -23,7 +23,7 @@ from trainer.targets import labels_of, loss_of
 from trainer.targets.bars import Labels
 
 BARS = 6000
-TRIED = 12  # labels that are made again with other bars around them
+TRIED = 12  # labels that are computed again with other bars around them
 DO = "See docs/own-model.md."
 
 
@@ -73,7 +73,7 @@ def _labels(target: Any, candles: Candles) -> Labels:
 
 
 def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.ndarray, reach: int) -> None:
-    """Check that a label stays the same when the bars after its end, and those before what it may read, change."""
+    """Check that a label stays the same when the bars after its end, or those before its reach, change."""
     for number, bar in enumerate(known[np.linspace(0, len(known) - 1, TRIED).astype(int)]):
         end, value = int(labels.ends_T[bar]), labels.values_TK[bar]
         later = _labels(target, _moved(candles, slice(end + 1, None), seed=number))
@@ -90,7 +90,7 @@ def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.nd
 
 
 def _moved(candles: Candles, part: slice, *, seed: int) -> Candles:
-    """Return the candles with a part changed: each bar by its own, and by much."""
+    """Return the candles with the fields of each bar in `part` multiplied by a large random factor."""
     factor = np.ones(len(candles))
     changed = factor[part]
     factor[part] = np.exp(np.random.default_rng(seed).normal(0, 0.2, len(changed)))
@@ -98,7 +98,7 @@ def _moved(candles: Candles, part: slice, *, seed: int) -> Candles:
 
 
 def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
-    """Check that the loss is one number per label and independent of the batch's other labels."""
+    """Check that the loss is finite, one number per label, and independent of the batch's other labels."""
     name, labels = f"{target.class_name}.loss", torch.from_numpy(labels_NK)
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(len(labels), target.outputs, generator=generator).requires_grad_()
@@ -106,7 +106,7 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
         each = loss_of(target).loss(target, outputs, labels)
         shape = tuple(each.shape)
     if shape != (len(labels),):
-        raise UsageError(f"{name} gives shape {shape}", why=f"for {len(labels)} labels it is to be ({len(labels)},)", do=DO)
+        raise UsageError(f"{name} gives shape {shape}", why=f"for {len(labels)} labels it must be ({len(labels)},)", do=DO)
     with as_usage_error(f"{name} fails on the outputs of chunks", DO):
         chunk = loss_of(target).loss(target, outputs[None], labels[None])
         part = loss_of(target).loss(target, outputs[1:], labels[1:])

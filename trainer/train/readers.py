@@ -1,7 +1,7 @@
 """Run a model over bars without gradients and dropout, gathering its windows or chunks from the rows.
 
-Scores and `mayfly predict` both come from here, so that they agree to the last digit: windows go through the model in batches
-of one fixed size, on which a window's result does not depend, and chunks lie on a grid.
+Both scores and `mayfly predict` use it, so that they agree to the last digit: windows go through the model in batches of one
+fixed size, in which a window's result does not depend on the others, and chunks lie on a grid.
 
 Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs, C columns of the context.
 """
@@ -30,17 +30,17 @@ class Reader(Protocol):
         """Return the model's outputs (N, O) float64 for the rows `bars` (N,) int64."""
 
     def units(self, bars: np.ndarray) -> np.ndarray:
-        """Return for each of the bars the number of the batch (or chunk) that computes it, (N,) ascending.
+        """Return the number (N,) of the batch or chunk that computes each of the bars, ascending.
 
-        Bars of whole units, asked for alone, have the same outputs, bit by bit.
+        A call with the bars of whole units gives bit-identical outputs.
         """
 
 
-Evaluate = Callable[[nn.Module, Sequence[tuple[np.ndarray, Reader]]], np.ndarray]  # outputs (N, O) of several series
+Evaluate = Callable[[nn.Module, Sequence[tuple[np.ndarray, Reader]]], np.ndarray]  # see `outputs_of`
 
 
 def outputs_of(model: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
-    """Return the outputs (N, O) float64 of a model for bars of several series, one after the other."""
+    """Return the outputs (N, O) float64 of a model for the bars of several parts, concatenated."""
     return np.concatenate([reader.outputs(model, bars) for bars, reader in parts])
 
 
@@ -58,7 +58,7 @@ def reader_of(
 ) -> Reader:
     """Return the reader for a model of windows (`batch` at once), or of chunks.
 
-    `first_bar` has all that an output depends on behind it.
+    `first_bar` is the first row whose inputs are complete. `context_TC` is for a model that reads it.
     """
     if reads == CHUNKS:
         return ChunkReader(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit)
@@ -80,7 +80,6 @@ class WindowReader:
         batch: int = EVALUATION_BATCH,
         context_TC: torch.Tensor | None = None,
     ) -> None:
-        """`context_TC` is that of the rows, for a model that reads it."""
         self._context_TC = context_TC
         self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = rows_TF, mean_F, std_F, limit, batch
         self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
@@ -132,7 +131,7 @@ class ChunkReader:
         """See `Reader.outputs`; none of the bars lies before `first_bar`."""
         cells, offsets = np.divmod(bars - self._first, EVALUATION_CHUNK)
         parts = []
-        for cell in np.unique(cells):  # ascending, as the bars of a cell are put back below
+        for cell in np.unique(cells):
             start = self._first + int(cell) * EVALUATION_CHUNK - self._bars_seen + 1
             starts_1 = torch.tensor([start], device=self._rows_TF.device)
             x_1FX = gather_chunks(self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit)
@@ -155,7 +154,7 @@ def gather(
     std_F: torch.Tensor,
     limit: float = INPUT_LIMIT,
 ) -> torch.Tensor:
-    """Cut windows (T, B, F) out of unscaled rows and scale them. No window exists before this or after its step."""
+    """Return windows (T, B, F), cut out of unscaled rows and scaled."""
     index = (steps_T1 + starts_B).view(-1)
     x_TBF = rows_TF.index_select(0, index).view(len(steps_T1), len(starts_B), rows_TF.shape[1])
     return scale_(x_TBF, mean_F, std_F, limit)
@@ -174,7 +173,7 @@ def gather_chunks(
     std_F: torch.Tensor,
     limit: float = INPUT_LIMIT,
 ) -> torch.Tensor:
-    """Cut chunks (B, F, X) out of unscaled rows and scale them. The last row is repeated: no output looks ahead."""
+    """Return chunks (B, F, X), cut out of unscaled rows and scaled. Beyond the end the last row is repeated."""
     index = (starts_B[:, None] + read_X).clamp_(max=len(rows_TF) - 1).view(-1)
     x_BXF = scale_(rows_TF.index_select(0, index), mean_F, std_F, limit).view(len(starts_B), len(read_X), -1)
     return x_BXF.transpose(1, 2).contiguous()

@@ -1,9 +1,9 @@
-"""Pieces trained by a function of their own instead of the training loop, named `package.module:function`.
+"""Train a piece by a function of its own, named `package.module:function`, instead of the training loop.
 
-    run(piece, job, data) -> Made
+    run(piece, job, data) -> RunnerResult
 
 A worker, which may be killed and restarted, calls it and writes the result as a model with a card. Upload, result and receipt
-are those of any piece. An error of ours fails the piece; any other ends the worker.
+are those of any piece. A TrainerError fails the piece; any other error ends the worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.train.source import JobData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class RunnerResult:
     """Result of a runner: tensors by name, and scores by span, as JSON values, for the card."""
 
     weights: Mapping[str, torch.Tensor]
@@ -44,9 +44,9 @@ def run_piece(
         what = f"{piece.name} has no runner {piece.runner}"
         raise TrainingFailed(what, why=str(error), do="Name package.module:function, which the node's code has.") from error
     made = run(piece, job, data)
-    if not isinstance(made, Made):
+    if not isinstance(made, RunnerResult):
         what = f"{piece.runner} gave {type(made).__name__} for {piece.name}"
-        raise TrainingFailed(what, why="a runner gives Made: weights and metrics", do="Return that.")
+        raise TrainingFailed(what, why="a runner returns a RunnerResult: weights and metrics", do="Return that.")
     card = card_of_runner(piece, job, data, metrics=made.metrics, device=device, choice=choice or {})
     file = f"{piece.name}.safetensors"
     return done_event(piece, card, file, save(out / file, made.weights, card))

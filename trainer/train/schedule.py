@@ -21,8 +21,8 @@ def base_rate(job: Job) -> float:
 def rate_factor(job: Job, *, step: int, steps: int) -> float:
     """Return the factor on the learning rate at step `step` (from 0) of `steps`.
 
-    It rises in even steps to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the last epoch's end, or with
-    `restart_epochs` at the end of so many epochs, and begins again, each time over `restart_factor` times as many
+    It rises linearly to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the end of the last epoch. With
+    `restart_epochs` it falls to 0 over that many epochs and restarts, each time over `restart_factor` times as many
     (Loshchilov and Hutter 2017, equation 5: https://arxiv.org/abs/1608.03983).
     """
     if step < job.train.warmup_steps:

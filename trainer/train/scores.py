@@ -51,9 +51,9 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
 
 
 def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Reader]]:
-    """Return the rows of a span's bars with the reader of each part: windows of all series in one, chunks series by series.
+    """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per series for chunks.
 
-    Outputs of all parts, one after another, are those of the series in their order.
+    The outputs of all parts, concatenated, are in the order of the series.
     """
     rows = [one.rows(span) for one in data.series]
     if job.model.reads == CHUNKS:
@@ -71,15 +71,15 @@ def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Rea
 
 
 def outputs_by_span(model: torch.nn.Module, data: PieceData, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
-    """Return the outputs (N, O) of a trained model on validation and test, by span and series: all that its scores need of it.
+    """Return the outputs (N, O) of a trained model on validation and test, by span and series: the input of its scores.
 
-    `evaluate` runs it; ranks are called together.
+    `evaluate` runs the model; with ranks, all of them must call this.
     """
     made = {}
     for span in SPANS:
         if data.panel is not None:
             parts = readings(data, job, span)
-        else:  # as a prediction reads each series alone
+        else:  # each series alone, as in a prediction
             parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows(span))]
         ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
         made[span] = np.split(evaluate(model, parts) if parts else np.empty((0, 1)), ends)
@@ -87,10 +87,10 @@ def outputs_by_span(model: torch.nn.Module, data: PieceData, job: Job, evaluate:
 
 
 def score_series(outputs: Mapping[str, np.ndarray], data: SymbolData, baselines: Baselines | None = None) -> SeriesScores:
-    """Calibrate a trained model on a series' validation and score it there, by its `outputs` of each span.
+    """Calibrate a trained model on a series' validation bars and score its `outputs` of each span.
 
     Validation gets plain scores; the test span is scored once, beside its baselines and with intervals. `about` describes
-    the metrics. `baselines` are those of the test span, if they were computed before.
+    the metrics. `baselines` are the baselines' forecasts in the test span, if already computed.
     """
     target, scores = data.target, scores_of(data.target)
     fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
@@ -105,11 +105,11 @@ def score_series(outputs: Mapping[str, np.ndarray], data: SymbolData, baselines:
     return SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines)
 
 
-def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Scores:
-    """Return the scores of a model on all of its series: of one, its own."""
+def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Scores:
+    """Return the scores of a model on all of its series together."""
     if len(series) == 1:
         return scored[0].scores
-    target = series[0].target  # settings that were left open were chosen for all of them
+    target = series[0].target  # open settings were chosen for all series together
     labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
     forecasts_by_span = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
     names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
@@ -130,7 +130,7 @@ def together(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Sc
 
 
 def days_of_a_block(data: SymbolData) -> int:
-    """Return the length of the target's blocks of a series in days, from one start to the next."""
+    """Return the median time between starts of a series' bootstrap blocks, in whole days, 1 or more."""
     rows = data.scored("test")
     blocks, _ = scores_of(data.target).blocks(data.target, rows)
     _, first = np.unique(blocks, return_index=True)

@@ -1,7 +1,7 @@
 """Random numbers of training, all derived from (seed, purpose): weights, batch order and dropout of one model.
 
-No generator is shared between models, so a model's result does not depend on its neighbours or on its worker. A user's own
-module draws from torch's generators, or from its own: each slice of a batch seeds them again.
+No generator is shared between models, so a model's result does not depend on its pack or its worker. A user's own module draws
+from torch's generators or its own: all are seeded again before each slice of a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """Return 64 bits derived from this seed and purpose, the same on every machine."""
+    """Return a 64-bit number derived from seed and purpose, the same on every machine."""
     text = "\x1f".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -35,7 +35,7 @@ def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tens
 
 @contextmanager
 def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators and the module's own; restore torch's at the end."""
+    """Seed torch's generators and the module's own for the block; restore torch's after it."""
     gpus = [torch.cuda.current_device() if device.index is None else device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
         seed_generators(seed, gpus=gpus)
@@ -49,7 +49,7 @@ def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[N
 def seed_generators(seed: int, *, gpus: Iterable[int] = ()) -> None:
     """Seed torch's generators of the CPU and of these GPUs, as `torch.manual_seed` does.
 
-    Where CUDA is not in use, that function takes a stack trace for later, which costs 2 ms: more than a small model's step.
+    Without CUDA that function records a stack trace for later, which takes 2 ms: more than a small model's step.
     """
     torch.default_generator.manual_seed(seed)
     for gpu in gpus:

@@ -1,10 +1,10 @@
-"""Training data of a piece: one series, or several laid end to end.
+"""Training data of a piece: one series, or several laid end to end in the same tensors.
 
     rows   |-- first series --|- padding -|-- second series --|- padding -|
 
-Several series are each scaled by their own scaler as they are laid down, and the pack gets a neutral scaler. No window crosses
-from one series into another. A chunk may extend beyond the last bar: into the padding, which is as long as a chunk, repeats the
-last bar and has no labels, like the end of a single series.
+Of several series, each is scaled by its own scaler as it is laid down, and the pack gets a neutral scaler. No window crosses
+from one series into the next. A chunk may extend beyond the last bar into the padding, which is as long as a chunk, repeats the
+last bar and has no labels.
 
 Shapes: T bars of a series, R rows of all, F features, K label columns, C columns of the context.
 """
@@ -23,18 +23,18 @@ from trainer.train.prepare import SymbolData
 
 @dataclass(frozen=True, kw_only=True)
 class PanelScale:
-    """What the series of a panel have in common, and what one that training never saw gets."""
+    """Scaler and fitted values that the series of a panel share. A series that training never saw gets them."""
 
     scaler: str  # a value of data.scaler
     mean_F: Tensor  # over all series
     std_F: Tensor
     fitted: Mapping[str, Any]  # of the target, over all series
-    numbers: tuple[int, ...]  # of each series for the model, from 1 on; 0: training does not see it
+    numbers: tuple[int, ...]  # of each series in the model's embedding, from 1 on; 0: it has no training bars
 
 
 @dataclass(frozen=True, kw_only=True)
 class PieceData:
-    """The series of one fold, and their rows as a pack gathers from them."""
+    """The series of one fold, and the tensors that a pack gathers from."""
 
     series: tuple[SymbolData, ...]
     scalers: tuple[tuple[Tensor, Tensor], ...]  # mean_F and std_F of each series, over the rows that its training reads
@@ -48,7 +48,7 @@ class PieceData:
     panel: PanelScale | None = None  # of a panel
 
     def moved(self, move: Callable[[Any], Any]) -> PieceData:
-        """Return it with `move` applied to every tensor. Series stay views of the rows that they share."""
+        """Return the data with `move` applied to every tensor. Series remain views of the shared rows."""
         scalers = tuple((move(mean_F), move(std_F)) for mean_F, std_F in self.scalers)
         if len(self.series) == 1:
             return replace(alone(_moved(self.series[0], move)), scalers=scalers)
@@ -66,7 +66,7 @@ class PieceData:
 
 
 def alone(data: SymbolData) -> PieceData:
-    """Return the data of a piece of one series, which shares its tensors."""
+    """Return the data of a piece of one series, sharing its tensors."""
     return PieceData(
         series=(data,),
         scalers=((data.mean_F, data.std_F),),
@@ -81,9 +81,9 @@ def alone(data: SymbolData) -> PieceData:
 
 
 def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> PieceData:
-    """Lay series end to end, each with `padding` rows after it. `rows` are their numbers of rows, in the same order.
+    """Return series laid end to end, each followed by `padding` rows. `rows` has the number of rows of each.
 
-    Parts are taken one at a time and their rows are not kept, so `parts` may be a generator that reads.
+    Takes one part at a time and does not keep its rows, so that `parts` may be a generator that reads files.
     """
     rows_TF = labels_TK = torch.empty(0)
     context_RC: Tensor | None = None
@@ -97,7 +97,7 @@ def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> Pi
             if data.context_TC is not None:
                 context_RC = torch.zeros(num_rows, data.context_TC.shape[1], dtype=data.context_TC.dtype)
         end = total + len(data.rows_TF)
-        # Scaled as a pack scales, before clamping: subtracting zero and dividing by one changes no digit.
+        # Scale as a pack does before clamping. The pack's neutral scaler changes no digit.
         torch.div(data.rows_TF - data.mean_F, data.std_F, out=rows_TF[total:end])
         rows_TF[end : end + padding] = rows_TF[end - 1]
         labels_TK[total:end] = data.train_labels_TK

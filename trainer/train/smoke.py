@@ -1,8 +1,8 @@
-"""The smoke test of a device: a tiny model takes a few steps and its loss falls. The node runs it on each before training.
+"""Smoke-test a device: train a tiny model for a few steps and check that its loss falls. The node does so before training.
 
     python -m trainer.train.smoke --device cuda:0
 
-Prints one JSON line, {"device", "ok", "seconds", ...}; exit 0 when the device works, 100 when not.
+Prints one JSON line, {"device", "ok", "seconds", ...}; exit 0 if the device works, else 100.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def smoke(device: str) -> dict[str, Any]:
-    """Train a small default model on a signal it can see; return {"ok", "import_seconds", "first_loss", ...}."""
+    """Train a small default model on a learnable signal; return {"ok", "import_seconds", "first_loss", ...}."""
     began = time.monotonic()
     import torch  # loads after the arguments are parsed
 

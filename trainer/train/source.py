@@ -1,7 +1,7 @@
-"""Sources: the data that pieces share, read once: rows and labels, and each fold's scaler and windows.
+"""Sources: data that pieces share and a worker reads once: rows and labels, and each fold's scaler and windows.
 
-A worker that trains folds and seeds of one symbol together keeps its rows once. A source is always prepared on the CPU and
-moved to the device when its model joins: its content depends neither on the device nor on staging.
+A worker that trains folds and seeds of one symbol together holds its rows once. A source is always prepared on the CPU and
+moved to the device when its model joins, so that its content does not depend on the device or on staging.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainer.train.prepare import SymbolData, prepare, prepare_folds
 from trainer.train.series import PieceData, alone, lay
 
 _CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
-_PIECE_BYTES = 48 << 20  # temporaries of computing features, a piece of the series at a time
+_PIECE_BYTES = 48 << 20  # temporaries of computing features, part of a series at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ class Origin:
 class Source:
     """Data of all pieces of one source: each fold's training data, and its description for their cards.
 
-    Folds of one series share one `rows_TF`. A source of several series holds one fold only: its rows are scaled, differently in
-    each fold.
+    Folds of one series share one `rows_TF`. A source of several series holds only one fold, since its rows are scaled by the
+    fold's scaler.
     """
 
     name: str  # `Piece.source`
@@ -115,10 +115,10 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 
         48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B x 2 + 48 B x 2 + folds x 32 B)
 
-    Each column of `data` adds 8 B to the 48. `rows` are the symbol's in its files: a row is there as read and as numbers. Of
-    the bars that are used of them there are besides: inputs, and those of training again while the scaler is fitted; candles,
-    and what their hash is made of; and of each fold labels, window starts and what they were chosen by.
-    Measured beside it, a million bars of one file: 0.42 GiB for 0.53 with one fold, 0.61 for 0.62 with four (2026-11-21).
+    Each column of `data` adds 8 B to the 48. `rows` are the symbol's rows in its files, held as read and as numbers (x 2).
+    `bars`, those of them that are used, are held as inputs (twice while the scaler is fitted) and as candles (twice while they
+    are hashed), and for each fold as labels, window starts and temporaries.
+    Measured with a million bars of one file: 0.42 GiB (estimate 0.53) for one fold, 0.61 (0.62) for four (2026-11-21).
     """
     row_bytes = (_CELLS + len(data.columns)) * _CELL_BYTES
     a_bar = 2 * len(data.inputs) * 4 + 2 * row_bytes + folds * 32
@@ -126,7 +126,7 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 
 
 def read_source(piece: Piece, job: Job, data: JobData) -> Source:
-    """Read and prepare the source of a piece, on the CPU. Raises DataError when its bars are not those of the plan."""
+    """Read and prepare the source of a piece, on the CPU. Raises DataError if its bars are not those of the plan."""
     entries = tuple(data.of(symbol) for symbol in piece.series)
     if len(entries) == 1 and not job.data.panel:
         candles = data.read(piece.series[0], job)
@@ -140,14 +140,14 @@ def read_source(piece: Piece, job: Job, data: JobData) -> Source:
             _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number)
             for number, entry in enumerate(entries, 1)
         )
-        # A chunk that begins in a series ends within as many rows after it.
+        # A chunk that starts in a series may extend this far beyond it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         folds = {piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding)}
     return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
 
 
 def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
-    """Return the bars of a piece. Raises the DataError with which planning refused one of its series."""
+    """Return where a piece's bars come from. Raises the DataError with which planning refused one of its series."""
     entries = tuple(data.of(symbol) for symbol in piece.series)
     read = {name for entry in entries for name in entry.files}
     return Origin(
@@ -164,7 +164,7 @@ def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series
 
 
 def mark_of(piece: Piece, job: Job, data: JobData) -> str:
-    """Return the hash that a piece's model and checkpoints must match. Reads no bars: the plan has their hash.
+    """Return the hash that a piece's model and checkpoints must match. Reads no bars: their hashes are in the plan.
 
     Raises the DataError with which planning refused one of its series.
     """
@@ -175,12 +175,12 @@ def mark_of(piece: Piece, job: Job, data: JobData) -> str:
 
 
 def code_sha256(job: Job) -> str:
-    """Return the hash of the code that makes the job's models."""
+    """Return the hash of the code that trains the job's models."""
     return training_sha256((type(job.model).__module__, type(job.target).__module__))
 
 
 def _code_of(runner: str) -> bytes:
-    """Return the file of a runner's module; nothing for a missing one, which is an error when it runs."""
+    """Return the source of a runner's module; b"" for a missing one, which fails when it runs."""
     try:
         spec = importlib.util.find_spec(runner.partition(":")[0])
     except ImportError:
@@ -189,10 +189,10 @@ def _code_of(runner: str) -> bytes:
 
 
 def on_device(source: Source, device: str) -> Source:
-    """Return the source with its tensors on a device, shared ones once; the same source if they are there already."""
+    """Return the source with its tensors on a device, shared ones copied once; the same source for "cpu"."""
     if device == "cpu":
         return source
-    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with the tensor, whose id is its own while it lives
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id; keeping the tensor keeps its id unique
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -207,17 +207,17 @@ def on_device(source: Source, device: str) -> Source:
 
 
 class Sources:
-    """Sources of a worker: those in use, and the last one, which the next model often needs."""
+    """Keeps the last source of a worker, which the next piece often needs."""
 
     def __init__(self) -> None:
         self._last: Source | None = None
 
     def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
-        """Return the source of that name: a held one, else the result of `read`."""
+        """Return the source of that name: one of `in_use`, the last one, or else the result of `read`."""
         there = [*in_use, self._last] if self._last else [*in_use]
         chosen = next((source for source in there if source.name == name), None)
         if chosen is None:
-            # Before the next is read, not after: rows are what fills the memory.
+            # Dropped before the next is read: rows take most of the memory.
             self._last = None
             del there
             chosen = read()

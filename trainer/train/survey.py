@@ -1,7 +1,6 @@
 """Pieces of a job and the cost of each, from the plan of its data.
 
-If some symbols can be trained on, those that planning refused stay among the series, and the worker that gets a piece of one
-reports the error.
+Symbols that planning refused keep their pieces: the worker that gets one reports the error.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def survey(job: Job, plan: DataPlan) -> Survey:
 
 
 def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
-    """Return the input of piece planning; nothing for a symbol that planning refused."""
+    """Return a symbol's input to piece planning; 0 bars and windows if planning refused it."""
     entry = plan.symbols.get(symbol)
     if entry is None:
         nothing = (0,) * job.data.folds
@@ -48,6 +47,5 @@ def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
 
 
 def _visits(fold: FoldPlan, job: Job) -> int:
-    """Return the windows of an epoch, as a measure of its time."""
-    # A window that is only evaluated costs about a quarter of one that is trained on (measured, cpu.py).
+    """Return the cost of an epoch, in training windows. Evaluating a window costs about a quarter of training on it."""
     return fold.bars["train"] + (fold.bars["validation"] + fold.bars["test"] // job.train.epochs) // 4

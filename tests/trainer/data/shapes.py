@@ -91,7 +91,7 @@ SHAPES: tuple[Shape, ...] = (
         symbol="BTC-USDT",
         timeframe="1m",
         first=FIRST,
-        notes=("BTC/USDT: a slash is no part of a name (it trains as BTC-USDT)",),
+        notes=("BTC/USDT: a name can't contain a slash (it trains as BTC-USDT)",),
     ),
     Shape(
         title="Kraken OHLCVT, no header",
@@ -294,7 +294,7 @@ SHAPES: tuple[Shape, ...] = (
         symbol="BTC-USD",
         timeframe="1m",
         first=FIRST,
-        notes=("BTC/USD: a slash is no part of a name (it trains as BTC-USD)",),
+        notes=("BTC/USD: a name can't contain a slash (it trains as BTC-USD)",),
     ),
     Shape(
         title="Hive partitions",
@@ -307,7 +307,7 @@ SHAPES: tuple[Shape, ...] = (
         first=FIRST,
         closes=(*CLOSES, 103.0),
         volumes=(7, 8, 9, 10),
-        notes=("BTC/USD: a slash is no part of a name",),
+        notes=("BTC/USD: a name can't contain a slash",),
     ),
     Shape(
         title="A folder for each symbol",
@@ -325,7 +325,7 @@ SHAPES: tuple[Shape, ...] = (
         symbol="BTC-USD",
         timeframe="1m",
         first=FIRST,
-        notes=("its folder old/ is not read, because candle files lie beside it",),
+        notes=("its folder old/ is not read, because there are candle files beside it",),
     ),
     Shape(
         title="UTF-16, as Excel and MetaTrader write it",
@@ -349,7 +349,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="Excel's numbers of days",
         files={"AAPL_1d.csv": f"date,{OHLCV}\n{rows('44200', '44201', '44202')}"},
-        error="has a time that can't be read in column date (44200 is no date). Write times as ISO 8601 text",
+        error="has a time that can't be read in column date (44200 is not a date). Write times as ISO 8601 text",
     ),
     Shape(
         title="Zoned times",
@@ -362,7 +362,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="An unknown export without a header",
         files={"AAPL_1d.csv": "2021-01-04,1,2,0.5,1.5,3,4,5,6\n"},
-        error="has no header, and is no export that is known by its first line (2021-01-04,1,2,0.5,1.5,3,4,5,6). Write",
+        error="has no header, and its first line is not that of a known export (2021-01-04,1,2,0.5,1.5,3,4,5,6). Write",
     ),
     Shape(
         title="Without a header, columns in another order",
@@ -394,7 +394,7 @@ SHAPES: tuple[Shape, ...] = (
         title="Another timeframe than the name's",
         files={"AAPL_1h.csv": f"date,{OHLCV}\n{rows(*DAYS)}"},
         timeframe="1h",
-        notes=("AAPL: bars are said to be of 1h, and most are 1d apart",),
+        notes=("AAPL: bars should be of 1h, but most are 1d apart",),
     ),
     Shape(title="Excel", files={"AAPL.xlsx": b"PK"}, error="It has .xlsx files: Save it as CSV."),
     Shape(title="JSON", files={"AAPL.json": "[]"}, error="It has .json files: Write it as CSV: pandas.read_json("),

@@ -265,9 +265,9 @@ def test_a_later_cell_changes_no_earlier_value(write_csv) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["fundign"], r"has no column fundign .its columns beside those of a bar: funding, note\)\. Did you mean funding\?"),
+        (["fundign"], r"has no column fundign .its columns besides those of a bar: funding, note\)\. Did you mean funding\?"),
         (["Funding"], r"has no column Funding .*Did you mean funding\?"),
-        (["note"], r"has something in column note that is no number .*calm"),
+        (["note"], r"has a value in column note that is not a number .*calm"),
         (["close"], r"column close of .*AAA_1m\.csv is the close of its bars .*another name"),
     ],
 )
@@ -282,7 +282,7 @@ def test_a_column_of_texts_in_parquet_is_no_number(tmp_path: Path, make_candles)
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(3)])
     table = pq.read_table(tmp_path / "AAA_1m.parquet").append_column("mood", pa.array(["calm", None, "wild"]))
     pq.write_table(table, tmp_path / "AAA_1m.parquet")
-    with pytest.raises(DataError, match=r"has something in column mood that is no number"):
+    with pytest.raises(DataError, match=r"has a value in column mood that is not a number"):
         read_candles(tmp_path, columns=["mood"])
 
 

@@ -86,5 +86,5 @@ def test_a_time_that_is_none_is_refused(write_csv, time: str) -> None:
 
 
 def test_a_price_that_is_no_number_is_refused(write_csv) -> None:
-    with pytest.raises(DataError, match=r"AAA_1m\.csv has something in column c that is no number.*dear"):
+    with pytest.raises(DataError, match=r"AAA_1m\.csv has a value in column c that is not a number.*dear"):
         read_candles(write_csv("AAA_1m.csv", "time,o,h,l,c,v", [f"{NINE},1,1,1,dear,1"]))

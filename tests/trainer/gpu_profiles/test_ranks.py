@@ -8,7 +8,7 @@ import pytest
 from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import packaged
 from trainer.gpu_profiles.memory import GIB, footprint, num_weights
-from trainer.gpu_profiles.ranks import NCCL_GIB, lay, rank_footprint
+from trainer.gpu_profiles.ranks import NCCL_GIB, place_on_gpus, rank_footprint
 from trainer.job import job_of, with_settings
 from trainer.settings import FLOAT
 
@@ -45,10 +45,10 @@ def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_
 
 
 def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_then():
-    small = lay(T4, JOB, devices=4, memory_gib=16.0, **KNOWN)
+    small = place_on_gpus(T4, JOB, devices=4, memory_gib=16.0, **KNOWN)
     assert not small.sharded and small.micro_batch <= 4
     wide = with_settings(JOB, width=2048)
-    in_parts = lay(T4, wide, devices=8, memory_gib=8.0, **KNOWN)
+    in_parts = place_on_gpus(T4, wide, devices=8, memory_gib=8.0, **KNOWN)
     assert in_parts.sharded and "in parts by FSDP" in in_parts.words
     assert in_parts.memory_gib < 8.0
 
@@ -56,6 +56,6 @@ def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_t
 def test_a_model_that_does_not_fit_is_one_clear_line():
     wide = with_settings(JOB, width=8192)
     with pytest.raises(UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"):
-        lay(T4, wide, devices=1, memory_gib=16.0, **KNOWN)
+        place_on_gpus(T4, wide, devices=1, memory_gib=16.0, **KNOWN)
     with pytest.raises(UsageError, match=re.escape("on each of 8 NVIDIA T4, also in parts (FSDP)")):
-        lay(replace(T4), wide, devices=8, memory_gib=16.0, **KNOWN)
+        place_on_gpus(replace(T4), wide, devices=8, memory_gib=16.0, **KNOWN)

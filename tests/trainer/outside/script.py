@@ -8,12 +8,12 @@ import torch
 
 from trainer.pieces.piece import Kind
 from trainer.pieces.symbol import SYMBOL
-from trainer.train.runner import Made
+from trainer.train.runner import RunnerResult
 
 
 def run(piece, job, data):
     close = data.read(piece.series[0], job).close
-    return Made(weights={"mean": torch.tensor([close.mean()])}, metrics={"test": {"n": len(close)}})
+    return RunnerResult(weights={"mean": torch.tensor([close.mean()])}, metrics={"test": {"n": len(close)}})
 
 
 def run_killed_once(piece, job, data):

@@ -73,7 +73,7 @@ def test_columns_join_the_features_in_card_and_prediction(tmp_path, train):
     assert predict_file(trained.file, file, last=3)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(DataError, match="has no column hint .its columns beside those of a bar: hind.. Did you mean hind"):
+    with pytest.raises(DataError, match="has no column hint .its columns besides those of a bar: hind.. Did you mean hind"):
         predict_file(trained.file, hinted(other, extra="hind"))
 
 

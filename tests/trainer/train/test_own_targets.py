@@ -83,7 +83,7 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
     [
         ([LOSS], "T has no method label"),
         (["def label(self, c): return 1, 2"], "T has no method loss"),
-        (["def label(self, c): return c.close", LOSS], "T.label gives ndarray (it has to give labels and their ends)"),
+        (["def label(self, c): return c.close", LOSS], "T.label gives ndarray (it must return labels and their ends)"),
         (["def label(self, c): raise KeyError('x')", LOSS], "T.label fails (KeyError: 'x')"),
         (["def label(self, c): return c.close[1:], c.timestamp", LOSS], "T.label gives labels of shape (5999,)"),
         (["def label(self, c): return c.close, c.close", LOSS], "ends that are no whole numbers"),

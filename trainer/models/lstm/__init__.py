@@ -1,6 +1,6 @@
-"""LSTM: single-layer LSTMs one over the other; the last hidden state of a window gives the outputs.
+"""LSTM: stacked single-layer LSTMs; the last hidden state of a window gives the outputs.
 
-Settings, memory and cost, standard library only. `network` is the module, `stacked` many of them as one batched program.
+Settings, memory and cost, standard library only. `network` is the module, `stacked` many modules as one batched program.
 
 Letters: B windows of a slice, F features, H hidden size.
 """
@@ -12,15 +12,15 @@ from typing import Any
 
 from trainer.settings import FLOAT, HALF, WINDOWS, Activations, ModelSettings, Training, setting
 
-# Hidden states a bar that cuDNN keeps of each LSTM layer: four gates, the cell, its tanh. An assumption of 2026-11-21: NVIDIA
-# publishes no formula, and no GPU has been asked yet. Our own recurrence (`stacked`) keeps five, counted.
+# Numbers per bar and hidden unit that cuDNN keeps of each LSTM layer: four gates, the cell, its tanh. An assumption of
+# 2026-11-21: NVIDIA publishes no formula, and it was not measured on a GPU. Our own recurrence (`stacked`) keeps five, counted.
 RESERVE = 6
 OUR_RESERVE = 5
-REFERENCE_STEPS = 60 * 2  # bars x layers of the model that the profiles' rates are for: the default one
+REFERENCE_STEPS = 60 * 2  # bars x layers of the default model, for which the profiles' rates are
 REFERENCE_HIDDEN = 64
-# A hidden size from which a second thread pays where a core is idle. AMD EPYC, 2 cores, torch 2.13, two layers, batch 256,
+# Hidden size from which a second thread pays if a core is idle. AMD EPYC, 2 cores, torch 2.13, two layers, batch 256,
 # windows/s with one thread and two, 2026-11-21: hidden 8: 25,000 and 3,600; 16: 23,000 and 23,500; 32: 12,000 and 16,000;
-# 64: 5,460 and 8,730; 128: 2,100 and 3,230. Beside two busy processes 64 and more did as well with one.
+# 64: 5,460 and 8,730; 128: 2,100 and 3,230. Beside two busy processes one thread was as fast from 64 on.
 THREADED_HIDDEN = 64
 # With the allocator's thresholds (train/cpu.py) slices of 256 windows are 2 to 5 % faster than 128 at hidden 64, and as fast at
 # hidden 128; 512 gain as much again at a batch of 1,024 (benchmarks.tuner, AMD EPYC, 1 MiB of L2, 2026-11-21).
@@ -83,10 +83,11 @@ class LstmSettings(ModelSettings):
         return first + (self.layers - 1) * 4 * self.hidden * (2 * self.hidden + 2) + outputs * (self.hidden + 1)
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return what an LSTM takes: as plain modules (sequential, streams), or as our recurrence over stacked weights (fused).
+        """Return the bytes that an LSTM takes: as plain modules (sequential, streams), or as our stacked recurrence (fused).
 
-        A layer keeps its reserve and its output; between layers lie what dropout left and its mask. Backwards a layer works in
-        four gates' gradients, what comes in and what goes out. With checkpointing each keeps its input, and one is made again.
+        Each layer keeps its reserve and its output; dropout between layers keeps its result and its mask. Backward, a layer
+        holds the gradients of four gates, of its input and of its output. With checkpointing each layer keeps only its input,
+        and one layer at a time is recomputed.
         """
         half, fused = training.half, training.fused
         cells = self.lookback * reads * self.hidden
@@ -95,9 +96,9 @@ class LstmSettings(ModelSettings):
         reserve = (OUR_RESERVE if fused else RESERVE) * number * cells
         between = (self.layers - 1) * cells * (number + 1 if self.dropout else 0)
         backwards = (6.0 if self.layers > 1 else 5.0) * number * cells
-        if fused:  # gradients of single bars, and where products are in half precision, what is cast for them
+        if fused:  # gradients of single bars, and in half precision the operands cast for products
             backwards += 2.5 * number * cells if half else 9 * number * cells / self.lookback
-        # Plain modules keep their first and last states, too, and in half precision the weights as they were cast.
+        # Plain modules also keep first and last states, and in half precision the cast weights.
         states = 0 if fused else 4 * self.layers * number * reads * self.hidden
         cast = HALF * self.num_weights(features=features, outputs=outputs) if half and not fused else 0
         if training.recompute:

@@ -1,9 +1,9 @@
-"""The LSTM: single-layer LSTMs one over the other, the last hidden state to the outputs.
+"""The LSTM: stacked single-layer LSTMs; a linear head on the last hidden state gives the outputs.
 
-Owns the architecture only; scaling, windows, loss and training are `trainer.train`.
+Owns the architecture only; scaling, windows, loss and training are in `trainer.train`.
 
-Built of single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a process share,
-and a model's result must not depend on its neighbours. Time comes first, as oneDNN and cuDNN want it.
+Built from single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a process share, and a
+model's result must not depend on the others. Time is the first dimension, as oneDNN and cuDNN prefer.
 
 Shapes: T time steps, B batch, F features, H hidden size, O outputs.
 """
@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from trainer.models.dropout import keep_mask
 from trainer.models.lstm.stacked import StackedLstm
 
-# What the forget gates begin with beside torch's draw around zero, where a cell halves what it holds at each bar and nothing
-# that is twenty bars back is ever found (measured: benchmarks/learning.py, AUC 0.51 without and 0.95 with it). The usual
-# remedy: Gers et al. 2000; Jozefowicz et al. 2015, section 5 (https://proceedings.mlr.press/v37/jozefowicz15.html).
+# Added to the forget gates' bias. torch draws it around zero, where a cell halves its content at each bar, and nothing twenty
+# bars back is ever learned (benchmarks/learning.py: AUC 0.51 without this, 0.95 with it). The usual remedy: Gers et al. 2000;
+# Jozefowicz et al. 2015, section 5 (https://proceedings.mlr.press/v37/jozefowicz15.html).
 FORGET_BIAS = 1.0
 
 
@@ -31,17 +31,17 @@ def build(architecture: dict[str, Any], *, recompute: bool = False) -> Lstm:
 
 
 def stacked(architecture: dict[str, Any], *, recompute: bool = False, matmul_dtype: torch.dtype | None = None) -> StackedLstm:
-    """Return the same function over the stacked weights of many networks."""
+    """Return the same architecture as one program over the stacked weights of many networks."""
     return StackedLstm(**architecture, recompute=recompute, matmul_dtype=matmul_dtype)
 
 
 class Lstm(nn.Module):
-    """Give the outputs for a window of bars."""
+    """The network: outputs for a window of bars."""
 
     def __init__(
         self, *, features: int, hidden: int, layers: int, dropout: float, outputs: int = 1, recompute: bool = False
     ) -> None:
-        """`recompute` trades time for memory: each layer's activations are computed again in the backward pass."""
+        """`recompute`: compute each layer's activations again in the backward pass, for less memory and more time."""
         super().__init__()
         self.dropout, self._recompute = dropout, recompute
         self.lstms = nn.ModuleList(nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers))
@@ -54,7 +54,7 @@ class Lstm(nn.Module):
     def forward(self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
         """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
 
-        Dropout is on where `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the place of x's first
+        Dropout is on if `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the position of x's first
         window in its batch.
         """
         hidden_TBH = x_TBF
@@ -74,14 +74,14 @@ class Lstm(nn.Module):
                     probability=1 - self.dropout,
                 )
                 hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
-        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
+        # The head stays in full precision under autocast: half precision's three digits are too few for a loss.
         with torch.autocast(x_TBF.device.type, enabled=False):
             outputs_BO: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype))
         return outputs_BO
 
 
 def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
-    """Return a layer's hidden states, under autocast on a GPU in its numbers, too."""
+    """Return a layer's hidden states (T, B, H), under autocast on a GPU in autocast's dtype."""
     if x_TBF.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
         with torch.autocast("cuda", enabled=False):
             return run_in(torch.get_autocast_dtype("cuda"), lstm, x_TBF)
@@ -90,13 +90,13 @@ def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
 
 
 def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
-    """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients reach its weights in theirs.
+    """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients have the weights' dtype.
 
     Autocast does not do this on a GPU: it always runs cuDNN's LSTM in fp16, where the unscaled gradients of a
     bf16 training vanish (`_cudnn_rnn_cast_reflatten` in torch's aten/src/ATen/cudnn/AutocastRNN.cpp, read 2026-11-21).
     """
     weights = list(lstm.parameters())
-    # One buffer in cuDNN's own order, so that it need not make one.
+    # One buffer in cuDNN's order, so that cuDNN does not copy.
     flat = torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
     parts = flat.split_with_sizes([weight.numel() for weight in weights])
     cast = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]

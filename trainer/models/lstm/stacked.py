@@ -1,11 +1,11 @@
-"""Many LSTMs of one architecture as one batched program: the same function as `network`, model by model.
+"""Many LSTMs of one architecture as one batched program, with the results of `network` for each model.
 
-The stacked form is for GPUs, where one small LSTM leaves most of the chip idle; on a CPU it loses to one model after another
-(0.4 to 1.1 times, measured 2026-11-20 and -21), and is there so that equality is tested on any machine.
+For GPUs, where one small LSTM leaves most of the chip idle. On a CPU it is slower than one model after another (0.4 to 1.1
+times the speed, measured 2026-11-20 and -21) and runs only so that tests can compare it on any machine.
 
-All weights of a model are one row of a (M, P) tensor, cut into views here: the optimizer and the clipping then work on one
-tensor, whatever the layers. The recurrence is differentiated by hand, since autograd's tape of small operations costs as much
-again. Both biases stay, as `nn.LSTM` has them: merged into one they would move half as far under Adam.
+All weights of a model are one row of a (M, P) tensor, split into views here, so that optimizer and clipping work on a single
+tensor. The recurrence is differentiated by hand, since autograd's tape of small operations doubles the cost. Both biases of
+`nn.LSTM` are kept: merged into one, they would move half as far under Adam.
 
 Shapes: M models, T time steps, B batch, F features, H hidden size, P weights of one model, L layers, O outputs.
 """
@@ -23,7 +23,7 @@ from trainer.models.dropout import keep_mask
 
 
 class StackedLstm:
-    """The forward pass of M models over their stacked weights, and the way from and to plain state dictionaries."""
+    """The forward pass of M models over stacked weights, and conversion from and to plain state dictionaries."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class StackedLstm:
         recompute: bool = False,
         matmul_dtype: torch.dtype | None = None,
     ) -> None:
-        """Matrix products run in `matmul_dtype` (default: the weights'); gates, cells and sums stay in the weights'."""
+        """Matrix products run in `matmul_dtype` (default: the weights' dtype); gates, cells and sums in the weights' dtype."""
         self.layers, self.dropout = layers, dropout
         self._recompute, self._matmul_dtype = recompute, matmul_dtype
         shapes: dict[str, tuple[int, ...]] = {}
@@ -84,7 +84,7 @@ class StackedLstm:
         return {name: stacked[0] for name, stacked in self._cut(weights_P.unsqueeze(0)).items()}
 
     def _cut(self, weights_MP: torch.Tensor) -> dict[str, torch.Tensor]:
-        # One split, whose gradient is one concatenation; slices would each add a tensor of zeros as large as all weights.
+        # The gradient of one split is one concatenation; each slice's would be a tensor of zeros as large as all weights.
         parts = weights_MP.split_with_sizes([math.prod(shape) for shape in self.shapes.values()], dim=1)
         named = zip(self.shapes.items(), parts, strict=True)
         return {name: part.reshape(len(weights_MP), *shape) for (name, shape), part in named}
@@ -96,7 +96,7 @@ def _recurrence(*inputs: object) -> torch.Tensor:
 
 
 class _Recurrence(torch.autograd.Function):
-    """One LSTM layer of M models: one matrix product for all inputs, T for the recurrence, and the same backwards."""
+    """One LSTM layer of M models: one matrix product for all inputs and T for the recurrence, forward and backward."""
 
     @staticmethod
     def forward(
@@ -140,7 +140,7 @@ class _Recurrence(torch.autograd.Function):
         dtype = context.dtype
         models, steps, rows, features = x_MTBF.shape
         hidden = recurrent_M4HH.shape[-1]
-        grad_gates = torch.empty_like(gates)  # the saved activations stay: a graph may be replayed
+        grad_gates = torch.empty_like(gates)  # saved activations are not overwritten: a graph may be replayed
         grad_c = torch.zeros_like(cells[0])
         grad_h = grad_MTBH[:, steps - 1]
         recurrent = recurrent_M4HH.to(dtype)
@@ -173,7 +173,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> tor
 
 
 def _add_product(added: torch.Tensor, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return added + left @ right, multiplied in `dtype` and added in that of `added`."""
+    """Return added + left @ right, multiplied in `dtype` and summed in the dtype of `added`."""
     if dtype == added.dtype:
         return torch.baddbmm(added, left, right)
     return added + torch.bmm(left.to(dtype), right.to(dtype)).to(added.dtype)

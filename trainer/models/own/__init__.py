@@ -14,29 +14,29 @@ from trainer.own_file import OwnFile, digest_of
 from trainer.reading import Fields, Unsound
 from trainer.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
 
-# Multiplications and additions of a window of the default model, forwards and backwards, as torch's counter has them:
-# 3 x 2 x 60 bars x 4 x 64 x (37 + 3 x 64) weights. The cost of a model of the user's own is by this alone: an estimate.
+# FLOPs of a window of the default model, forward and backward, by torch's counter: 3 x 2 x 60 bars x 4 x 64 x (37 + 3 x 64)
+# weights. The cost of a user's own model is estimated from its FLOPs relative to these.
 REFERENCE_MFLOP = 21.1
-CHEAPEST = 0.01  # of the default model's window: gathering it costs that
-# The backward pass is taken to hold this many tensors of the largest size that is kept: two gradients, and one in work.
+CHEAPEST = 0.01  # least cost of a window, in windows of the default model: that of gathering it
+# Tensors of the largest kept size that the backward pass is assumed to hold: two gradients and one temporary.
 BACKWARD_TENSORS = 3
-CPU_SLICE_BYTES = 32 << 20  # kept of a slice on a CPU: beyond that its caches are of no use
-LEARNS_FROM = {WINDOWS: 256, CHUNKS: 4}  # windows or chunks of a batch, where the job names none
-NOT_KNOWN_YET = -1  # a batch that is the model's, before anybody knows what it reads
+CPU_SLICE_BYTES = 32 << 20  # kept of a slice on a CPU: more does not fit its caches
+LEARNS_FROM = {WINDOWS: 256, CHUNKS: 4}  # default batch in windows or chunks
+NOT_KNOWN_YET = -1  # default batch before it is known what the model reads
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredModel:
     """Measurements of a user's model, from building it and running it once. A read is a window, or a chunk of `chunk` bars."""
 
-    of: str  # the digest of what was measured
+    of: str  # digest of the measured class, file and settings
     receptive_field: int  # 0: it reads windows
     weights: int
-    kept_bytes: float  # for the backward pass, of one read
-    kept_once_bytes: float  # and of a batch, however large
-    largest_bytes: float  # of one read, the largest tensor that is kept
-    mflop: float  # of one read, forwards and backwards
-    slices: bool  # slices of a batch have the gradient of the whole
+    kept_bytes: float  # kept for the backward pass, per read
+    kept_once_bytes: float  # kept besides, per batch of any size
+    largest_bytes: float  # of the largest kept tensor, per read
+    mflop: float  # per read, forward and backward
+    slices: bool  # whether slices of a batch give the gradient of the whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ class OwnModel(OwnFile, ModelSettings):
 
     @property
     def code(self) -> str:
-        """Return a digest of all that memory and speed depend on."""
+        """Return a digest of everything that memory and speed depend on."""
         return digest_of(self.sha256, self.class_name, self.given, self.lookback, self.chunk)
 
     @property
     def trial(self) -> MeasuredModel | None:
-        """Return what was measured of it as it is now."""
+        """Return the measurements if they are of the current file and settings, else None."""
         measured: MeasuredModel | None = self.measured
         return measured if self.is_tried else None
 
@@ -130,7 +130,7 @@ class OwnModel(OwnFile, ModelSettings):
 
     @classmethod
     def check_architecture(cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int) -> None:
-        """Check the form: what the class makes of its settings shows when it is built."""
+        """Check the form only: whether the class accepts its settings shows when it is built."""
         try:
             fields = Fields(architecture, "architecture")
             parts = fields.exactly(("file", "class", "sha256", "features", "outputs", "lookback", "settings", "reads"))
@@ -148,9 +148,9 @@ class OwnModel(OwnFile, ModelSettings):
         return self.trial.weights if self.trial else 0
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return what a slice takes, as measured in full precision: half precision takes no more."""
+        """Return the bytes of a slice as measured in full precision: half precision takes no more."""
         if self.trial is None:
             return Activations(kept=0.0, workspace=0.0)
-        gathered = FLOAT * features * (self.bars_seen - 1 + self.bars_out)  # as packs have it; the module gets a copy
+        gathered = FLOAT * features * (self.bars_seen - 1 + self.bars_out)  # by the pack; the module gets a copy
         kept = self.trial.kept_once_bytes + reads * self.trial.kept_bytes
         return Activations(kept=kept, workspace=reads * (gathered + BACKWARD_TENSORS * self.trial.largest_bytes))

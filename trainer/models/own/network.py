@@ -1,4 +1,4 @@
-"""A user's own module behind the interface of our packs: batch first, in full precision, its lazy weights made.
+"""Adapt a user's own module to the interface of packs: batch first, full precision, lazy weights initialized.
 
 Shapes: N windows or chunks, T bars of a window, X bars read of a chunk, F features, O outputs.
 """
@@ -17,21 +17,21 @@ from trainer.errors import UsageError, nearest
 from trainer.own_file import as_usage_error, load_class
 from trainer.settings import CHUNKS
 
-_DRY_RUN = 2  # windows that make lazy weights
+_DRY_RUN = 2  # windows of the pass that initializes lazy weights
 
 
 def build(architecture: dict[str, Any], *, file: str, recompute: bool = False) -> OwnNetwork:
     """Build an untrained network from the class in `file`, which must have the architecture's hash.
 
-    Its weights come from torch's global generator. Raises UsageError for a file or class that can't be used; the job refuses
-    `recompute` before.
+    Its weights come from torch's global generator. Raises UsageError for a file or class that can't be used. `recompute` is
+    never set: the job refuses it.
     """
     cls = load_class(file, architecture["class"], sha256=architecture["sha256"])
     if not issubclass(cls, nn.Module):
         raise UsageError(f"{architecture['class']} is not a torch.nn.Module", do="Make it a subclass of torch.nn.Module.")
     with as_usage_error(f"{architecture['class']} can't be built"):
         net = cls(**_arguments(cls, architecture))
-        parameters = list(net.parameters())  # a constructor without super().__init__() shows here
+        parameters = list(net.parameters())  # fails if the constructor did not call super().__init__()
     network = OwnNetwork(net, reads=architecture["reads"])
     if any(is_lazy(parameter) for parameter in parameters):
         bars = int(getattr(net, "receptive_field", 0) or architecture["lookback"])
@@ -43,7 +43,7 @@ def build(architecture: dict[str, Any], *, file: str, recompute: bool = False) -
 
 
 class OwnNetwork(nn.Module):
-    """Gives the outputs of a user's module; its tensors have the names that they have there."""
+    """Runs a user's module; tensors keep the names that they have there."""
 
     def __init__(self, net: nn.Module, *, reads: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class OwnNetwork(nn.Module):
         x_NTF = x.transpose(1, 2) if self._chunks else x.transpose(0, 1)
         if not torch.is_inference_mode_enabled():
             return self._outputs(x_NTF.contiguous())
-        # What a module makes once and keeps, such as a mask, must be good for training, too.
+        # Tensors that a module creates now and keeps, such as a mask, must also work in training.
         with torch.inference_mode(False), torch.no_grad():
             return self._outputs(x_NTF.clone(memory_format=torch.contiguous_format))
 

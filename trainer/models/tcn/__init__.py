@@ -16,15 +16,15 @@ from trainer.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_val
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
-# A convolution's multiplications cost less than a recurrence's: measured at full size on an AMD EPYC core on 2026-11-21, and
-# an estimate of the same day for GPUs, where the default model waits for its own steps.
+# Cost of a convolution's FLOPs relative to a recurrence's: measured at full size on an AMD EPYC core on 2026-11-21, and an
+# estimate of the same day for GPUs, where the default LSTM is bound by its sequential steps.
 CPU_COST, GPU_COST = 0.2, 0.03
 REFERENCE_MFLOP = 20.8  # of a window of the default model, forward and backward, 50 features
-# Width from which a second thread pays where a core is idle. Chunks/s with one thread and two, AMD EPYC, torch 2.13,
+# Width from which a second thread pays if a core is idle. Chunks/s with one thread and two, AMD EPYC, torch 2.13,
 # 2026-11-21: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512: 35 and 55.
 THREADED_WIDTH = 128
-# Numbers that a layer holds of one slice on a CPU: a small TCN's chunks go together, so that its many short calls become few
-# (2.2 times faster in eights), a large one's alone (as fast as in fours, and lighter); measured 2026-11-21, AMD EPYC.
+# Numbers per layer in one slice on a CPU. A small TCN's chunks are sliced together, which makes fewer and longer calls (2.2
+# times faster in eights), a large one's alone (as fast as in fours, with less memory); measured 2026-11-21, AMD EPYC.
 CPU_SLICE_NUMBERS = 1 << 20
 
 
@@ -83,10 +83,10 @@ class TcnSettings(PretrainedSettings):
 
     @property
     def _mflop(self) -> float:
-        """Return the million multiplications and additions, forward and backward, that one bar of a chunk takes.
+        """Return the MFLOP, forward and backward, of one bar of a chunk.
 
-        A block computes the chunk and what the blocks after it look back on; 2 a weight forward, and 4 backward where
-        it is not frozen.
+        A block computes the chunk and the bars that later blocks look back on; 2 FLOPs per weight forward, and 4 backward
+        unless it is frozen.
         """
         reaches = [4 * dilation for dilation in self.dilations]
         bars = sum(1 + sum(reaches[block + 1 :]) / self.chunk for block in range(self.blocks))
@@ -122,13 +122,13 @@ class TcnSettings(PretrainedSettings):
         return self.blocks, self._convolution(self.width) + 4 * self.width
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return what a TCN takes, block by block: backwards, what is kept goes while the gradients come.
+        """Return the bytes that a TCN takes. Backward, kept tensors are freed block by block while gradients are added.
 
-        Where a batch has several slices, all gradients are there from the second on.
+        If a batch has several slices, all gradients exist from the second slice on.
         """
         again, read, half = training.recompute, self.chunk + self.bars_seen - 1, training.half
         if training.frozen:
-            # Forwards alone: a convolution's input, twice as a library lays it out, its output, and what it is added to.
+            # Forward only: a convolution's input (twice, in the library's layout), its output, and the residual.
             number = 4 * FLOAT if not half or self.dropout else 5 * HALF
             scored = outputs * FLOAT + FLOAT + 1
             head = float(reads * self.chunk * (FLOAT * self.width + scored))
@@ -145,22 +145,22 @@ class TcnSettings(PretrainedSettings):
             largest = max(largest, held + (kept + block.again if again else kept + block.kept + block.backwards))
             kept += block.output if again else block.kept
             read, output = block.written, block.output
-        if half and not self.dropout:  # the head has a copy in full precision
+        if half and not self.dropout:  # the head's copy in full precision
             kept += FLOAT * reads * self.width * read - (output if again else 0.0)
-        kept += reads * read * (outputs * FLOAT + FLOAT + 1)  # outputs, errors, and which have a label
+        kept += reads * read * (outputs * FLOAT + FLOAT + 1)  # outputs, losses, and the mask of labels
         return Activations(kept=kept, workspace=max(0.0, largest - kept))
 
     def _inputs(self, features: int) -> list[int]:
-        """Return how many channels each block is given."""
+        """Return the number of input channels of each block."""
         return [features] + [self.width] * (self.blocks - 1)
 
     def _convolution(self, inputs: int) -> int:
-        """Return the numbers of a block's two kernels, biases aside."""
+        """Return the number of weights of a block's two kernels, without biases."""
         return KERNEL * self.width * (inputs + self.width)
 
 
 class _Block:
-    """The bytes of one block: `kept`, its `output`, what its `backwards` pass holds besides, and with all made `again`."""
+    """The bytes of one block: `kept` for backward, its `output`, temporaries of `backwards`, and `again`, if recomputed."""
 
     def __init__(self, tcn: TcnSettings, *, chunks: int, inputs: int, read: int, dilation: int, half: bool) -> None:
         number, reach = (HALF if half else FLOAT), (KERNEL - 1) * dilation
@@ -168,20 +168,20 @@ class _Block:
         a_bar = chunks * tcn.width
         first, second = a_bar * middle, a_bar * self.written  # numbers that each convolution makes
         into = a_bar * read
-        cast = half and bool(tcn.dropout)  # a mask is in full precision, and so is what it was laid on
+        cast = half and bool(tcn.dropout)  # a mask is in full precision, and so is its product
         weights = number * KERNEL * tcn.width * (inputs + tcn.width)
         self.output = (FLOAT if cast else number) * second
         made = number * (first + second) + self.output + (number * first if tcn.dropout else 0)
         if half and (cast or inputs != tcn.width):
             made += number * chunks * inputs * read  # the input, cast
         if half and inputs != tcn.width:
-            made += number * chunks * inputs * self.written  # and for the straight way
+            made += number * chunks * inputs * self.written  # for the residual's convolution
         self.kept = made + weights
-        # Backwards: the gradient that goes straight through, and either both operands of the second convolution once more, as
-        # a library lays them out, or under a mask the gradient in both precisions.
+        # Backward: the residual's gradient, and either both operands of the second convolution once more, in the library's
+        # layout, or with a mask the gradient in both precisions.
         one_weight = FLOAT * KERNEL * tcn.width**2
         self.backwards = (6 * second + 4 * into if cast else number * (2 * first + into)) + one_weight
-        # Again: forwards all of it lies side by side for a moment, with the gradient that waits.
+        # Recomputed: everything that forward makes exists at once, beside the waiting gradient.
         waiting = (12 * second) if cast else number * (3 if tcn.dropout else 2) * second
         backwards = number * (2 * first + into) if not cast else 4 * into + 6 * second
         self.again = made + max(waiting, backwards) + 3 * one_weight

@@ -1,6 +1,6 @@
-"""Transformer: a pre-norm encoder over patches of a window, which knows the window's series and calendar.
+"""Transformer: a pre-norm encoder over patches of a window, with embeddings of the window's series and calendar.
 
-Settings, weights, multiplications, memory and cost, standard library only. `network` is the module.
+Settings, weights, FLOPs, memory and cost, standard library only. `network` is the module.
 
 Letters: B windows of a slice, F features, D width, N tokens (patches) of a window, E width of the context's embeddings.
 """
@@ -22,13 +22,13 @@ PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 
     "large": (12, 1024, 16),
 }
 EXPANSION = 4  # width of a block's inner layer, in widths
-CONTEXT_WIDTH = 64  # of the context's embeddings, before they are brought to the network's width; at most that
-# A transformer's multiplications cost less than a recurrence's on a CPU: estimates of 2026-11-22, as for GPUs, where the
-# default model of the profiles waits for its own steps.
+CONTEXT_WIDTH = 64  # most numbers of a context embedding, before it is projected to the network's width
+# Cost of a transformer's FLOPs relative to a recurrence's: estimates of 2026-11-22. On GPUs the profiles' default LSTM is bound
+# by its sequential steps.
 CPU_COST, GPU_COST = 0.4, 0.03
 REFERENCE_MFLOP = 20.8  # of a window of the default model of the profiles, forward and backward, 50 features
-THREADED_WIDTH = 128  # width from which a second thread pays where a core is idle; an estimate of 2026-11-22
-CPU_SLICE_NUMBERS = 1 << 19  # numbers of one layer's output that a CPU takes at once
+THREADED_WIDTH = 128  # width from which a second thread pays if a core is idle; an estimate of 2026-11-22
+CPU_SLICE_NUMBERS = 1 << 19  # numbers of one layer's output in a slice on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class TransformerSettings(PretrainedSettings):
         blocks, width, _ = self.size
         tokens = self.tokens
         level = 2 * features * width if self.instance_norm else 0
-        into = tokens * self.patch * features * width + level  # of inputs, which take no gradient
+        into = tokens * self.patch * features * width + level  # inputs need no gradient
         context = min(width, CONTEXT_WIDTH) * width
         products = tokens * (4 + 2 * EXPANSION) * width**2
         attention = 2 * tokens**2 * width
@@ -154,22 +154,22 @@ class TransformerSettings(PretrainedSettings):
         return 2.0 * (2 * into + 3 * (context + blocks * (products + attention) + outputs * width))
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return what a transformer takes, block by block: backwards, what is kept goes while the gradients come.
+        """Return the bytes that a transformer takes. Backward, kept tensors are freed block by block while gradients are added.
 
-        Where a batch has several slices, all gradients are there from the second on. Counted on a CPU; attention keeps no
-        matrix of weights (flash attention).
+        If a batch has several slices, all gradients exist from the second slice on. Counted on a CPU; attention keeps no
+        matrix of scores (flash attention).
         """
         blocks, width, heads = self.size
         number = HALF if training.half else FLOAT
         a = reads * self.tokens * width  # numbers that a layer makes
         inner = EXPANSION * width**2
-        if training.frozen:  # forwards alone, at its peak in an inner layer: windows before and after their norm, a block's
-            # tokens and what attention added to them, the inner layer before and after its activation
+        if training.frozen:  # forward only, with the peak in an inner layer: windows before and after their norm, a block's
+            # tokens before and after attention, the inner layer before and after its activation
             windows = FLOAT * reads * features * (2 * self.lookback + 4)
             peak = windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + (HALF * inner if training.half else 0)
             return Activations(kept=float(FLOAT * reads * width), workspace=float(peak))
-        # Two inputs of norms, in full precision, and what the norms keep; queries, keys, values and two outputs of norms; the
-        # attended; the inner layer before and after its activation.
+        # Two inputs of norms, in full precision, and the norms' statistics; queries, keys, values and two outputs of norms; the
+        # output of attention; the inner layer before and after its activation.
         block = (
             2 * FLOAT * (a + 2 * reads * self.tokens) + number * (6 + 2 * EXPANSION) * a + FLOAT * reads * self.tokens * heads
         )
@@ -180,7 +180,7 @@ class TransformerSettings(PretrainedSettings):
         first = FLOAT * (a if training.recompute else 0)
         kept_each = first or block
         kept = blocks * kept_each + FLOAT * a + into
-        # Backwards a block is at its peak in the inner layer: its gradients, and that of the weights in both precisions.
+        # Backward, a block peaks in the inner layer: its gradients, and those of the weights in both precisions.
         working = number * (EXPANSION + (2 if self.dropout else 1)) * a + (FLOAT + (HALF if training.half else 0)) * inner
         gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
         a_block = FLOAT * ((4 + 2 * EXPANSION) * width**2 + 2 * width)

@@ -1,9 +1,9 @@
-"""The transformer: a window cut into patches, a pre-norm encoder over them, the last token to the outputs.
+"""The transformer: a window cut into patches, a pre-norm encoder over them, a linear head on the last token.
 
-Owns the architecture only; scaling, windows, loss and training are `trainer.train`. Patches as in PatchTST (Nie et al. 2023,
+Owns the architecture only; scaling, windows, loss and training are in `trainer.train`. Patches as in PatchTST (Nie et al. 2023,
 https://arxiv.org/abs/2211.14730), layer norm before each layer (Xiong et al. 2020, https://arxiv.org/abs/2002.04745), windows
-normalized by their own mean and deviation as in RevIN (Kim et al. 2022), which the network gets as well: a level is a forecast
-of volatility. All bars of a window are before its output, so attention needs no mask.
+normalized by their own mean and deviation as in RevIN (Kim et al. 2022). The network also reads these two, since levels predict
+volatility. All bars of a window precede its output, so attention needs no mask.
 
 Shapes: T bars of a window, B batch, F features, N tokens, D width, H heads, C columns of the context, O outputs.
 """
@@ -22,7 +22,7 @@ from trainer.models.dropout import keep_mask
 from trainer.models.transformer import CONTEXT_WIDTH, EXPANSION
 from trainer.settings import CONTEXT
 
-SMALLEST_VARIANCE = 1e-5  # RevIN's: a feature that does not move in a window is not blown up
+SMALLEST_VARIANCE = 1e-5  # as in RevIN: keeps a feature that is constant in a window finite
 
 
 def build(architecture: dict[str, Any], *, recompute: bool = False) -> Transformer:
@@ -31,9 +31,9 @@ def build(architecture: dict[str, Any], *, recompute: bool = False) -> Transform
 
 
 def for_series(tensors: Mapping[str, torch.Tensor], numbers: Sequence[int], *, like: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors of a network for the series of another, `like`.
+    """Return a network's tensors with the series embeddings arranged for the network `like`.
 
-    Its series n takes the embedding of series `numbers[n - 1]`; those beyond, and those with the number 0, take the shared one.
+    Series n gets the embedding of series `numbers[n - 1]`; series beyond, or with number 0, get the shared one.
     """
     name = "context.tables.series"
     before, after = tensors[name], like.get_parameter(name)
@@ -42,7 +42,7 @@ def for_series(tensors: Mapping[str, torch.Tensor], numbers: Sequence[int], *, l
 
 
 class Transformer(nn.Module):
-    """Give the outputs for a window of bars."""
+    """The network: outputs for a window of bars."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Transformer(nn.Module):
         outputs: int = 1,
         recompute: bool = False,
     ) -> None:
-        """`recompute` trades time for memory: each block's activations are computed again in the backward pass."""
+        """`recompute`: compute each block's activations again in the backward pass, for less memory and more time."""
         super().__init__()
         self._tokens, self._patch, self._recompute = tokens, patch, recompute
         self.patches = nn.Linear(patch * features, width)
@@ -81,8 +81,8 @@ class Transformer(nn.Module):
     ) -> torch.Tensor:
         """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
 
-        Dropout is on where `keys_L2` ((1 + 2 x blocks, 2) int32) is given; `first_row` is the place of x's first window in
-        its batch. `context_BC` (int64) is the context of each window's last bar; without it all of it is unknown.
+        Dropout is on if `keys_L2` ((1 + 2 x blocks, 2) int32) is given; `first_row` is the position of x's first window in
+        its batch. `context_BC` (int64) is the context of each window's last bar; None: unknown.
         """
         _, rows, features = x_TBF.shape
         x_BTF = x_TBF.transpose(0, 1)
@@ -90,7 +90,7 @@ class Transformer(nn.Module):
         if self.level is not None:
             mean_B1F = x_BTF.mean(1, keepdim=True)
             x_BTF = x_BTF - mean_B1F
-            # torch's `var` takes seven times as long over this dimension (torch 2.13 on a CPU).
+            # Not torch's `var`, which takes seven times as long over this dimension (torch 2.13 on a CPU).
             deviation_B1F = (x_BTF.square().mean(1, keepdim=True) + SMALLEST_VARIANCE).sqrt()
             x_BTF = x_BTF / deviation_B1F
             tokens_BND = tokens_BND + self.level(torch.cat([mean_B1F, deviation_B1F.log()], dim=-1))
@@ -106,13 +106,13 @@ class Transformer(nn.Module):
             else:
                 tokens_BND = block(tokens_BND, keys_22, first_row)
         last_BD = self.norm(tokens_BND[:, -1])
-        # The head stays in full precision under autocast: three digits of an output are too few for a loss.
+        # The head stays in full precision under autocast: half precision's three digits are too few for a loss.
         with torch.autocast(x_TBF.device.type, enabled=False):
             outputs_BO: torch.Tensor = self.head(last_BD.to(self.head.weight.dtype))
         return outputs_BO
 
     def _draw(self) -> None:
-        """Draw the weights: deviation 1/sqrt(inputs), and less for what is added to the tokens in each block (GPT-2)."""
+        """Draw the weights with deviation 1/sqrt(inputs), and less for layers that add to the residual stream (GPT-2)."""
         for part in self.modules():
             if isinstance(part, nn.Linear):
                 _draw_uniform(part.weight, deviation=part.in_features**-0.5)
@@ -126,13 +126,13 @@ class Transformer(nn.Module):
 
 
 class ContextEmbedding(nn.Module):
-    """Embed the series and the calendar of a window's last bar, and add them up."""
+    """Sum of the embeddings of series and calendar of a window's last bar."""
 
     def __init__(self, *, width: int, series: int, hide_series: float) -> None:
         super().__init__()
         self._series, self._hide = series, hide_series
         most = {**CONTEXT, "series": series}
-        # Plain parameters: `nn.Embedding` draws normal numbers, for which the meta device loads libraries for 2 s (torch 2.13).
+        # Not `nn.Embedding`: it draws normal numbers, for which the meta device loads libraries for 2 s (torch 2.13).
         embedded = min(width, CONTEXT_WIDTH)
         self.tables = nn.ParameterDict({name: torch.empty(most[name] + 1, embedded) for name in CONTEXT})
         self.out = nn.Linear(embedded, width, bias=False)
@@ -140,7 +140,7 @@ class ContextEmbedding(nn.Module):
             _draw_uniform(table, deviation=0.1)
 
     def forward(self, context_BC: torch.Tensor, key_12: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
-        """Return (B, D). A series without an embedding of its own has that of number 0, as a share has in training."""
+        """Return (B, D). A series without its own embedding gets number 0's, as does a share of training windows."""
         numbers = dict(zip(CONTEXT, context_BC.unbind(1), strict=True))
         series_B = numbers["series"]
         known_B = series_B <= self._series
@@ -156,7 +156,7 @@ class ContextEmbedding(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then an inner layer; what each makes of the normalized tokens is added to them."""
+    """Attention, then an inner layer, each on normalized tokens and with a residual connection."""
 
     def __init__(self, *, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class EncoderBlock(nn.Module):
         return self.attended(attended.transpose(1, 2).reshape(rows, tokens, width))  # type: ignore[no-any-return]
 
     def _kept(self, added_BND: torch.Tensor, key_12: torch.Tensor | None, first_row: int) -> torch.Tensor:
-        """Return what dropout leaves of what a layer adds."""
+        """Return a layer's output (B, N, D) after dropout."""
         if key_12 is None:
             return added_BND
         rows, tokens, width = added_BND.shape

@@ -1,7 +1,7 @@
 """Barrier: the barrier that the close reaches first within `horizon` bars: upper, lower, or none. Three outputs.
 
-The barriers lie `barrier_width` trailing volatilities of so many bars above and below the close. The triple-barrier method of
-Lopez de Prado 2018 (Advances in Financial Machine Learning, section 3.4), on closes.
+The barriers are `barrier_width` trailing volatilities (over the horizon) above and below the close. The triple-barrier method
+of Lopez de Prado 2018 (Advances in Financial Machine Learning, section 3.4), on closes.
 """
 
 from __future__ import annotations

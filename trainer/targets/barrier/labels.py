@@ -1,7 +1,7 @@
-"""Labels of a barrier: 2 where the upper one is reached first, 0 the lower one, 1 none of them within `horizon` bars.
+"""Labels of barrier: 2 if the upper barrier is reached first, 0 if the lower one, 1 if neither within `horizon` bars.
 
-A label ends `horizon` bars later, also where a barrier was reached before: else the last bars of a span would have a label only
-where the price moved fast.
+A label always ends `horizon` bars later, even if a barrier is reached before: otherwise the last bars of a span would have
+labels only after fast moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DOWN, NONE, UP = 0.0, 1.0, 2.0
 
 
 def label(target: Barrier, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return the labels; NaN past the end, and where nothing moved before."""
+    """Return the labels; NaN past the end, and without trailing volatility."""
     close, horizon = candles.close, target.horizon
     unit_T = volatility_unit(close, horizon=horizon, span=target.volatility_bars)
     distance, log_close = target.barrier_width * unit_T, np.log(close)
@@ -34,7 +34,7 @@ def label(target: Barrier, candles: Candles, clock: np.ndarray) -> Labels:
 
 
 def flaw(target: Barrier, labels_NK: np.ndarray) -> tuple[str, str]:
-    """Return what is wrong with the labels of training and why: that all are of one class."""
+    """Return the flaw of training labels and its reason: all are of one class; ("", "") if there is none."""
     if len(np.unique(labels_NK)) > 1:
         return "", ""
     return "labels of one class only in training", f"barrier_width is {target.barrier_width:g}"

@@ -1,4 +1,4 @@
-"""The loss of a barrier: the cross entropy of three classes."""
+"""The loss of barrier: the cross entropy of three classes."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ def forecast(target: Barrier, outputs_NO: np.ndarray, fitted: Mapping[str, Any])
 
 
 def order(target: Barrier, forecast_NC: np.ndarray) -> np.ndarray:
-    """Return how much likelier up is than down (N,), by which series are ranked."""
+    """Return the probability of up minus that of down (N,), by which series are ranked."""
     return np.asarray(forecast_NC[:, 2] - forecast_NC[:, 0])
 
 
 def calibrate(target: Barrier, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` as it is: nothing is calibrated."""
+    """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
 
@@ -41,27 +41,28 @@ def columns(
 
 
 def blocks(target: Barrier, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block of each scored bar, and its length."""
+    """Return the block (N,) of each scored bar, and the length of a block."""
     return day_blocks(rows, target.horizon)
 
 
 def baselines(target: Barrier, *series: Rows) -> dict[str, np.ndarray]:
-    """Return the probabilities of each simple forecast for the scored bars of all series. unconditional: the shares of the
-    classes in training, that of all series.
+    """Return the probabilities (N, C) of each baseline for the scored bars of all series.
+
+    unconditional: the shares of the classes in the training of all series.
     """
     counts_C = np.bincount(of_training(series)[:, 0].astype(np.int64), minlength=len(CLASSES))
     return {"unconditional": np.tile(counts_C / counts_C.sum(), (num_scored(series), 1))}
 
 
 def metrics(target: Barrier, forecast_NC: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, accuracy, base_rate (the accuracy of always saying the commonest class), log_loss and brier."""
+    """Return n, accuracy, base_rate (the accuracy of always predicting the most frequent class), log_loss and brier."""
     shares_C = np.bincount(labels_NK[:, 0].astype(np.int64), minlength=len(CLASSES)) / len(labels_NK)
     values = plain(lambda place: weighted(target, forecast_NC, labels_NK, place), len(forecast_NC))
     return {**values, "base_rate": float(shares_C.max())}
 
 
 def weighted(target: Barrier, forecast_NC: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-    """Return a function of block weights that gives `metrics`' values, the base rate aside."""
+    """Return a function of block weights (B,) that gives `metrics`' values, without the base rate."""
     truth = labels_NK[:, 0].astype(np.int64)
     chance = forecast_NC[np.arange(len(truth)), truth]
     parts = {

@@ -12,7 +12,7 @@ fit, scale = unfitted, unscaled
 
 
 def label(target: Direction, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return 1 where the close is higher then, 0 if it is lower, NaN for a tie and past the end."""
+    """Return 1 if the close is higher `horizon` bars later, 0 if it is lower, NaN for a tie and past the end."""
     close, horizon = candles.close, target.horizon
     labels = np.full(len(close), np.nan, dtype=np.float32)
     if len(close) > horizon:
@@ -22,7 +22,7 @@ def label(target: Direction, candles: Candles, clock: np.ndarray) -> Labels:
 
 
 def flaw(target: Direction, labels_NK: np.ndarray) -> tuple[str, str]:
-    """Return what is wrong with the labels of training and why: that all are of one class."""
+    """Return the flaw of training labels and its reason: all are of one class; ("", "") if there is none."""
     kinds = np.unique(labels_NK[:, 0])
     if len(kinds) > 1:
         return "", ""

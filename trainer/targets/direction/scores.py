@@ -24,7 +24,7 @@ def forecast(target: Direction, outputs_NO: np.ndarray, fitted: Mapping[str, Any
 
 
 def calibrate(target: Direction, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` as it is: nothing is calibrated."""
+    """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
 
@@ -36,15 +36,16 @@ def columns(
 
 
 def blocks(target: Direction, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block of each scored bar, and its length."""
+    """Return the block (N,) of each scored bar, and the length of a block."""
     return day_blocks(rows, target.horizon)
 
 
 def baselines(target: Direction, *series: Rows) -> dict[str, np.ndarray]:
-    """Return the probability of each simple forecast for the scored bars of all series, fitted on the training of all.
+    """Return the probabilities (N,) of each baseline for the scored bars of all series, fitted on the training of all.
 
-    base_rate: the share of ups in training. persistence: the last move over `horizon` bars goes on; reversal: it turns.
-    Both lean by as much as the last move told in training. logistic: a regression on the features of each window's last bar.
+    base_rate: the share of ups in training. persistence: the last move over `horizon` bars continues; reversal: it reverses.
+    Both differ from one half by as much as the last move's hit rate did in training. logistic: a regression on the features of
+    each window's last bar.
     """
     labels = of_training(series)[:, 0]
     moved_train = np.concatenate([_last_move(rows.candles.close, rows.train, target.horizon) for rows in series])
@@ -60,11 +61,11 @@ def baselines(target: Direction, *series: Rows) -> dict[str, np.ndarray]:
 
 
 def logistic(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
-    """Return the probability of a 1 that a ridge logistic regression on scaled features, fitted on training, says.
+    """Return the probabilities (N,) of label 1 by a ridge logistic regression on scaled features, fitted on training.
 
-    The loss is convex and the solver Newton's: exact to 1e-8 within a few steps, on one thread as a worker trains.
+    The loss is convex and the solver Newton's: exact to 1e-8 within a few steps. Uses one thread, like a worker.
     """
-    from sklearn.linear_model import LogisticRegression  # late: a second and 120 MB, with what else it loads
+    from sklearn.linear_model import LogisticRegression  # late: importing it takes a second and 120 MB
     from threadpoolctl import threadpool_limits
 
     model = LogisticRegression(C=1 / RIDGE, solver="newton-cholesky", tol=1e-8)
@@ -74,10 +75,10 @@ def logistic(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> n
 
 
 def metrics(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return what a forecaster asks for, over windows with labels 0 and 1.
+    """Return the metrics of probabilities (N,) on windows with labels 0 and 1.
 
-    n, accuracy (probability >= 0.5 says 1), base_rate (the accuracy of always saying the commoner label), auc (by ranks,
-    ties count half; null when there is one label only), mcc (0 when undefined), log_loss (natural), brier.
+    n, accuracy (a probability >= 0.5 predicts 1), base_rate (the accuracy of always predicting the more frequent label), auc
+    (by ranks, ties count half; null with one label only), mcc (0 if undefined), log_loss (natural), brier.
     """
     chances = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(labels_NK, dtype=np.float64).reshape(len(chances)) > 0.5
@@ -99,8 +100,8 @@ def metrics(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray)
 def weighted(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
     """Return a function of block weights (B,) that gives `metrics`' values; `place` (N,) is the block of each window.
 
-    Everything that weights do not change is summed here, once for all replicates: half a million windows would take a second
-    or two in each.
+    Sums that do not depend on weights are computed once for all replicates: with half a million windows each replicate would
+    take a second or two.
     """
     chances = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(labels_NK).reshape(len(chances)) > 0.5
@@ -126,12 +127,12 @@ def weighted(target: Direction, probabilities: np.ndarray, labels_NK: np.ndarray
 
 
 def _bounded(chances: np.ndarray) -> np.ndarray:
-    """Keep the logarithm finite: a float64 sigmoid reaches exactly 0 or 1 only beyond logits of about 37."""
+    """Return probabilities clipped so that logarithms stay finite: a float64 sigmoid is exactly 1 from a logit of 37 on."""
     return np.asarray(np.clip(chances, 1e-16, 1 - 1e-16))
 
 
 def _auc(chances: np.ndarray, truth: np.ndarray) -> float | None:
-    """Return the chance that a random 1 is ranked above a random 0 (Mann-Whitney), ties counting half."""
+    """Return the probability that a random 1 ranks above a random 0 (Mann-Whitney), ties counting half; None for one label."""
     ones, zeros = int(truth.sum()), int((~truth).sum())
     if not ones or not zeros:
         return None
@@ -142,7 +143,7 @@ def _auc(chances: np.ndarray, truth: np.ndarray) -> float | None:
 
 
 def _mcc(says_up: np.ndarray, truth: np.ndarray) -> float:
-    """Return Matthews' correlation coefficient."""
+    """Return Matthews' correlation coefficient, 0 if undefined."""
     true_ones, false_ones = int((says_up & truth).sum()), int((says_up & ~truth).sum())
     true_zeros, false_zeros = int((~says_up & ~truth).sum()), int((~says_up & truth).sum())
     margins = [true_ones + false_ones, true_ones + false_zeros, true_zeros + false_ones, true_zeros + false_zeros]
@@ -152,14 +153,14 @@ def _mcc(says_up: np.ndarray, truth: np.ndarray) -> float:
 
 
 def _wins(chances: np.ndarray, truth: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return (B, B): how many zeros of the second block the ones of the first are ranked above, ties counting half."""
+    """Return (B, B): the pairs of a 1 of the first block ranked above a 0 of the second block, ties counting half."""
     num_blocks = int(place.max()) + 1
     order = np.argsort(chances[truth], kind="stable")
     ones, ones_place = chances[truth][order], place[truth][order]
     zeros, zeros_place = chances[~truth], place[~truth]
     wins_BB = np.zeros((num_blocks, num_blocks))
     for block in np.unique(zeros_place):
-        # From its place on, each zero is below the ones: by half among its equals, by the whole above them.
+        # Each zero counts half for ones equal to it, and one for ones above it.
         first, above = (np.searchsorted(ones, zeros[zeros_place == block], side) for side in ("left", "right"))
         begins = np.bincount(first, minlength=len(ones) + 1) + np.bincount(above, minlength=len(ones) + 1)
         wins_BB[:, block] = np.bincount(ones_place, weights=begins[:-1].cumsum() / 2, minlength=num_blocks)
@@ -167,12 +168,12 @@ def _wins(chances: np.ndarray, truth: np.ndarray, place: np.ndarray) -> np.ndarr
 
 
 def _last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:
-    """Return the sign of the move over the `horizon` bars that end at each bar: known then, unlike the label."""
+    """Return the sign (N,) of the move over the `horizon` bars that end at each bar."""
     return np.asarray(np.sign(close[bars] - close[np.maximum(bars - horizon, 0)]))
 
 
 def _lean(moved: np.ndarray, labels: np.ndarray) -> float:
-    """Return how far from one half a forecast by the last move may lean: as far as its hit rate in training did."""
+    """Return the distance from one half of a forecast by the last move: that of its hit rate in training."""
     known = moved != 0
     hit_rate = float(np.mean((moved[known] > 0) == (labels[known] > 0.5))) if known.any() else 0.5
     return min(max(abs(hit_rate - 0.5), 1e-6), 0.5 - 1e-6)

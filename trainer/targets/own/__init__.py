@@ -1,7 +1,6 @@
 """A target of the user's own: a class in a Python file that labels bars and has a loss. Docs: docs/own-model.md.
 
-Settings, standard library only. Its scores are those that any target has: its own loss, and the correlation of the first output
-with the first label.
+Settings, standard library only. It is scored by its own loss, and by the correlation of the first output with the first label.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from trainer.settings import LOWER, Column, Metric, TargetSettings
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTarget:
-    """Measurements of a user's target: its outputs, and how far its labels read."""
+    """Measurements of a user's target: its outputs, and how far its labels reach."""
 
-    of: str  # the digest of what was measured
+    of: str  # digest of the measured class, file and settings
     label_columns: int
     outputs: int
     reach: int
@@ -44,13 +43,13 @@ class OwnTarget(OwnFile, TargetSettings):
 
     @property
     def trial(self) -> MeasuredTarget | None:
-        """Return what was measured of it as it is now."""
+        """Return the measurements if they are of the current file and settings, else None."""
         measured: MeasuredTarget | None = self.measured
         return measured if self.is_tried else None
 
     @property
     def code(self) -> str:
-        """Return a digest of all that its labels depend on, besides the bars."""
+        """Return a digest of everything but the bars that its labels depend on."""
         return digest_of(self.sha256, self.class_name, self.given)
 
     @property
@@ -71,5 +70,5 @@ class OwnTarget(OwnFile, TargetSettings):
 
     @property
     def horizon(self) -> int:
-        """Return the bars of the longest label."""
+        """Return the length of the longest label in bars."""
         return self.trial.ahead_most if self.trial else 1

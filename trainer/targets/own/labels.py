@@ -1,4 +1,4 @@
-"""Labels of a user's own target: what its `label` gives, checked for form. Nothing is fitted on them and nothing scaled.
+"""Labels of a user's own target: the result of its `label`, with its form checked. They are not scaled.
 
 Shapes: T bars, K label columns.
 """
@@ -20,12 +20,12 @@ DO = "See docs/own-model.md."
 
 
 def label(target: OwnTarget, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return the labels of the user's class. Raises UsageError, one line, for what it raises and for values of another form."""
+    """Return the labels of the user's class. Raises UsageError, one line, if its `label` fails or returns another form."""
     own, name = instance_of(target), f"{target.class_name}.label"
     with as_usage_error(f"{name} fails"):
         given = own.label(candles)
     if not isinstance(given, tuple) or len(given) != 2:
-        raise UsageError(f"{name} gives {type(given).__name__}", why="it has to give labels and their ends", do=DO)
+        raise UsageError(f"{name} gives {type(given).__name__}", why="it must return labels and their ends", do=DO)
     values_TK, ends_T = _values(given[0], name, len(candles)), _ends(given[1], name, len(candles))
     values_TK[ends_T < 0] = np.nan
     return Labels(values_TK=values_TK, ends_T=ends_T)
@@ -48,6 +48,6 @@ def _ends(given: Any, name: str, bars: int) -> np.ndarray:
         raise UsageError(f"{name} gives ends of shape {ends_T.shape}", why=f"there are {bars} bars", do=DO)
     ends_T = np.where(ends_T < 0, -1, ends_T)
     if ((ends_T >= 0) & (ends_T <= np.arange(bars))).any() or ends_T.max(initial=-1) >= bars:
-        why = "the end of a label is a later bar of the series, or -1 where it has none"
+        why = "the end of a label is a later bar of the series, or -1 without a label"
         raise UsageError(f"{name} gives ends that can't be", why=why, do=DO)
     return ends_T

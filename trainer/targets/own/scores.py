@@ -1,7 +1,6 @@
-"""Scores that any target has: its own loss, and the correlation of the first output with the first label.
+"""Scores of a user's own target: its own loss, and the correlation of the first output with the first label.
 
-A forecast is the outputs as they are. The forecast beside it knows nothing of the bar: the constant outputs that had the least
-loss in training.
+A forecast is the plain outputs. The baseline is constant: the outputs with the least loss in training.
 
 Shapes: N bars, K label columns, O outputs.
 """
@@ -19,8 +18,8 @@ from trainer.targets.own import OwnTarget
 from trainer.targets.own.loss import loss
 from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, num_scored, of_training, plain
 
-MOST_LABELS = 20_000  # that the constant is fitted on, spread evenly
-STEPS, FIRST_RATE = 400, 0.1  # of Adam, its rate falling to nothing: whatever the loss is, it need not be smooth
+MOST_LABELS = 20_000  # to which the constant is fitted, evenly spread
+STEPS, FIRST_RATE = 400, 0.1  # of Adam, with a rate that falls to 0: the loss need not be smooth
 
 
 def forecast(target: OwnTarget, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
@@ -34,7 +33,7 @@ def order(target: OwnTarget, outputs_NO: np.ndarray) -> np.ndarray:
 
 
 def calibrate(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` as it is: nothing is calibrated."""
+    """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
 
@@ -47,24 +46,24 @@ def columns(
 
 
 def blocks(target: OwnTarget, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block of each scored bar, and its length."""
+    """Return the block (N,) of each scored bar, and the length of a block."""
     return day_blocks(rows, target.horizon)
 
 
 def baselines(target: OwnTarget, *series: Rows) -> dict[str, np.ndarray]:
-    """Return the constant outputs that had the least loss in the training of all series, for each scored bar."""
+    """Return, for each scored bar, the constant outputs (N, O) with the least loss in the training of all series."""
     labels_NK = of_training(series)
     some = labels_NK[:: 1 + len(labels_NK) // MOST_LABELS]
     return {"constant": np.tile(_constant(target, some), (num_scored(series), 1))}
 
 
 def metrics(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, loss, and correlation (null where either is constant)."""
+    """Return n, loss, and correlation (null if either is constant)."""
     return plain(lambda place: weighted(target, outputs_NO, labels_NK, place), len(outputs_NO))
 
 
 def weighted(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-    """Return a function of block weights that gives `metrics`' values."""
+    """Return a function of block weights (B,) that gives `metrics`' values."""
     labels_NK = labels_NK.reshape(len(outputs_NO), -1)
     each_N = loss(target, torch.from_numpy(np.ascontiguousarray(outputs_NO)), torch.from_numpy(labels_NK)).numpy()
 
@@ -79,7 +78,7 @@ def weighted(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, p
 
 
 def _constant(target: OwnTarget, labels_NK: np.ndarray) -> np.ndarray:
-    """Return (O,) float64."""
+    """Return the constant outputs (O,) float64 with the least mean loss."""
     labels = torch.from_numpy(labels_NK)
     outputs_O = torch.zeros(target.outputs, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([outputs_O], lr=FIRST_RATE)

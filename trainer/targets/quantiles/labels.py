@@ -1,4 +1,4 @@
-"""Labels of quantiles: log close[t + horizon] / close[t], divided by the trailing volatility of so many bars.
+"""Labels of quantiles: log close[t + horizon] / close[t], divided by the trailing volatility over the horizon.
 
 The label at bar t uses closes from t - volatility_bars to t + horizon.
 """
@@ -15,7 +15,7 @@ fit, scale, flaw = unfitted, unscaled, flawless
 
 
 def label(target: Quantiles, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return the labels; NaN past the end, and where nothing moved before."""
+    """Return the labels; NaN past the end, and without trailing volatility."""
     unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
     labels_T = move_ahead(candles.close, target.horizon) / unit_T
     return Labels(values_TK=labels_T.astype(np.float32)[:, None], ends_T=ends_after(len(labels_T), target.horizon))

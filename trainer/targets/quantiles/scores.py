@@ -17,7 +17,7 @@ from trainer.targets.scoring import Rows, Statistic, day_blocks, num_scored, of_
 
 
 def forecast(target: Quantiles, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-    """Return the quantiles (N, Q), in order, the interval shifted as on validation."""
+    """Return the quantiles (N, Q) in ascending order, with the interval widened by the calibrated shift."""
     forecast_NQ = np.sort(outputs_NO, axis=1)
     shift = fitted.get("shift", 0.0)
     forecast_NQ[:, 0] -= shift
@@ -31,9 +31,9 @@ def order(target: Quantiles, forecast_NQ: np.ndarray) -> np.ndarray:
 
 
 def calibrate(target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` with the shift: what the interval needs on both sides to hold `coverage` of validation's labels.
+    """Return `fitted` with `shift`: how far both sides move out so that the interval holds `coverage` of validation's labels.
 
-    It is the ceil((N + 1) x coverage)-th smallest of how far each label lies outside; negative where the interval is too wide.
+    It is the ceil((N + 1) x coverage)-th smallest distance of a label outside the interval; negative if that is too wide.
     """
     forecast_NQ, labels = np.sort(outputs_NO, axis=1), labels_NK[:, 0]
     outside = np.sort(np.maximum(forecast_NQ[:, 0] - labels, labels - forecast_NQ[:, 2]))
@@ -51,13 +51,14 @@ def columns(
 
 
 def blocks(target: Quantiles, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block of each scored bar, and its length."""
+    """Return the block (N,) of each scored bar, and the length of a block."""
     return day_blocks(rows, target.horizon)
 
 
 def baselines(target: Quantiles, *series: Rows) -> dict[str, np.ndarray]:
-    """Return what each simple forecast says for the scored bars of all series. unconditional: the quantiles of training's
-    labels, those of all series.
+    """Return the quantiles (N, Q) of each baseline for the scored bars of all series.
+
+    unconditional: the quantiles of the training labels of all series.
     """
     forecast_Q = np.quantile(of_training(series)[:, 0], target.levels)
     return {"unconditional": np.tile(forecast_Q, (num_scored(series), 1))}
@@ -66,14 +67,14 @@ def baselines(target: Quantiles, *series: Rows) -> dict[str, np.ndarray]:
 def metrics(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return n, pinball (mean over levels), covered, interval_score and width of the interval.
 
-    The interval score is the width, and 2 / (1 - coverage) times how far a label lies outside (Gneiting and Raftery 2007,
-    https://doi.org/10.1198/016214506000001437, equation 43).
+    The interval score is the width plus 2 / (1 - coverage) times the distance of a label outside the interval (Gneiting and
+    Raftery 2007, https://doi.org/10.1198/016214506000001437, equation 43).
     """
     return plain(lambda place: weighted(target, forecast_NQ, labels_NK, place), len(forecast_NQ))
 
 
 def weighted(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-    """Return a function of block weights that gives `metrics`' values."""
+    """Return a function of block weights (B,) that gives `metrics`' values."""
     missed_NQ, levels = labels_NK - forecast_NQ, np.array(target.levels)
     below, above = np.maximum(-missed_NQ[:, 0], 0), np.maximum(missed_NQ[:, 2], 0)
     width = forecast_NQ[:, 2] - forecast_NQ[:, 0]

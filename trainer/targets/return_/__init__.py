@@ -1,4 +1,4 @@
-"""Return: the log return over the next `horizon` bars, in units of trailing volatility over as many bars. One output."""
+"""Return: the log return over the next `horizon` bars, in units of trailing volatility over the horizon. One output."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ order = whole
 
 
 def forecast(target: Return, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-    """Return the return (N,) that the outputs say."""
+    """Return the forecast returns (N,)."""
     return outputs_NO[:, 0]
 
 
 def calibrate(target: Return, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` as it is: nothing is calibrated."""
+    """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
 
@@ -48,14 +48,14 @@ def columns(
 
 
 def blocks(target: Return, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block of each scored bar, and its length."""
+    """Return the block (N,) of each scored bar, and the length of a block."""
     return day_blocks(rows, target.horizon)
 
 
 def baselines(target: Return, *series: Rows) -> dict[str, np.ndarray]:
-    """Return what each simple forecast says for the scored bars of all series, fitted on the training of all.
+    """Return the forecasts (N,) of each baseline for the scored bars of all series, fitted on the training of all.
 
-    mean: the mean of training. zero: nothing moves. linear: a ridge regression on the features of each bar.
+    mean: the mean of training. zero: no move. linear: a ridge regression on the features of each bar.
     """
     labels = of_training(series)[:, 0]
     x_train, x_scored = features_of(series)
@@ -67,12 +67,12 @@ def baselines(target: Return, *series: Rows) -> dict[str, np.ndarray]:
 
 
 def metrics(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, correlation (null where either is constant), mse, and hits: the share of moves whose sign was forecast_N."""
+    """Return n, correlation (null if either is constant), mse, and hits: the share of moves with the forecast sign."""
     return plain(lambda place: weighted(target, forecast_N, labels_NK, place), len(forecast_N))
 
 
 def weighted(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-    """Return a function of block weights that gives `metrics`' values."""
+    """Return a function of block weights (B,) that gives `metrics`' values."""
     labels = labels_NK.reshape(len(forecast_N))
     squared, moved = (labels - forecast_N) ** 2, labels != 0
     hit = moved & (np.sign(labels) == np.sign(forecast_N))

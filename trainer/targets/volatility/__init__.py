@@ -1,6 +1,6 @@
 """Volatility: the log of the realized volatility over the next `horizon_sessions` sessions. One output, scaled.
 
-Its unit is that of a log return over the whole horizon, not annualized. Realized volatility after Andersen and Bollerslev 1998.
+In units of the log return over the whole horizon, not annualized. Realized volatility after Andersen and Bollerslev 1998.
 """
 
 from __future__ import annotations

@@ -19,18 +19,18 @@ from trainer.targets.volatility import Volatility
 from trainer.targets.volatility.labels import trailing
 
 HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8
-FEWEST_HAR_SESSIONS = 4  # of training, for each session that a term of HAR looks back: a term too long has too few values
+FEWEST_HAR_SESSIONS = 4  # training sessions per session that a term of HAR looks back: longer terms have too few values
 
 order = whole
 
 
 def forecast(target: Volatility, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-    """Return the log volatility (N,) that the outputs say."""
+    """Return the forecast log volatility (N,)."""
     return np.asarray(outputs_NO[:, 0] * fitted["label_std"] + fitted["label_mean"])
 
 
 def calibrate(target: Volatility, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` as it is: nothing is calibrated."""
+    """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
 
@@ -42,20 +42,20 @@ def columns(
 
 
 def blocks(target: Volatility, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block of each scored bar: sessions, no fewer than the horizon."""
+    """Return the block (N,) of each scored bar, and the length of a block: as many sessions as the horizon."""
     return rows.clock[rows.scored] // DAY // target.horizon_sessions, {"block_sessions": target.horizon_sessions}
 
 
 def baselines(target: Volatility, *series: Rows) -> dict[str, np.ndarray]:
-    """Return the log volatility that each simple forecast says for the scored bars of all series, fitted on all their training.
+    """Return the log volatility (N,) of each baseline for the scored bars of all series, fitted on the training of all.
 
-    mean: the mean log of training. trailing: that of the last `horizon_sessions` sessions goes on. har: a regression of the log
-    of what comes on the logs of the last session, week and month (Corsi 2009), as far as training has enough sessions for them.
+    mean: the mean log of training. trailing: the volatility of the last `horizon_sessions` sessions. har: a regression on the
+    log volatility of the last session, week and month (Corsi 2009), without terms for which training has too few sessions.
     """
     sessions = max((rows.clock[rows.train[-1]] - rows.clock[rows.train[0]]) // DAY for rows in series if len(rows.train))
     terms = [term for term in HAR_SESSIONS if term == 1 or term * FEWEST_HAR_SESSIONS <= sessions]
     mean = np.concatenate([np.full(len(rows.scored), rows.fitted["label_mean"]) for rows in series])
-    last, learned, told, labels = [], [], [], []
+    last, learned, scored, labels = [], [], [], []
     for rows in series:
         close, clock = rows.candles.close, rows.clock
         last.append(trailing(close, clock, target.horizon_sessions)[rows.scored])
@@ -63,27 +63,27 @@ def baselines(target: Volatility, *series: Rows) -> dict[str, np.ndarray]:
         known = rows.train[np.isfinite(logs[rows.train]).all(axis=1)]
         learned.append(logs[known])
         labels.append(rows.labels(known)[:, 0])
-        told.append(logs[rows.scored])
+        scored.append(logs[rows.scored])
     weights = np.linalg.lstsq(_with_intercept(np.concatenate(learned)), np.concatenate(labels), rcond=None)[0]
-    # If nothing moved for so long, or the series is too short: the mean of training.
-    last_N, told_NT = np.concatenate(last), np.concatenate(told)
+    # The mean of training replaces values of a series that did not move or is too short.
+    last_N, scored_NT = np.concatenate(last), np.concatenate(scored)
     return {
         "mean": mean,
         "trailing": np.where(np.isfinite(last_N), last_N, mean),
-        "har": _with_intercept(np.where(np.isfinite(told_NT), told_NT, mean[:, None])) @ weights,
+        "har": _with_intercept(np.where(np.isfinite(scored_NT), scored_NT, mean[:, None])) @ weights,
     }
 
 
 def metrics(target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, correlation (of the logs; null where either is constant), qlike and mse (of the logs)."""
+    """Return n, correlation (of the logs; null if either is constant), qlike and mse (of the logs)."""
     return plain(lambda place: weighted(target, forecast_N, labels_NK, place), len(forecast_N))
 
 
 def weighted(target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-    """Return a function of block weights that gives `metrics`' values.
+    """Return a function of block weights (B,) that gives `metrics`' values.
 
-    qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero where they agree: the loss
-    that ranks forecasts alike whatever the noise in v (Patton 2011, https://doi.org/10.1016/j.jeconom.2010.03.034).
+    qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero if they agree. It ranks
+    forecasts consistently despite noise in v (Patton 2011, https://doi.org/10.1016/j.jeconom.2010.03.034).
     """
     labels = labels_NK.reshape(len(forecast_N))
     missed = 2 * (labels - forecast_N)  # log of v/f

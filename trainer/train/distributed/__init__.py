@@ -1,14 +1,16 @@
-"""One model on all devices: torchrun starts a process for each, the ranks, which train it together by DDP.
+"""Train one model on all devices: torchrun starts a process for each, the ranks, which share batches by DDP or FSDP2.
 
-    supervisor   in the training's own process: starts torchrun for each piece, hears its ranks, ends them
-    torchrun     torch.distributed.run with a store on loopback; restarts its ranks when one dies
+    supervisor   in the training's main process: starts torchrun for each piece, receives events of ranks, ends them
+    torchrun     torch.distributed.run with a store on loopback; restarts the ranks when one dies
     rank         one process on one device: reads the source, then runs the same loop as a worker
     group        the process group: sums, broadcasts, gathers
     layout       DDP as a pack's layout: this rank's rows of every batch
-    sharing      which rows and which parts of a validation each rank takes; pure functions
-    agreement    the time that all ranks go by: rank 0's
+    sharding     FSDP2 as a pack's layout: each rank holds a part of every weight
+    sharing      which rows of a batch and which part of a validation each rank takes; pure functions
+    agreement    the clock that all ranks share: rank 0's
+    links        check of devices and links before the first step
     shards       checkpoints that all ranks write together
 
-Every rank reads the same source, and draws the same order of batches from the seed. A rank's clock decides nothing: see
-`agreement`. The result is one process's but for the order in which gradients are added up.
+Every rank reads the same source and draws the same order of batches from the seed. Only rank 0's clock decides anything: see
+`agreement`. The result equals one process's, except for the order in which gradients are added up.
 """

@@ -1,7 +1,7 @@
-"""The time that all ranks go by: rank 0's, sent every few steps.
+"""A clock that all ranks share: rank 0's time, sent every few steps.
 
-The loop's decisions by time (progress reports, checkpoints) follow from one clock, so ranks that read the same time decide the
-same. Rank 0 also says after how many steps it is sent next: about twice a second, however fast steps are.
+Ranks that read the same time make the same decisions by time (progress reports, checkpoints). Rank 0 also sends the number of
+steps until the next agreement, so that there are about two a second at any speed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from trainer.train.distributed.group import Ranks
 from trainer.train.packs.pack import Member, Pack
 
-SECONDS = 0.5  # between agreements, about
+SECONDS = 0.5  # between agreements, approximately
 MOST_STEPS = 256
 
 
@@ -32,10 +32,10 @@ class AgreedClock:
         return self._now
 
     def tick(self) -> None:
-        """Count a step; agree anew when it is time. Every rank calls it after the same steps."""
+        """Count a step, and agree again if due. Every rank must call it after each step."""
         self._left -= 1
         if self._left == 0:
-            elapsed = self._clock() - self._now  # read by rank 0 alone
+            elapsed = self._clock() - self._now  # only rank 0's counts
             self._agree(steps=steps_until_next(self._steps, elapsed))
 
     def _agree(self, *, steps: int) -> None:
@@ -44,7 +44,7 @@ class AgreedClock:
 
 
 def steps_until_next(steps: int, elapsed: float) -> int:
-    """Return in how many steps to agree next, where `steps` took `elapsed` seconds."""
+    """Return the number of steps until the next agreement, if the last `steps` took `elapsed` seconds."""
     return max(1, min(MOST_STEPS, 2 * steps, round(steps * SECONDS / max(elapsed, 1e-9))))
 
 
@@ -54,7 +54,7 @@ def ticking(form: Callable[[Sequence[Member]], Pack], clock: AgreedClock) -> Cal
 
 
 class _Ticking:
-    """A pack whose steps are counted; everything else is the pack's own."""
+    """A pack whose steps are counted; everything else is delegated."""
 
     def __init__(self, pack: Pack, clock: AgreedClock) -> None:
         self._pack, self._clock = pack, clock

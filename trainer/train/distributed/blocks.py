@@ -1,4 +1,4 @@
-"""The blocks of a model: what repeats in it, and is compiled, or gathered, one at a time."""
+"""The blocks of a model: its repeated parts, which are compiled or gathered one at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from torch import nn
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a model: the members of its module lists that have weights."""
+    """Return the members of a model's module lists that have weights."""
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     return [block for blocks in lists for block in blocks if any(True for _ in block.parameters())]

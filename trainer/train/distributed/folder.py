@@ -1,6 +1,6 @@
-"""The folder of one torchrun: its socket and torchelastic's files, under this user's temporary folder.
+"""The folder of one torchrun: its socket and torchelastic's files, in the temporary folder.
 
-A process that is killed leaves its folder behind. The next one removes it: a folder is locked as long as its owner lives.
+A killed process leaves its folder behind, and the next one removes it: a folder is locked while its owner lives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SETTLED_SECONDS = 60.0  # a folder younger than this may not be locked yet
 
 
 class RanksFolder:
-    """A new folder that this user alone can enter; `remove` it at the end."""
+    """A new folder that only this user can enter; `remove` it at the end."""
 
     def __init__(self) -> None:
         remove_stale(Path(tempfile.gettempdir()))
@@ -35,7 +35,7 @@ class RanksFolder:
 def remove_stale(temporary: Path) -> None:
     """Remove this user's folders whose owner is dead."""
     for folder in temporary.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another process removes it, or its owner lives
+        with suppress(OSError):  # another process is removing it, or its owner lives
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < SETTLED_SECONDS:
                 continue

@@ -1,6 +1,6 @@
 """The process group of the ranks of one model: `cpu:gloo,cuda:nccl` on GPUs, gloo on CPUs.
 
-What the host decides travels over gloo, also on GPUs: it makes no GPU wait.
+Decisions of the host are exchanged over gloo even with GPUs, so that no GPU waits.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# DDP loads it. Where a group is there by then, its functions keep that as the default of an argument, and the group's threads
-# outlive it: one that returns a tensor while the interpreter ends aborts the process (torch 2.13).
+# Imported before a group exists. DDP would import it later, and its functions would then keep the group as a default argument,
+# so that the group's threads outlive it: one that returns a tensor while the interpreter exits aborts the process (torch 2.13).
 import torch.distributed.nn.functional
 
 from trainer.errors import UsageError
@@ -24,7 +24,7 @@ from trainer.train.distributed.hanging import BOUND_SECONDS
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """The ranks of one model, as one of them sees them."""
+    """The ranks of one model, seen from one of them. Every rank must call the same methods in the same order."""
 
     rank: int
     count: int
@@ -32,11 +32,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is rank 0, which speaks, writes and decides."""
+        """Return whether this is rank 0, which reports, writes and decides."""
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Add a tensor up over all ranks, in place; return it. The sum is the same on all of them, bit by bit."""
+        """Sum a tensor over all ranks, in place; return it. The sum is bit-identical on all of them."""
         dist.all_reduce(tensor)
         return tensor
 
@@ -57,7 +57,7 @@ class Ranks:
         return float(tensor.item())
 
     def texts(self, text: str) -> list[str]:
-        """Return every rank's text. torch's own way for objects pickles them on a wire that asks nobody for a password."""
+        """Return every rank's text, by rank. torch's own exchange of objects would unpickle them from an open connection."""
         content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
         dist.all_gather(sizes, torch.tensor([len(content)]))
@@ -68,7 +68,7 @@ class Ranks:
         return [bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)]
 
     def joined(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Return the rows (N, O) float64 of all ranks in the order of the ranks, of which rank r has `counts[r]`."""
+        """Return the rows (N, O) float64 of all ranks, concatenated in the order of ranks; rank r has `counts[r]` of them."""
         padded = torch.zeros(max(counts), rows.shape[1], dtype=torch.float64)
         padded[: len(rows)] = torch.from_numpy(rows)
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
@@ -77,7 +77,7 @@ class Ranks:
 
 
 def check_backend(kind: str) -> None:
-    """Raise UsageError where this torch has no way between the devices."""
+    """Raise UsageError if this torch lacks the backend for these devices."""
     if kind == "cuda" and not dist.is_nccl_available():
         raise UsageError(
             "this torch has no NCCL, through which GPUs exchange gradients",
@@ -92,9 +92,9 @@ def check_backend(kind: str) -> None:
 def process_group(
     rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
 ) -> Iterator[Ranks]:
-    """Join the group that the environment of torchrun describes, while the `with` lasts.
+    """Join the process group that torchrun's environment describes, inside the `with` block.
 
-    A rank that waits for the others for longer than `timeout` ends with an error (gloo) or is ended (NCCL's watchdog).
+    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's watchdog).
     """
     on_gpu = device.type == "cuda"
     dist.init_process_group(

@@ -1,9 +1,9 @@
-"""Ranks that hang: who is asked for its stacks, and who is ended because it does not answer. And what a rank tells of itself.
+"""Detect ranks that hang: when to ask for their stacks, and when to kill them. Also writes a rank's stacks.
 
-When no rank has spoken for half of the bound, the supervisor asks all of them. One that waits for others answers by a thread of
-its own: stacks and unfinished collectives go to the log. One that has not answered when the other half is over (it is stopped,
-or holds the interpreter) is killed, and all start again. Ranks that all answer and still wait for each other are ended by the
-time-out of their collective.
+When no rank has sent an event for half of the bound, the supervisor asks all of them where they are. A rank that waits for
+others answers from a separate thread and writes stacks and unfinished collectives to the log. A rank that has not answered
+after the other half (it is stopped, or holds the interpreter) is killed, and all restart. If all answer and still wait for each
+other, the timeout of their collective ends them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOUND_SECONDS = 600.0  # the longest silence is that of rank 0, which alone comp
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """The next action on silent ranks: ask them where they are, or kill those that hang."""
+    """What to do about silent ranks: ask all of them where they are, or kill those in `hung`."""
 
     ask: bool = False
     hung: tuple[int, ...] = ()
@@ -26,7 +26,7 @@ class Silence:
 
 @dataclass(kw_only=True)
 class HangWatch:
-    """When which rank was heard. Times are those of any one clock, in seconds."""
+    """Keeps track of events and answers of ranks. Times are in seconds of one clock."""
 
     heard_at: float  # of any rank
     bound_seconds: float = BOUND_SECONDS
@@ -34,7 +34,7 @@ class HangWatch:
     _answered: set[int] = field(default_factory=set)
 
     def hear(self, now: float) -> None:
-        """Note an event of any rank: none of them waits for another one that hangs."""
+        """Note an event of any rank: the ranks make progress."""
         self.heard_at, self._asked_at = now, None
 
     def answer(self, rank: int) -> None:
@@ -42,7 +42,7 @@ class HangWatch:
         self._answered.add(rank)
 
     def look(self, ranks: Collection[int], now: float) -> Silence:
-        """Return what is to be done about these ranks now. Those that it says to ask count as asked."""
+        """Return what to do about these ranks now. With `ask`, the ranks count as asked."""
         half = self.bound_seconds / 2
         if not ranks or now - self.heard_at < half:
             return Silence()
@@ -53,18 +53,18 @@ class HangWatch:
         if now - self._asked_at < half:
             return Silence()
         hung = tuple(rank for rank in ranks if rank not in self._answered)
-        self.hear(now)  # those that answered may be busy: they are asked anew after another silence
+        self.hear(now)  # those that answered may be busy: ask again after another silence
         return Silence(hung=hung)
 
 
 def dump(rank: int) -> None:
-    """Write where every thread of this rank is, and the collectives that it has not finished, to standard error: the log.
+    """Write the stacks of all threads of this rank and its unfinished collectives to standard error, which is logged.
 
     The flight recorder is written as JSON: its own files are pickles.
     """
-    from torch._C import _distributed_c10d  # late: the supervisor, which watches, needs no torch of its own
+    from torch._C import _distributed_c10d  # late: the supervisor needs no torch
 
-    print(f"rank {rank} was asked where it is; every thread:", file=sys.stderr, flush=True)
+    print(f"rank {rank} was asked for its stacks; all threads:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     recorded: bytes = _distributed_c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=True)  # type: ignore[attr-defined]
     print(f"rank {rank}, unfinished collectives: {recorded.decode(errors='replace')}", file=sys.stderr, flush=True)

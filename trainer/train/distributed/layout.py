@@ -1,7 +1,7 @@
-"""DDP as a pack's layout: each rank takes its share of every batch; gradients are added up while backward runs.
+"""DDP as a pack's layout: each rank takes its share of every batch; gradients are summed during backward.
 
-DDP divides the sum of gradients by the number of ranks, hence the `weight`: each rank's loss is already divided by the whole
-batch's count of labels, so their sum is the batch's mean, also where the ranks' shares differ.
+DDP divides the sum of gradients by the number of ranks; `weight` undoes that. Each rank's loss is already divided by the number
+of labels in the whole batch, so the sum over ranks is the batch's mean even if the ranks' shares differ.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trainer.train.precision import matmul_dtype
 
 
 class SharedBatch:
-    """What the layouts of ranks have in common: the rows of a rank."""
+    """Base of the layouts of ranks: the rows of a batch that a rank takes."""
 
     def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
-        """With `compiles` each block of the model is compiled."""
+        """`compiles`: compile each block of the model."""
         self._ranks, self._compiles = ranks, compiles
 
     @property
@@ -45,7 +45,7 @@ class DataParallel(SharedBatch):
     divides = False
 
     def __init__(self, ranks: Ranks, *, compress: bool = False, compiles: bool = False) -> None:
-        """With `compress` gradients travel as bf16, which halves them; `compiles` as in `SharedBatch`."""
+        """`compress`: send gradients as bf16, half the bytes; `compiles` as in `SharedBatch`."""
         super().__init__(ranks, compiles=compiles)
         self._compress = compress
 
@@ -59,8 +59,8 @@ class DataParallel(SharedBatch):
     def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
         """See `packs.layout.Layout.wrap`. Raises UsageError for batch norm on CPUs.
 
-        A static graph is for one backward a step: with `no_sync` beside it torch aborts (`expect_autograd_hooks_`), and a
-        module of any kind may leave weights out of one batch and not of another.
+        A static graph needs one backward per step (with `no_sync` torch aborts in `expect_autograd_hooks_`) and the same
+        weights in every batch, which a user's own module does not guarantee.
         """
         on_gpu = self._ranks.device.type == "cuda"
         if has_batch_norm(model):
@@ -72,7 +72,7 @@ class DataParallel(SharedBatch):
                 )
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         if self._compiles:
-            for block in blocks_of(model):  # one block's code serves all, and compiles in a fraction of the model's time
+            for block in blocks_of(model):  # blocks share one compiled code, which takes a fraction of the model's time
                 block.compile()
         wrapped = DistributedDataParallel(
             model,
@@ -93,10 +93,10 @@ class DataParallel(SharedBatch):
 
 
 def data_parallel(ranks: Ranks, job: Job, machine: MachineFacts) -> DataParallel:
-    """Return the layout by DDP for a job on a machine.
+    """Return the DDP layout for a job on a machine.
 
-    Gradients are compressed where PCIe connects the GPUs and the job multiplies in half precision anyway; over NVLink the bytes
-    cost less than the casts. NCCL alone: torch's hook refuses gloo.
+    Gradients are compressed if PCIe connects the GPUs and the job multiplies in half precision anyway; over NVLink the casts
+    cost more than the bytes. Only with NCCL: torch's hook refuses gloo.
     """
     on_gpu = ranks.device.type == "cuda"
     is_half = matmul_dtype(job, ranks.device) != torch.float32
@@ -104,7 +104,7 @@ def data_parallel(ranks: Ranks, job: Job, machine: MachineFacts) -> DataParallel
 
 
 def compiles(job: Job, *, on_gpu: bool) -> bool:
-    """Return whether blocks are compiled; a module of a user's own is only where the job says so."""
+    """Return whether to compile blocks; a user's own module only if the job says so."""
     if job.train.compile != "auto":
         return job.train.compile == "always"
     return on_gpu and not job.model.is_any_module

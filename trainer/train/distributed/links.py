@@ -1,7 +1,7 @@
-"""Before the first step: every rank's device and link, and an all-reduce over all of them beside what the type should reach.
+"""Check every rank's device and link, and the bandwidth of an all-reduce, before the first step.
 
-A machine of eight GPUs with one at a tenth of its link trains at a tenth of the speed and costs as much: it ends the run before
-training. `measure` asks the devices; `faults` judges, a pure function. On CPUs (gloo) it is measured, and nothing is expected.
+Eight GPUs with one link at a tenth of its rate train at a tenth of the speed for the same price, so a broken link ends the run
+before training. `measure` asks the devices; `faults`, a pure function, judges. CPUs (gloo) are measured but not judged.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from trainer.gpu_profiles.memory import GIB
 from trainer.train.distributed.group import Ranks
 from trainer.train.machine_file import MachineFacts
 
-POOR = 0.25  # of the other GPUs' rate, below which a GPU's link is broken
-POOR_OF_EXPECTED = 0.15  # of the expected rate, below which the exchange is: that rate is an estimate, so a tenth of it counts
+POOR = 0.25  # share of the median copy rate below which a GPU's link is broken
+POOR_OF_EXPECTED = 0.15  # share of the expected all-reduce rate below which it is broken; the expectation is an estimate
 GPU_BYTES, CPU_BYTES = 256 << 20, 4 << 20
 REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSeen:
-    """One rank's device. None: not known, or of a CPU."""
+    """One rank's device. None: unknown, or a CPU."""
 
     name: str
     memory_gib: float | None = None
-    pcie_lanes: int | None = None  # at present
-    pcie_lanes_most: int | None = None  # that device and slot have
-    nvlinks: int | None = None  # that are up
-    host_gb_per_s: float | None = None  # of a copy from the host
+    pcie_lanes: int | None = None  # in use
+    pcie_lanes_most: int | None = None  # of device and slot
+    nvlinks: int | None = None  # up
+    host_gb_per_s: float | None = None  # of a copy from pinned host memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +43,28 @@ class Links:
 
     devices: tuple[DeviceSeen, ...]
     bus_gb_per_s: float
-    expected_gb_per_s: float | None  # None: nothing is expected
+    expected_gb_per_s: float | None  # None: unknown
 
     def to_event(self) -> dict[str, Any]:
-        """Return the event that tells of them."""
+        """Return the `links` event."""
         speeds = {"bus_gb_per_s": round(self.bus_gb_per_s, 3), "expected_gb_per_s": self.expected_gb_per_s}
         return {"event": "links", **speeds, "devices": [asdict(device) for device in self.devices]}
 
 
 def check_links(ranks: Ranks, machine: MachineFacts) -> Links:
-    """Measure, on every rank. Raises TrainingFailed, on every rank, where a device is missing or its link is broken."""
+    """Return the devices and links. Raises TrainingFailed, on every rank, if a device is missing or its link is broken."""
     links = measure(ranks, machine)
-    if found := faults(links, machine, on_gpu=ranks.device.type == "cuda"):
+    if problems := faults(links, machine, on_gpu=ranks.device.type == "cuda"):
         raise TrainingFailed(
             "the GPUs of this machine are not as they should be",
-            why="; ".join(found),
+            why="; ".join(problems),
             do="Nothing was trained. Launch again, on another machine.",
         )
     return links
 
 
 def measure(ranks: Ranks, machine: MachineFacts) -> Links:
-    """Return what every rank sees of its device, and the bandwidth of an all-reduce, the same on every rank."""
+    """Return every rank's device and the bandwidth of an all-reduce; the result is the same on every rank."""
     seen = [DeviceSeen(**json.loads(text)) for text in ranks.texts(json.dumps(asdict(device_seen(ranks.device))))]
     on_gpu = ranks.device.type == "cuda"
     return Links(
@@ -75,7 +75,7 @@ def measure(ranks: Ranks, machine: MachineFacts) -> Links:
 
 
 def faults(links: Links, machine: MachineFacts, *, on_gpu: bool) -> list[str]:
-    """Return what is wrong with the devices of a machine, a sentence each; none on CPUs."""
+    """Return the faults of a machine's devices and links, as phrases; none on CPUs."""
     if not on_gpu:
         return []
     found = []
@@ -102,14 +102,14 @@ def faults(links: Links, machine: MachineFacts, *, on_gpu: bool) -> list[str]:
 
 
 def bus_bandwidth(ranks: Ranks, *, num_bytes: int) -> float:
-    """Return the bus bandwidth of an all-reduce in GB/s: what each rank's link carries, whatever their number.
+    """Return the bus bandwidth of an all-reduce in GB/s: the load of each rank's link, comparable between numbers of ranks.
 
-    2 (n - 1) / n x bytes / seconds, by nccl-tests' definition; the slowest rank's time, the best of some.
+    2 (n - 1) / n x bytes / seconds, by nccl-tests' definition, with the slowest rank's time, the best of REPEATS.
     """
     buffer = torch.zeros(num_bytes // 4, device=ranks.device)
     best = float("inf")
     for _ in range(1 + REPEATS):  # the first one connects
-        ranks.any(False)  # all begin together
+        ranks.any(False)  # start together
         began = time.perf_counter()
         ranks.sum_(buffer)
         if ranks.device.type == "cuda":
@@ -119,7 +119,7 @@ def bus_bandwidth(ranks: Ranks, *, num_bytes: int) -> float:
 
 
 def device_seen(device: torch.device) -> DeviceSeen:
-    """Return what this process sees of its device."""
+    """Return the name, memory and links of this process's device."""
     if device.type != "cuda":
         return DeviceSeen(name="cpu")
     gpu = torch.cuda.get_device_properties(device)
@@ -132,7 +132,7 @@ def device_seen(device: torch.device) -> DeviceSeen:
 
 
 def _copy_bandwidth(device: torch.device) -> float:
-    """Return the bandwidth of a copy from pinned host memory in GB/s, the best of some."""
+    """Return the bandwidth of a copy from pinned host memory in GB/s, the best of REPEATS."""
     there = torch.empty(64 << 20, dtype=torch.uint8).pin_memory()
     best = float("inf")
     for _ in range(1 + REPEATS):
@@ -145,7 +145,7 @@ def _copy_bandwidth(device: torch.device) -> float:
 
 
 def _links_of(uuid: str) -> dict[str, int]:
-    """Return a GPU's PCIe lanes and NVLinks by NVML; what the driver does not tell is left out."""
+    """Return a GPU's PCIe lanes and NVLinks from NVML, without those that the driver does not report."""
     seen: dict[str, int] = {}
     try:
         pynvml.nvmlInit()
@@ -169,5 +169,5 @@ def _nvlinks_up(handle: Any) -> int:
         try:
             up += pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
         except pynvml.NVMLError:
-            break  # it has no more
+            break  # no more links
     return up

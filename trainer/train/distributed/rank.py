@@ -1,9 +1,9 @@
-"""One rank: reads the piece's source, then runs the training loop together with the others. torchrun starts it.
+"""One rank: read the piece's source, then run the training loop together with the other ranks. torchrun starts it.
 
     python -m trainer.train.distributed.rank     with the variables of `environment.RankEnvironment`
 
-Rank 0 alone speaks of the model, writes its checkpoints and its file. An error of ours fails the piece; after any other the
-rank ends with its traceback sent, and torchrun starts all ranks again.
+Only rank 0 reports on the model and writes its file. A TrainerError fails the piece; after any other error the rank sends its
+traceback and ends, and torchrun restarts all ranks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
     try:
         train_as(place, voice)
     except TrainerError as error:
-        # A retry would fail the same way: reported, not retried.
+        # Not retried: it would fail the same way.
         failure = {**voice.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
         voice.report({"event": "model_failed", **failure})
     except BaseException as error:  # broad on purpose: report the error, then let the process end as it would have
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
-    """Train as the rank of a place. Raises TrainerError where the piece can't be trained."""
+    """Train the assigned piece as the rank of `place`. Raises TrainerError if the piece can't be trained."""
     assignment = voice.assignment
     piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
     device = device_of(kind, place.local_rank)
@@ -75,7 +75,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
         links = check_links(ranks, settings.machine)
         report({**links.to_event(), **piece.identity})
-        # Of the checkpoints alone: their exchange runs beside the training's.
+        # For checkpoints only: their collectives run during the training's.
         group = dist.new_group(backend="gloo", timeout=bound)
         writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
@@ -93,7 +93,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
 
 
 def layout_for(ranks: Ranks, assignment: Assignment) -> Layout:
-    """Return how the ranks share an assignment: by FSDP2 where the model does not fit a GPU as a whole, else by DDP."""
+    """Return the layout of an assignment: FSDP2 if it is sharded, else DDP."""
     job, machine = assignment.settings.job, assignment.settings.machine
     if assignment.sharded:
         return FullySharded(ranks, compiles=compiles(job, on_gpu=ranks.device.type == "cuda"))
@@ -110,7 +110,7 @@ class _Roster:
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        """Return the run, once. Raises TrainerError on the ranks that can't read its source; the others get none."""
+        """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on the others."""
         if self.opened is not None:
             return []
         piece, settings = self._assignment.piece, self._assignment.settings
@@ -133,7 +133,7 @@ class _Roster:
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        """Write a checkpoint, this rank's part of it: every rank is asked at the same step."""
+        """Write this rank's part of a checkpoint; every rank is called at the same step."""
         if self.opened is not None:
             self._files.checkpoint(self.opened, run, state, snapshot_seconds=snapshot_seconds)
 
@@ -142,7 +142,7 @@ class _Roster:
         self._trained = model
 
     def outputs(self) -> Outputs | None:
-        """Return what the scores of the trained model need of it, evaluated by all ranks; None where nothing was trained."""
+        """Return the trained model's outputs, evaluated by all ranks together; None if nothing was trained."""
         if self.opened is None or self._trained is None:
             self._files.flush()
             return None
@@ -150,12 +150,12 @@ class _Roster:
 
 
 def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:
-    """Return `validate` with rank 0's number on every rank: early stopping and best weights follow from it."""
+    """Return `validate` with rank 0's loss on every rank, so that all make the same decisions."""
     return lambda network: ranks.numbers_of_first([validate(network)])[0]
 
 
 def _silent(event: dict[str, Any]) -> None:
-    """Report nothing: rank 0 does."""
+    """Drop an event: only rank 0 reports."""
 
 
 if __name__ == "__main__":

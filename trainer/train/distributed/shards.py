@@ -1,9 +1,9 @@
-"""Checkpoints that several ranks write together, each its shard, by torch.distributed.checkpoint (DCP), beside the training.
+"""Checkpoints that several ranks write together in the background, each its shard, by torch.distributed.checkpoint (DCP).
 
-DCP decides which rank writes which part of which tensor: of a tensor that all ranks hold, one writes it; of one that lies on
-them in parts (FSDP2's), each writes its own. Its storage is ours, since its default metadata is a pickle: a safetensors file a
-rank, then rank 0's `manifest.json` (`trainer.train.checkpoint_files`). `trainer.train.checkpoint` reads them: it joins the
-parts, so that any number of ranks goes on from them, and reading needs neither DCP nor other ranks. See docs/adr/0021.
+DCP decides which rank writes which part of a tensor: a replicated tensor is written by one rank, a sharded one (FSDP2's) by
+each its part. The storage is ours, since DCP's default metadata is a pickle: one safetensors file per rank, then rank 0's
+`manifest.json` (`trainer.train.checkpoint_files`). `trainer.train.checkpoint` reads them and joins the parts, so that any
+number of ranks can resume; reading needs neither DCP nor other ranks. See docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from trainer.train.packs.pack import ModelState
 
 
 class ShardedCheckpointWriter:
-    """Write checkpoints of a model that the ranks of a group train, one at a time, beside the training.
+    """Write checkpoints of a model that several ranks train, one at a time, in the background.
 
-    The counterpart of `checkpoint.CheckpointWriter`: every rank submits the same states in the same order. `group` serves
-    these checkpoints alone, on the CPU (gloo), because its collectives run on a thread of their own. `report` receives the
-    events; ranks other than the first pass one that drops them.
+    The counterpart of `checkpoint.CheckpointWriter`: every rank submits the same states in the same order. `group` (gloo) is
+    used only for checkpoints, because its collectives run on a separate thread. `report` receives the events; ranks other than
+    the first drop them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ShardedCheckpointWriter:
         self._writing: Future[None] | None = None
 
     def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
-        """Begin to write this state, after the one before. `run` and `state` are copies that nothing else changes."""
+        """Start to write this state, after the previous one. `run` and `state` are copies that nothing else changes."""
         began = time.perf_counter()
         self.flush()
         waited = time.perf_counter() - began
@@ -62,10 +62,10 @@ class ShardedCheckpointWriter:
             process_group=self._group,
         )
 
-        assert not isinstance(saving, AsyncSaveResponse)  # of a stager that copies beside the training: ours does not
-        told: Future[None] = Future()  # done once the event is out, too
+        assert not isinstance(saving, AsyncSaveResponse)  # only from stagers that copy in the background
+        reported: Future[None] = Future()  # done after the event is reported
 
-        def tell(done: Future[Any]) -> None:
+        def finish(done: Future[Any]) -> None:
             cost = {"snapshot_seconds": snapshot_seconds, "waited_seconds": waited}
             error = done.exception()
             if error is None:
@@ -73,25 +73,25 @@ class ShardedCheckpointWriter:
                 seconds = {name: round(value, 6) for name, value in cost.items()}
                 self._report({"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds})
             elif reason := _of_the_disk(error):
-                # A full disk loses the checkpoint and not the model; the event has the error.
+                # A full disk costs the checkpoint, not the model.
                 self._report({"event": "checkpoint_failed", **identity, "reason": reason})
             else:
-                told.set_exception(_as_error(error))
+                reported.set_exception(_as_error(error))
                 return
-            told.set_result(None)
+            reported.set_result(None)
 
-        saving.add_done_callback(tell)
-        self._writing = told
+        saving.add_done_callback(finish)
+        self._writing = reported
 
     def flush(self) -> None:
-        """Wait until what was submitted is on disk. Raises errors of the writer, other than those of the disk."""
+        """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is reported as an event."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
 
 class ShardWriter(StorageWriter):
-    """DCP's storage: a safetensors file a rank with tensors only, then the coordinator's manifest. Drops older checkpoints."""
+    """DCP's storage: a safetensors file per rank, then the coordinator's manifest. Deletes old checkpoints."""
 
     def __init__(self, place: Path, manifest: CheckpointManifest) -> None:
         self._place, self._manifest = place, manifest
@@ -107,14 +107,14 @@ class ShardWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Empty the place of what a killed writer left there, and name the shard of each rank. Coordinator only."""
+        """Remove what a killed writer left in the folder, and name each rank's shard. Coordinator only."""
         shutil.rmtree(self._place, ignore_errors=True)
         self._place.mkdir(parents=True)
         names = [f"shard-{number}-of-{len(plans)}.safetensors" for number in range(1, len(plans) + 1)]
         return [replace(plan, storage_data=name) for plan, name in zip(plans, names, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
-        """Write this rank's shard; none where it has no part of any tensor."""
+        """Write this rank's shard, unless it has no part of any tensor."""
         tensors: dict[str, torch.Tensor] = {}
         for item in plan.items:
             tensor = planner.resolve_data(item)
@@ -127,7 +127,7 @@ class ShardWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the manifest, from which the checkpoint counts, then drop older checkpoints. Coordinator only."""
+        """Write the manifest, which makes the checkpoint valid, then delete older checkpoints. Coordinator only."""
         written = [result for of_rank in results for result in of_rank]
         chunks: dict[str, list[Chunk]] = {}
         for result in written:
@@ -144,7 +144,7 @@ class ShardWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether DCP may choose this storage by a name: it may not."""
+        """Return False: DCP may not choose this storage by a name."""
         return False
 
 
@@ -159,7 +159,7 @@ class _Part:
 
 
 class _Staged(AsyncStager):
-    """States come as copies (`Pack.snapshot`), so nothing has to be copied before the training goes on."""
+    """Copies nothing: states are copies already (`Pack.snapshot`)."""
 
     _synchronize_after_execute = False
 
@@ -180,7 +180,7 @@ def _result(item: WriteItem, tensor: torch.Tensor, part: _Part) -> WriteResult:
 
 
 def _as_error(error: BaseException) -> BaseException:
-    """Return a failed checkpoint's error as an ordinary one: DCP's own is none, and its text is several tracebacks."""
+    """Return a failed checkpoint's error as an Exception with a short text: DCP's is a BaseException of several tracebacks."""
     if not isinstance(error, CheckpointException):
         return error
     failures = (f"rank {rank}: {wrapped[0]}" for rank, wrapped in error.failures.items())
@@ -188,6 +188,6 @@ def _as_error(error: BaseException) -> BaseException:
 
 
 def _of_the_disk(error: BaseException) -> str:
-    """Return the errors of disks in a failed checkpoint, as text; nothing if there are others."""
+    """Return the text of a failed checkpoint's errors if all are OSErrors, else ''."""
     failures = [wrapped[0] for wrapped in error.failures.values()] if isinstance(error, CheckpointException) else [error]
     return "; ".join(map(str, failures)) if all(isinstance(failure, OSError) for failure in failures) else ""

@@ -1,7 +1,7 @@
-"""The share of each rank, as pure functions of sizes: rows of a batch, units of an evaluation.
+"""The share of each rank in a batch or an evaluation, as pure functions of sizes.
 
-Shares are consecutive and in the order of the ranks, differ by one at most, and together they are the whole: nothing twice,
-nothing missing, whether or not the ranks divide it.
+Shares are consecutive, in the order of the ranks, differ by one at most, and cover everything exactly once, even if the count
+is not a multiple of the ranks.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 
 
 def share(count: int, *, rank: int, ranks: int) -> range:
-    """Return which of `count` things a rank takes; none where there are fewer things than ranks and it is not its turn."""
+    """Return which of `count` items a rank takes; may be empty if there are fewer items than ranks."""
     return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
 def shares_of_series(units: Sequence[np.ndarray], *, rank: int, ranks: int) -> list[slice]:
     """Return which outputs of each series a rank evaluates.
 
-    `units` has for each output of a series the number of the batch (or chunk) with which it is computed, ascending. A batch
-    is not divided, so that every output is computed exactly as in one process.
+    `units` has, for each series, the number of the batch (or chunk) that computes each output, ascending. Batches are not
+    divided, so that every output is computed exactly as in one process.
     """
     firsts = [np.concatenate([[True], one[1:] != one[:-1]]) if len(one) else np.empty(0, dtype=bool) for one in units]
     own = share(sum(int(first.sum()) for first in firsts), rank=rank, ranks=ranks)

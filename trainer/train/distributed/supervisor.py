@@ -1,7 +1,7 @@
 """The supervisor of ranks: one piece after another, each trained by all devices under its own torchrun.
 
-Owns the processes: torchrun starts the ranks and starts them again when one dies; `Ranks` hears them, tells which error came
-first, and leaves no process behind, however it ends. What a rank does is `rank`.
+Owns the processes: torchrun starts the ranks and restarts them when one dies; `_TorchRun` receives their events, finds the
+error that came first, and leaves no process behind. `rank` is what a rank runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MODULE = "trainer.train.distributed"
 
 
 def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
-    """Raise UsageError where there are more ranks than samples to share."""
+    """Raise UsageError for a piece with a runner, or with fewer samples to share than ranks."""
     for piece in pieces:
         if piece.runner:
             do = "Set train.distributed to never."
@@ -58,7 +58,7 @@ def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
 
 @dataclass(kw_only=True)
 class _Rank:
-    """A rank that has said hello."""
+    """A connected rank."""
 
     number: int
     pid: int
@@ -69,7 +69,7 @@ class _Rank:
 class RankSupervisor:
     """Train pieces one after another on `ranks` devices; `close` (or leaving the `with`) ends every process at once.
 
-    When a rank or torchrun dies all of them start again from the newest checkpoint, `train.retries` times for a piece.
+    When a rank or torchrun dies, all of them restart from the newest checkpoint, up to `train.retries` times per piece.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class _TorchRun:
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
         self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
         self.retries = 0
-        self._restart = 0  # of the ranks that are heard now
+        self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
-        self._ends: list[tuple[bool, dict[str, Any]]] = []  # of these ranks, in order: whether it follows another's, and why
+        self._ends: list[tuple[bool, dict[str, Any]]] = []  # lost ranks in order: whether another's end caused it, and why
         self._ended: dict[str, Any] | None = None
         self._folder = RanksFolder()
         folder = self._folder.path
@@ -163,9 +163,9 @@ class _TorchRun:
         )
 
     def to_the_end(self) -> dict[str, Any] | None:
-        """Hear the ranks until the piece is done or has failed; return its last event.
+        """Receive events until the piece is done or has failed; return its last event.
 
-        None if torchrun was killed and the piece may be tried again: torchrun starts its ranks again, but not itself.
+        None if torchrun was killed and the piece may be retried: torchrun restarts its ranks, but not itself.
         """
         leave_at = float("inf")
         while True:
@@ -178,35 +178,35 @@ class _TorchRun:
             self._watch_out()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
-                failed = self._ended["event"] == "model_failed"  # the other ranks may wait for one that is gone
+                failed = self._ended["event"] == "model_failed"  # other ranks may still wait for the failed one
                 if not alive or failed or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
-                if self.retries < self._most_retries:  # it has not given up: a signal ended it
+                if self.retries < self._most_retries:  # torchrun did not give up: a signal killed it
                     self._note_retry()
                     return None
                 return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
 
     def close(self) -> None:
-        """Kill torchrun, whose end the kernel tells its ranks, and each rank that is still heard; wait for their end."""
+        """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for their end."""
         self._torchrun.kill()
         self._torchrun.wait()
         if self._torchrun.stdin is not None:
             self._torchrun.stdin.close()
-        self._listener.close()  # a rank that would begin now finds nobody
+        self._listener.close()  # a rank that starts now can't connect
         for rank in self._ranks.values():
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGKILL)
         for rank in self._ranks.values():
             with suppress(EOFError, OSError):
-                while True:  # what it had sent; then it is gone
+                while True:  # drop what it had sent, until the kernel closes its end
                     rank.connection.recv_bytes()
             rank.connection.close()
         self._ranks.clear()
         self._folder.remove()
 
     def _greet(self) -> None:
-        """Take in a rank, and give it the piece. The first one of a new start means that torchrun has started them again."""
+        """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun restarted them."""
         line, _ = self._listener.accept()
         connection = Connection(line.detach())
         try:
@@ -220,7 +220,7 @@ class _TorchRun:
         self._ranks[connection] = _Rank(number=hello["worker"], pid=hello["pid"], connection=connection)
 
     def _start_again(self, restart: int) -> None:
-        for rank in list(self._ranks.values()):  # torchrun has ended them; what they said last explains why
+        for rank in list(self._ranks.values()):  # torchrun has ended them; their last messages explain why
             self._hear(rank)
         self._note_retry()
         self._restart = restart
@@ -240,12 +240,12 @@ class _TorchRun:
             self._lose(rank)
 
     def _watch_out(self) -> None:
-        """Ask ranks that have been silent for long where they are, and kill those that do not answer."""
+        """Ask silent ranks where they are, and kill those that do not answer."""
         silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
         if silence.ask:
             self._emit({"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2})
         for rank in self._ranks.values():
-            with suppress(OSError):  # gone by now: `_hear` finds out
+            with suppress(OSError):  # it is gone: `_hear` handles that
                 if silence.ask:
                     rank.connection.send("where are you?")
                 if rank.number in silence.hung:
@@ -275,7 +275,7 @@ class _TorchRun:
             self._ends.append((rank.crash["follows"], why))
 
     def _reason(self) -> dict[str, Any]:
-        """Return why the ranks that were heard have gone: the first end that does not follow from another's."""
+        """Return why the ranks ended: the first end that was not caused by another's."""
         if (code := self._torchrun.poll()) is not None and code < 0:
             return {"reason": f"torchrun was killed by signal {-code}"}
         first = next((why for follows, why in self._ends if not follows), None)

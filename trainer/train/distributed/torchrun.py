@@ -1,9 +1,9 @@
-"""torchrun with its store on loopback: takes torchrun's own arguments, and ends when its standard input does.
+"""Run torchrun with its store on loopback. Takes torchrun's own arguments and ends when its standard input closes.
 
     python -m trainer.train.distributed.torchrun --nproc-per-node 8 --max-restarts 1 -m MODULE
 
-torchrun's static rendezvous keeps one store over all restarts, so that ranks that start again read what the dead ones wrote
-(torch 2.13), and listens on every interface of the machine. This one makes a store for each start, on a free port of loopback.
+torchrun's static rendezvous keeps one store over all restarts, so that restarted ranks read keys of dead ones (torch 2.13), and
+listens on every interface. This one makes a new store for each start, on a free port of loopback.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.run import main as torchrun
 
 LOOPBACK = "127.0.0.1"
-STORE_TIMEOUT = timedelta(minutes=5)  # for all ranks to load torch: from a cold volume a minute
+STORE_TIMEOUT = timedelta(minutes=5)  # for all ranks to load torch: a minute from a cold volume
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """Static rendezvous of one machine, whose ranks are known: nobody joins later."""
+    """Static rendezvous on one machine: all ranks are known, none joins later."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -46,10 +46,10 @@ class LoopbackRendezvous(RendezvousHandler):
         return "loopback"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Make a store for the next start of the ranks."""
+        """Return a rendezvous with a new store, for the next start of the ranks."""
         listener = socket.create_server((LOOPBACK, 0))
         port = listener.getsockname()[1]
-        self._store = TCPStore(  # the one before goes, with its keys
+        self._store = TCPStore(  # replaces the previous one and its keys
             LOOPBACK,
             port,
             is_master=True,
@@ -61,14 +61,14 @@ class LoopbackRendezvous(RendezvousHandler):
         return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, port))
 
     def is_closed(self) -> bool:
-        """Return that it is open."""
+        """Return False: it is always open."""
         return False
 
     def set_closed(self) -> None:
         """Do nothing: it ends with the process."""
 
     def num_nodes_waiting(self) -> int:
-        """Return that no other machine waits."""
+        """Return 0: no other machine joins."""
         return 0
 
     def get_run_id(self) -> str:
@@ -76,7 +76,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Do nothing: it ends with the process."""
+        """Return True: it ends with the process."""
         return True
 
 
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     """Run torchrun with these arguments and our rendezvous."""
     threading.Thread(target=_end_with_the_input, name="parent-watch", daemon=True).start()
     rendezvous_handler_registry.register("loopback", _handler)
-    # The endpoint is read and not used: the port is not known before the store is there.
+    # torchrun requires an endpoint but does not use it: the port is known only when the store exists.
     torchrun(["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}", f"--rdzv-id={uuid.uuid4()}", *arguments])
 
 
@@ -93,7 +93,7 @@ def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def _end_with_the_input() -> None:
-    """End at once when the process at the other end of the pipe has: the ranks, which ask for that, end with this one."""
+    """End this process at once when the process at the other end of stdin ends. The kernel then kills the ranks."""
     while os.read(0, 1 << 10):
         pass
     os._exit(1)

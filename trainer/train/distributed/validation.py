@@ -1,6 +1,6 @@
-"""Validation by all ranks: each evaluates its share of the windows, and every rank gets all outputs, in their order.
+"""Evaluate a model on all ranks: each runs its share of the windows, and every rank gets all outputs, in order.
 
-Windows go through the model in the same batches as in one process (`readers`), so that the outputs are the same, bit by bit.
+Windows go through the model in the same batches as in one process (`readers`), so that outputs are bit-identical.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.train.readers import Evaluate, Reader
 
 
 def shared_outputs(ranks: Ranks, columns: int) -> Evaluate:
-    """Return the function that evaluates a network of `columns` outputs on all ranks, to be called on each of them."""
+    """Return the function that evaluates a network with `columns` outputs on all ranks. Every rank must call it."""
 
     def evaluate(network: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
         units = [reader.units(bars) for bars, reader in parts]

@@ -1,7 +1,7 @@
-"""A rank's line to the supervisor: what it is to train comes in, its events go out; when the line ends, the rank does.
+"""A rank's connection to the supervisor: receives the assignment, sends events. When it closes, the rank ends.
 
-The socket lies in a folder of this user's alone; messages are pickled, as those of `multiprocessing` between a program's own
-processes are.
+The socket is in a folder that only this user can enter; messages are pickled, as `multiprocessing` does between processes of
+one program.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Assignment:
     settings: WorkerSettings
     kind: str  # cuda or cpu
     sharded: bool = False  # each rank holds a part of the model (FSDP2)
-    bound_seconds: float = BOUND_SECONDS  # that a rank waits for the others in a collective
+    bound_seconds: float = BOUND_SECONDS  # timeout of a collective
 
 
 class Voice:
-    """One rank's end of the line."""
+    """One rank's end of the connection."""
 
     def __init__(self, place: RankEnvironment) -> None:
-        """Connect to the supervisor; from now on this process ends with torchrun and with the supervisor."""
-        die_with_the_parent()  # torchelastic gives each rank a session of its own: torchrun's group does not reach it
+        """Connect to the supervisor. From then on this process ends with torchrun and with the supervisor."""
+        die_with_the_parent()  # torchelastic starts each rank in its own session, so killing torchrun's group misses it
         line = socket.socket(socket.AF_UNIX)
         line.connect(place.socket)
         self._connection = Connection(line.detach())
@@ -51,14 +51,14 @@ class Voice:
         threading.Thread(target=self._wait_for_the_end, name="supervisor-watch", daemon=True).start()
 
     def report(self, event: dict[str, Any]) -> None:
-        """Send an event; the checkpoint thread does, too."""
+        """Send an event. Called by the checkpoint thread, too."""
         with self._sending:
             self._connection.send({**event, **self._identity})
 
     def crashed(self, error: BaseException) -> None:
-        """Send why this rank ends, before it does."""
+        """Send the error that ends this rank."""
         lines = "".join(traceback.format_exception(error))
-        with suppress(OSError):  # the supervisor is gone, too
+        with suppress(OSError):  # the supervisor is gone
             reason = f"{type(error).__name__}: {error}"[:500]
             crash = {"reason": reason, "traceback": lines[-MOST_TRACEBACK:], "follows": follows_another(error)}
             self.report({"event": "crashed", **crash})
@@ -66,13 +66,13 @@ class Voice:
     def _wait_for_the_end(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._connection.recv()  # there is one message: the question where this rank is
+                self._connection.recv()  # the only message asks where this rank is
                 dump(self._identity["worker"])
                 self.report({"event": "rank_dumped"})
         os._exit(1)
 
 
 def follows_another(error: BaseException) -> bool:
-    """Return whether an error only says that another rank is gone, or that it does not answer."""
+    """Return whether an error only reports that another rank is gone or does not answer."""
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed by peer"))

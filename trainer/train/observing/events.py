@@ -1,6 +1,6 @@
-"""Events of a training: JSON lines for programs, dense lines for people (`mayfly train` draws them: trainer.cli).
+"""Events of a training: JSON lines for programs, dense lines for people (`trainer.cli` draws them for `mayfly train`).
 
-`events.jsonl` is read by the node agent while it grows, so each event is one write of one whole line.
+The node agent reads `events.jsonl` while it grows, so each event is a single write of a whole line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EventLog:
             self._file = (folder / "events.jsonl").open("ab", buffering=0)
 
     def emit(self, event: dict[str, Any]) -> None:
-        """Write one event. Numbers that JSON has no name for (NaN, infinity) become null."""
+        """Write one event. NaN and infinity, which JSON lacks, become null."""
         if self._file is not None:
             stamped = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"), **event}
             self._file.write((json.dumps(finite(stamped), allow_nan=False) + "\n").encode())
@@ -39,7 +39,7 @@ class EventLog:
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value with null for each number that JSON has no name for."""
+    """Return a JSON value with NaN and infinity replaced by None."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -48,38 +48,38 @@ def finite(value: Any) -> Any:
 
 
 class Story:
-    """Print the training: a line for each event, and now and then one for the progress of each model."""
+    """Print the training: a line per event, and for each model's progress a line every LINE_SECONDS."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._told: dict[str, float] = {}  # when each model's progress was printed last
+        self._printed_at: dict[str, float] = {}  # each model's last line of progress
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event."""
         if event["event"] == "progress":
-            if self._clock() - self._told.get(event["model"], -math.inf) < LINE_SECONDS:
+            if self._clock() - self._printed_at.get(event["model"], -math.inf) < LINE_SECONDS:
                 return
-            self._told[event["model"]] = self._clock()
+            self._printed_at[event["model"]] = self._clock()
         if line := line_of(event):
             print(printable(line), file=self._stream, flush=True)
 
     def finish(self) -> None:
-        """End: nothing is drawn that would have to go."""
+        """Do nothing: printed lines stay."""
 
     def print_models(self, models: Sequence[Mapping[str, str]]) -> None:
-        """Print piece, file and sha256 of each model to stdout, after the end: a JSON document a line."""
+        """Print piece, file and sha256 of each model to stdout, one JSON document per line."""
         for model in models:
             print(json.dumps(model))
 
 
 def line_of(event: dict[str, Any]) -> str:
-    """Return an event for people; '' for one that they need not see."""
+    """Return an event as text for people; '' for one that is not shown."""
     name = event["event"]
     return _LINES[name](event) if name in _LINES else ""
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """Write a rate: few chunks a second have a decimal."""
+    """Return a rate as text, with a decimal below 10 per second."""
     return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"
 
 
@@ -106,14 +106,14 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _tuning_line(event: dict[str, Any]) -> str:
-    return f"looking for the fastest way on {event['profile']} for {event['seconds']:.0f} s"
+    return f"looking for the fastest settings on {event['profile']} for {event['seconds']:.0f} s"
 
 
 def _tuned_line(event: dict[str, Any]) -> str:
     excluded = "".join(f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"])
     entry = event["entry"]
     if entry is None:
-        return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): defaults are taken"
+        return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): using defaults"
     batch = f"batch {entry['batch']:,}, " if entry["batch"] else ""
     slices = f"{batch}{entry['strategy']}, {entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
     return f"found in {event['seconds']:.0f} s: {slices}, {rate_text(entry['windows_per_second'], event['unit'])}{excluded}"
@@ -133,7 +133,7 @@ def _epoch_line(event: dict[str, Any]) -> str:
 
 
 def _scoring_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  trained; it is scored now"
+    return f"{event['piece']}  trained; scoring"
 
 
 def _done_line(event: dict[str, Any]) -> str:
@@ -144,9 +144,9 @@ def _ended_line(event: dict[str, Any]) -> str:
     kept, replaced, out = event.get("kept", ()), event.get("replaced", ()), event.get("out", "")
     lines = []
     if kept:
-        lines.append(f"kept of an earlier run in {out}, of the same bars, settings and code: {_some(kept)}")
+        lines.append(f"kept from an earlier run in {out} with the same bars, settings and code: {_some(kept)}")
     if replaced:
-        lines.append(f"replaced in {out}, for an earlier run had other bars, settings or code: {_some(replaced)}")
+        lines.append(f"replaced in {out}, since the earlier run had other bars, settings or code: {_some(replaced)}")
     return "\n".join(lines)
 
 
@@ -163,10 +163,9 @@ def _resumed_line(event: dict[str, Any]) -> str:
 
 
 def _checkpoint_line(event: dict[str, Any]) -> str:
-    held_up = event["snapshot_seconds"] + event["waited_seconds"]
-    return (
-        f"{event['piece']}  checkpoint: training held up {held_up:.4f} s, written beside it in {event['write_seconds']:.3f} s"
-    )
+    paused = event["snapshot_seconds"] + event["waited_seconds"]
+    background = f"written in the background in {event['write_seconds']:.3f} s"
+    return f"{event['piece']}  checkpoint: training paused {paused:.4f} s, {background}"
 
 
 def _checkpoint_failed_line(event: dict[str, Any]) -> str:
@@ -178,7 +177,7 @@ def _trace_line(event: dict[str, Any]) -> str:
 
 
 def _links_line(event: dict[str, Any]) -> str:
-    """Return devices and bandwidth: `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230 expected)`."""
+    """Return devices and bandwidth, such as `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230 expected)`."""
     sizes = {one["name"]: f" ({one['memory_gib']:g} GiB)" if one["memory_gib"] else "" for one in event["devices"]}
     devices = ", ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
     expected = f" (about {event['expected_gb_per_s']:g} expected)" if event["expected_gb_per_s"] else ""
@@ -224,7 +223,7 @@ def _meter_words(event: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in its two largest units: `3 h 12 min`, `4 min 10 s`, `12 s`."""
+    """Return a duration in its two largest units, such as `3 h 12 min`, `4 min 10 s` or `12 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,7 +1,7 @@
 """GPU use, memory, power and temperature during a training, read from the driver through NVML every few seconds.
 
-NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. Without NVML, or
-without a GPU, there are no `gpu` events and the training goes on.
+NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. Without NVML or a GPU there
+are no `gpu` events; training is not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 class GpuWatch:
-    """Emit a `gpu` event for every GPU every few seconds, from a thread of its own, while the `with` lasts."""
+    """Emit a `gpu` event per GPU every few seconds, from a thread of its own, inside the `with` block."""
 
     def __init__(self, emit: Emit, *, seconds: float = GPU_SECONDS) -> None:
         self._emit, self._seconds = emit, seconds
@@ -47,17 +47,17 @@ class GpuWatch:
                 sample += 1
                 self._ended.wait(self._seconds)
         except pynvml.NVMLError:
-            return  # a GPU fell off the bus: its earlier events are kept, and its worker reports the error
+            return  # a GPU fell off the bus: its worker reports the error
         finally:
             pynvml.nvmlShutdown()
 
 
 def figures_of(handle: Any) -> dict[str, float | None]:
-    """Return one GPU's figures: percent, MiB, watts, degrees Celsius; None if not reported (use of a MIG slice)."""
-    use = _told(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    memory = _told(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
-    milliwatts = _told(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
-    temperature = _told(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+    """Return one GPU's figures: percent, MiB, watts, degrees Celsius; None for one that is not reported, as with MIG."""
+    use = _reported(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    memory = _reported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    milliwatts = _reported(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+    temperature = _reported(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
     return {
         "use_percent": None if use is None else float(use),
         "memory_used_mib": None if memory is None else round(memory.used / MIB, 1),
@@ -67,7 +67,8 @@ def figures_of(handle: Any) -> dict[str, float | None]:
     }
 
 
-def _told(ask: Callable[[], Any]) -> Any:
+def _reported(ask: Callable[[], Any]) -> Any:
+    """Return the driver's answer, or None if it does not report the figure."""
     try:
         return ask()
     except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):

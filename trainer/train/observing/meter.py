@@ -1,10 +1,10 @@
 """MFU, memory and dollars so far, computed from a training's rate for each progress event.
 
-    MFU = reads a second x floating-point operations of a read / (devices x the chip's dense peak in the job's precision)
+    MFU = windows or chunks per second x FLOPs of one / (devices x the chip's dense peak in the job's precision)
 
-Operations are counted by the model's formula (`ModelSettings.flops`), without what activation checkpointing does again, as in
-Chowdhery and others 2022, appendix B (https://arxiv.org/abs/2204.02311). A field is left out where nothing is known: no peak of
-a CPU, no formula, no price at a desk.
+FLOPs are counted by the model's formula (`ModelSettings.flops`), without recomputation by activation checkpointing, as in
+Chowdhery and others 2022, appendix B (https://arxiv.org/abs/2204.02311). Unknown fields are left out: a CPU has no peak, a
+user's own model may have no formula, a desk has no price.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from trainer.train.machine_file import MachineFacts
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """Adds what follows from a progress event."""
+    """Adds MFU and cost to progress events."""
 
-    flops_per_read: float  # 0: not known
-    peak_flops: float  # of the devices of one worker, or of all ranks; 0: not known
+    flops_per_read: float  # of a window or chunk; 0: unknown
+    peak_flops: float  # per second, of one worker's devices or of all ranks'; 0: unknown
     usd_per_hour: float | None
-    paid_seconds: float  # before the training began
+    paid_seconds: float  # before training began
     began: float  # by the clock
     clock: Callable[[], float] = time.monotonic
 
     @property
     def usd(self) -> float | None:
-        """Return what the machine has cost by now, at its price on demand; None if there is no price."""
+        """Return the cost of the machine until now at its on-demand price; None without a price."""
         if self.usd_per_hour is None:
             return None
         return self.usd_per_hour * (self.paid_seconds + self.clock() - self.began) / 3600
 
     def read(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return a progress event with `mfu` and `usd` where they are known; any other event as it is."""
+        """Return a progress event with `mfu` and `usd`, if known; any other event unchanged."""
         if event["event"] != "progress":
             return event
         known: dict[str, Any] = {}
@@ -57,8 +57,9 @@ class Meter:
 def meter_for(
     job: Job, profile: GpuProfile, dtype: torch.dtype, machine: MachineFacts, *, devices: float, clock: Callable[[], float]
 ) -> Meter:
-    """Return the meter of a training that begins now; `devices` are those behind one progress event's rate."""
-    peak = profile.peak_tflops.get("fp32" if dtype == torch.float32 else "bf16", 0.0)  # bf16's is fp16's if there is none
+    """Return the meter of a training that begins now; `devices`: how many contribute to one progress event's rate."""
+    # Profiles of chips without bf16 have fp16's peak under bf16.
+    peak = profile.peak_tflops.get("fp32" if dtype == torch.float32 else "bf16", 0.0)
     return Meter(
         flops_per_read=job.model.flops(features=len(job.data.inputs), outputs=job.target.outputs),
         peak_flops=peak * 1e12 * devices,
@@ -70,12 +71,12 @@ def meter_for(
 
 
 def with_memory(event: dict[str, Any], device: str) -> dict[str, Any]:
-    """Return a progress event with the most memory that this process has held, in GiB; any other event as it is."""
+    """Return a progress event with this process's peak memory in GiB; any other event unchanged."""
     return {**event, "memory_gib": round(peak_memory_gib(device), 3)} if event["event"] == "progress" else event
 
 
 def peak_memory_gib(device: str) -> float:
-    """Return the most memory that torch has reserved on this process's GPU, or that the process has held on a CPU."""
+    """Return the peak memory that torch reserved on this process's GPU, or on a CPU the process's peak memory."""
     if device != "cpu":
         return float(torch.cuda.max_memory_reserved(device)) / GIB
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

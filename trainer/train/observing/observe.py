@@ -2,8 +2,8 @@
 
     OUT/observed/models/<model>.jsonl  workers/<number>.jsonl  gpus.jsonl  tensorboard/<model or gpu>/
 
-The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: a run's folder can be made of that.
-GPU events come from `gpu_watch`.
+The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: `mayfly pull --live` rebuilds the
+folder from them. GPU events come from `gpu_watch`.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any
 
 from trainer.train.observing.tensorboard import ScalarFile
 
-PROGRESS_SECONDS = 5.0  # of one model: each second of hundreds of models would be gigabytes in a night
+PROGRESS_SECONDS = 5.0  # between progress events of one model: one per second of hundreds of models is gigabytes in a night
 GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 
 
 class Observed:
-    """Keep events under a folder. Threads may call it at once."""
+    """Writes events to files in a folder. Thread-safe."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._clock = folder, clock
         self._boards: dict[str, ScalarFile] = {}
-        self._told: dict[str, float] = {}  # when each model's progress was kept last
+        self._written_at: dict[str, float] = {}  # each model's last progress event
         self._lock = threading.Lock()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Keep one event."""
+        """Write one event."""
         with self._lock:
             now = self._clock()
             if event["event"] == "progress":
-                if now - self._told.get(event["model"], -math.inf) < PROGRESS_SECONDS:
+                if now - self._written_at.get(event["model"], -math.inf) < PROGRESS_SECONDS:
                     return
-                self._told[event["model"]] = now
+                self._written_at[event["model"]] = now
             places = [("models", event.get("model")), ("workers", event.get("worker"))]
             files = [f"{kind}/{name}.jsonl" for kind, name in places if name is not None]
             if event["event"] == "gpu":
                 files.append("gpus.jsonl")
             time_text = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
-            line = json.dumps({"time": time_text, **event}) + "\n"  # NaN stays NaN here: people look for it
+            line = json.dumps({"time": time_text, **event}) + "\n"  # NaN stays NaN: people search for it
             for name in files:
                 path = self._folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,13 +62,13 @@ class Observed:
 
 
 def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
-    """Return the owner, step and numbers that an event adds to TensorBoard, if it has numbers."""
+    """Return the TensorBoard run (a model, or gpu0), step and scalars of an event; ("", 0, {}) if it has none."""
     kind, model = event["event"], str(event.get("model", ""))
     if kind == "progress":
         step = (event["epoch"] - 1) * event["steps"] + event["step"]
-        told = {f"step/{name}": event.get(name) for name in ("learning_rate", "mfu", "memory_gib", "usd")}
+        more = {f"step/{name}": event.get(name) for name in ("learning_rate", "mfu", "memory_gib", "usd")}
         speed = {f"step/{event['unit']}_per_second": event["rate"]}
-        return model, step, _numbers({"step/train_loss": event["loss"], **speed, **told})
+        return model, step, _numbers({"step/train_loss": event["loss"], **speed, **more})
     if kind == "script":
         numbers = {"loss": event["loss"], "steps_per_second": event["rate"], **event["values"]}
         return model, event.get("step", event.get("epoch", 0)), _numbers(numbers)
@@ -88,6 +88,6 @@ def _items(values: Any) -> list[tuple[str, Any]]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values that TensorBoard can draw: finite numbers."""
+    """Return the finite numbers among values."""
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

@@ -1,6 +1,6 @@
-"""training_results.json: the outcome of a training in one file beside its models, from its events.
+"""training_results.json: the outcome of a training in one file, built from its events and stored beside its models.
 
-{format, job, device, workers, instance_type, seconds, usd, retries, links, models: [{piece, epochs, history, rate, ...}]}
+{format, job, instance_type, device, workers, choice, seconds, usd, retries, models: [{piece, state, history, rate, ...}]}
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OF_THE_END = ("file", "sha256", "metrics", "reason", "kept")
 
 
 class TrainingResults:
-    """Folds events; `write` after the last one."""
+    """Collects events; call `write` after the last one."""
 
     def __init__(self, job: str, machine: MachineFacts, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._job, self._machine, self._clock, self._began = job, machine, clock, clock()
@@ -32,7 +32,7 @@ class TrainingResults:
         self._retries = 0
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take in one event."""
+        """Add one event."""
         kind = event["event"]
         if kind == "started":
             self._training = {"device": event["device"], "workers": event["workers"], "choice": event["choice"]}
@@ -45,17 +45,17 @@ class TrainingResults:
         if kind == "progress":
             model.update({key: event[key] for key in OF_PROGRESS if event.get(key) is not None})
         elif kind == "epoch":
-            known = [one for one in model["history"] if one["epoch"] < event["epoch"]]  # a resumed model's come again
+            known = [one for one in model["history"] if one["epoch"] < event["epoch"]]  # a resumed model repeats epochs
             losses = {key: event[key] for key in ("epoch", "train_loss", "validation_loss")}
             model["history"] = [*known, losses]
         elif kind == "links":
             model["links"] = {key: event[key] for key in OF_LINKS}
         elif kind in ("model_done", "model_failed"):
-            told = {key: event[key] for key in OF_THE_END if key in event}
-            model.update({"state": kind.removeprefix("model_"), **told})
+            end = {key: event[key] for key in OF_THE_END if key in event}
+            model.update({"state": kind.removeprefix("model_"), **end})
 
     def write(self, out: Path, *, usd: float | None) -> None:
-        """Write the file; `usd` is what the machine has cost by now."""
+        """Write the file; `usd` is the cost of the machine until now."""
         value = {
             "format": FORMAT,
             "job": self._job,

@@ -1,6 +1,6 @@
-"""TensorBoard's event files, written without TensorBoard: a file is records of one small protobuf message each.
+"""Write TensorBoard's event files without TensorBoard: a file is a sequence of records, each one small protobuf message.
 
-A node needs no package for it, and a desk only to look: `tensorboard --logdir OUT/observed/tensorboard`.
+Only viewing needs the package: `tensorboard --logdir OUT/observed/tensorboard`.
 
 Formats, looked up 2026-11-21: record = length (8 B), masked CRC-32C of it, data, masked CRC-32C of that
 (tensorflow/core/lib/io/record_writer.cc); data = Event {1 wall_time double, 2 step int64, 3 file_version string,
@@ -30,12 +30,12 @@ _CRC_TABLE = _table()
 
 
 class ScalarFile:
-    """One run's scalars: a file of its own in `folder`, opened for each append, so that hundreds of models hold none open."""
+    """One run's scalars, in a file in `folder`. It is opened for each append, so that hundreds of models hold no file open."""
 
     def __init__(self, folder: Path, *, now: float, suffix: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"events.out.tfevents.{int(now)}.{suffix}"
-        self._append(_double(1, now) + _bytes(3, b"brain.Event:2"))  # the first record that readers expect
+        self._append(_double(1, now) + _bytes(3, b"brain.Event:2"))  # readers expect this record first
 
     def add(self, scalars: Mapping[str, float], *, step: int, now: float) -> None:
         """Append one point of each scalar. `now` is seconds since 1970."""

@@ -1,7 +1,7 @@
 """A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
 
-Look at OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. Recorded steps are slower than others, so
-the true share of time in which a GPU computed is higher than in the event.
+View OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. Recorded steps are slower than others, so the event understates the
+share of time in which the GPU computed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from torch.profiler import ProfilerActivity, profile
 
 from trainer.train.packs.pack import Member, Pack
 
-WARM_UP_STEPS = 3  # a first step compiles, captures its graph and fills the allocator: none of that is the step
+WARM_UP_STEPS = 3  # not recorded: they compile, capture a graph and fill the allocator
 
 Form = Callable[[Sequence[Member]], Pack]
 
 
 def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool) -> Form:
-    """Return `form` with the steps after the warm-up recorded to `file`, once; then a `trace` event is reported.
+    """Return `form` with packs that record their steps after the warm-up to `file`, once, and report a `trace` event.
 
-    On a GPU the event has the share of the recorded time in which a kernel ran. A worker that takes fewer steps leaves no
-    trace.
+    On a GPU the event has `kernel_share`, the share of the recorded time in which a kernel ran. A worker that takes too few
+    steps writes no trace.
     """
     recorder = _Recorder(steps, file, report, on_gpu)
     return lambda members: cast(Pack, _Traced(form(members), recorder))
 
 
 def kernel_seconds(trace_events: Iterable[Mapping[str, Any]]) -> float:
-    """Return for how many seconds at least one GPU kernel ran, by a Chrome trace's events (times in microseconds)."""
+    """Return the seconds in which at least one GPU kernel ran, from a Chrome trace's events (times in microseconds)."""
     spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in trace_events if event.get("cat") == "kernel")
     busy, until = 0.0, float("-inf")
-    for begin, end in spans:  # of several streams: overlaps count once
+    for begin, end in spans:  # kernels of several streams overlap
         busy += max(0.0, end - max(begin, until))
         until = max(until, end)
     return busy / 1e6
 
 
 class _Traced:
-    """A pack whose steps are recorded; everything else is the pack's own."""
+    """A pack whose steps are recorded; everything else is delegated."""
 
     def __init__(self, pack: Pack, recorder: _Recorder) -> None:
         self._pack, self._recorder = pack, recorder
@@ -82,11 +82,11 @@ class _Recorder:
         if self._profiler is None or self._taken < WARM_UP_STEPS + self._steps:
             return
         if self._on_gpu:
-            torch.cuda.synchronize()  # or the last kernels are missing
+            torch.cuda.synchronize()  # otherwise the last kernels are missing
         seconds = time.perf_counter() - self._began
         self._profiler.stop()
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        part = self._file.with_name(f"part.{self._file.name}")  # its ending stays: torch compresses by it
+        part = self._file.with_name(f"part.{self._file.name}")  # keeps the suffix, by which torch compresses
         self._profiler.export_chrome_trace(str(part))
         part.replace(self._file)
         self._profiler = None

@@ -1,10 +1,10 @@
 """Pack of models that read chunks: each chunk is read with the bars before it that its outputs see.
 
     rows      |------ bars_seen - 1 ------|---------- chunk ----------|
-    outputs                               |---------- chunk ----------|     one a bar; the loss is theirs alone
+    outputs                               |---------- chunk ----------|     one per bar; only these have a loss
 
-Rows lie on the device once. A chunk is gathered inside the step and freed after it; bars that two chunks share
-are computed twice, which costs less than keeping each layer's activations.
+Rows are on the device once. A chunk is gathered inside the step and freed after it; bars that two chunks share are computed
+twice, which costs less than keeping each layer's activations.
 
 Shapes: B chunks, F features, X bars read, T bars of output, K label columns.
 """
@@ -42,12 +42,12 @@ class Chunks(SequentialPack):
         labels_BTK = self._labels(member, starts_B)
         with autocast(self._dtype, starts_B.device):
             outputs_BTO = self._networks[number](x_BFX, keys_L2, first)
-        # A bar without a label has zero instead and is left out of the sum by `where`, not by a product.
+        # A bar without a label has label 0, and `where` leaves its loss out of the sum: a product would keep NaN.
         losses_BT = self._loss(outputs_BTO, labels_BTK.nan_to_num())
         return torch.where(_has_label(labels_BTK), losses_BT, 0.0).sum()
 
     def _labels(self, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
-        """Return the labels (B, T, K) of chunks; bars beyond the series have none, like its last bar."""
+        """Return the labels (B, T, K) of chunks. Bars beyond the end get the last bar's label, which is NaN."""
         rows_BT = (starts_B[:, None] + self._out_T).clamp_(max=len(member.labels_TK) - 1)
         return member.labels_TK[rows_BT]
 

@@ -1,6 +1,6 @@
-"""The layout of a batch on processes: which rows this one takes, and how its gradients become the batch's.
+"""The layout of a batch on processes: which rows this process takes, and how gradients of all processes are combined.
 
-    ONE             this process takes every batch whole: what workers do
+    ONE             this process takes every batch whole: workers
     distributed     ranks of one model share every batch (`trainer.train.distributed`)
 
 A pack asks its layout and knows nothing of processes. Rows are positions in the *global* batch, so that dropout, which is keyed
@@ -23,30 +23,30 @@ class Layout(Protocol):
         """Return the factor on a slice's loss with which the gradients of all ranks add up to the batch's."""
 
     def part(self, rows: int) -> range:
-        """Return the rows of a batch that this process takes: consecutive ones; none where there are fewer rows than ranks."""
+        """Return the consecutive rows of a batch that this process takes; may be empty if there are fewer rows than ranks."""
 
     @property
     def divides(self) -> bool:
-        """Return whether each rank holds a part of the weights alone."""
+        """Return whether each rank holds only a part of the weights."""
 
     def least_slices(self, rows: int, micro_batch: int) -> int:
-        """Return how many slices of a batch every process takes at least."""
+        """Return the least number of slices that every process must take of a batch."""
 
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
-        """Leave each rank its part of a module's weights, in place, where the layout divides them."""
+        """Divide a module's weights among the ranks, in place, if the layout does so."""
 
     def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
-        """Return the module to run forward: it brings gradients of all ranks together.
+        """Return the module to run forward, which combines the gradients of all ranks.
 
-        `slices`: the most of a batch that one process takes one after another; `is_any_module` as in `ModelSettings`.
+        `slices`: the most slices of a batch that one process takes; `is_any_module` as in `ModelSettings`.
         """
 
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """Return the context of one slice's forward and backward: gradients travel with the `last` alone."""
+        """Return the context of one slice's forward and backward. Gradients are exchanged only with the `last`."""
 
 
 class OneProcess:
-    """The whole of every batch, here."""
+    """Layout of a single process."""
 
     weight = 1.0
     divides = False
@@ -75,10 +75,10 @@ ONE = OneProcess()
 
 
 def slices_of(part: range, micro_batch: int, *, least: int = 1) -> list[tuple[range, float]]:
-    """Return the slices of a part, each with the factor of its loss: `least` of them or more.
+    """Return the slices of a part, at least `least`, each with the factor on its loss.
 
-    What is missing are slices of the batch's first row that count for nothing: every rank runs backward, since all of them
-    take part in the exchange of gradients, and where weights are divided also in that of each forward.
+    Missing slices are the batch's first row with factor 0: every rank must run backward to exchange gradients, and with divided
+    weights also each forward.
     """
     slices = [(range(first, min(first + micro_batch, part.stop)), 1.0) for first in range(part.start, part.stop, micro_batch)]
     return slices + [(range(1), 0.0)] * (max(1, least) - len(slices))

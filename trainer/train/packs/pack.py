@@ -2,11 +2,11 @@
 
     step(active, starts) -> loss per model
 
-`starts` names the windows of each model's batch; the pack gathers them from rows that lie on its device, runs forward,
+`starts` has the first rows of the windows in each model's batch; the pack gathers them from rows on its device, runs forward,
 backward, clipping and optimizer, and returns each active model's loss. `trainer.train.loop` decides which model is
 active, its next batch and when it stops. A model's result does not depend on its pack.
 
-Here: the interface, and `SequentialPack`, model after model. `trainer.train.packs.stacked` has the two forms for GPUs.
+Here: the interface, and `SequentialPack`, one model after another. `trainer.train.packs.stacked` has two strategies for GPUs.
 
 Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns of the context.
 """
@@ -30,9 +30,9 @@ from trainer.targets import loss_of
 from trainer.train.encoder import drop_early_gradients, start_from
 from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.tensors import (
-    as_it_lies,
     buffers_of,
     follow,
+    placed_like,
     put_buffers,
     put_tensors,
     put_whole,
@@ -46,7 +46,7 @@ from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
 EPSILON = 1e-8
-AVERAGE_RISE = 9  # of the average of weights: see `newest_share`
+AVERAGE_RISE = 9  # see `newest_share`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +55,19 @@ class Member:
 
     name: str
     rows_TF: torch.Tensor
-    labels_TK: torch.Tensor  # as the network is trained on them; NaN where a bar has none
+    labels_TK: torch.Tensor  # scaled for training; NaN where a bar has none
     mean_F: torch.Tensor
     std_F: torch.Tensor
     context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
     series: tuple[str, ...] = ()  # symbols of its piece, in the order of their numbers in the context
     seed: int = 0  # of all its random numbers, with `draws`
-    draws: str = ""  # the name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed
-    # gives the same weights and order whatever else the job trains
+    # The name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed gives the same weights and
+    # order whatever else the job trains.
+    draws: str = ""
 
     @property
     def draws_as(self) -> str:
-        """Return the name that, with the seed, all random numbers of this model follow from."""
+        """Return the name from which, with the seed, all random numbers of this model are derived."""
         return self.draws or self.name
 
 
@@ -79,13 +80,12 @@ class ModelState:
     exp_avg_sq: Mapping[str, torch.Tensor]
     updates: int  # optimizer steps taken, for Adam's bias correction
     batches: int  # batches seen, skipped ones too: the step in dropout's key
-    loss_scale: float = 1.0  # fp16 alone has another
+    loss_scale: float = 1.0  # another only in fp16
     good_steps: int = 0  # since the scale last changed
-    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, where the job has one; with buffers
+    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, with buffers; empty without `ema`
     buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a user's own module
-    steps: Mapping[str, int] = field(
-        default_factory=dict
-    )  # of weights with fewer than `updates`: some are not used in each batch
+    # Optimizer steps of weights that took fewer than `updates`, because some batches do not use them.
+    steps: Mapping[str, int] = field(default_factory=dict)
 
 
 class Pack(Protocol):
@@ -94,13 +94,13 @@ class Pack(Protocol):
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Take one optimizer step of every active member over its windows `starts[m]` (B,) int64.
 
-        Return the loss of each (M,) before the step, NaN for members that are not active; of ranks that share batches, this
-        rank's share of it. A member whose loss or gradient is not finite keeps its weights and moments, and its loss is
-        returned as NaN, on every rank, unless a scaled fp16 loss may be the cause: then the scale is lowered.
+        Return the losses (M,) before the step, NaN for inactive members; if ranks share batches, this rank's share of them.
+        A member whose loss or gradient is not finite keeps its weights and moments. Its loss is then NaN on every rank, unless
+        the scale of an fp16 loss may be the cause: then the scale is lowered.
         """
 
     def model(self, member: int) -> nn.Module:
-        """Return the member as a plain module for evaluation: with its present weights, or their average if the job has one."""
+        """Return the member as a plain module for evaluation: with its current weights, or their average if the job has one."""
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """Set the learning rate of the member's next steps."""
@@ -109,15 +109,15 @@ class Pack(Protocol):
         """Return a copy of the member's state, on the pack's device."""
 
     def restore(self, member: int, state: ModelState) -> None:
-        """Continue the member from a state, whichever strategy it came from."""
+        """Continue the member from a state, which may come from another strategy."""
 
 
 class SequentialPack:
-    """Members one after another, each a plain module with its own optimizer, its batch in slices: the fastest on a CPU."""
+    """Members one after another, each a plain module with its own optimizer; batches are sliced. The fastest on a CPU."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256, layout: Layout = ONE) -> None:
         self._members, self._job, self._layout = members, job, layout
-        # Some models may not be sliced; they get a batch of one window twice (`_step_one`).
+        # Models that can't be sliced get a batch of one window twice (`_step_one`).
         self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
@@ -125,7 +125,7 @@ class SequentialPack:
         self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
         for model in (*self._models, *self._averages):
             layout.divide(model, is_any_module=job.model.is_any_module)
-        self._wholes: dict[int, nn.Module] = {}  # for evaluation, filled on demand where weights are divided
+        self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
         self._optimizers = [
             torch.optim.AdamW(
                 [weight for weight in model.parameters() if weight.requires_grad],
@@ -145,7 +145,7 @@ class SequentialPack:
         encoder = encoder_of(job.model)
         # Whether some weights may take fewer steps than others.
         self._is_uneven = job.model.is_any_module or (encoder is not None and encoder.encoder_training == UNFREEZE)
-        # The host waits for a GPU in no step, unless it has something to decide.
+        # In a step the host waits for a GPU only if it has to decide something.
         host_decides = self._dtype == torch.float16 or bool(self._averages) or job.model.is_any_module or layout.divides
         self._skips_on_device = members[0].rows_TF.device.type == "cuda" and not host_decides
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
@@ -214,8 +214,8 @@ class SequentialPack:
             if weight.requires_grad and (count := state.steps.get(name, state.updates)):
                 moments[weight] = {
                     "step": torch.tensor(float(count), dtype=torch.float32, device=weight.device),
-                    "exp_avg": as_it_lies(state.exp_avg[name], weight).clone(),
-                    "exp_avg_sq": as_it_lies(state.exp_avg_sq[name], weight).clone(),
+                    "exp_avg": placed_like(weight, state.exp_avg[name]).clone(),
+                    "exp_avg_sq": placed_like(weight, state.exp_avg_sq[name]).clone(),
                 }
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
@@ -236,7 +236,7 @@ class SequentialPack:
             with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
                 # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
                 share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) / num_labels
-                # A loss that is not finite makes gradients NaN, which reach every rank: all of them skip the step.
+                # A loss that is not finite makes the gradients of every rank NaN, so that all of them skip the step.
                 one_or_nan = torch.where(share.detach().isfinite(), 1.0, torch.nan)
                 factor = self._scales[number] * self._layout.weight * counts
                 (share * one_or_nan * factor).backward()  # type: ignore[no-untyped-call]
@@ -273,7 +273,7 @@ class SequentialPack:
         return buffers_of(self._models[number].train())
 
     def _drawing(self, number: int, first: int) -> AbstractContextManager[object]:
-        """Seed a user's own module for this slice, which begins at the batch's row `first`."""
+        """Return a context that seeds a user's own module for the slice that starts at the batch's row `first`."""
         if not self._job.model.is_any_module:
             return nullcontext()
         member, step = self._members[number], self._batches[number] - 1
@@ -285,7 +285,7 @@ class SequentialPack:
         return len(starts_B)
 
     def _summed_loss(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int) -> torch.Tensor:
-        """Return the loss of a slice of the batch, which begins at its row `first`, summed over the slice's labels."""
+        """Return the loss, summed over labels, of the slice that starts at the batch's row `first`."""
         member = self._members[number]
         x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
         last_B = starts_B + (self._seen - 1)
@@ -303,7 +303,7 @@ class SequentialPack:
     def _fewer_steps(
         self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
     ) -> dict[str, int]:
-        """Return the steps of weights that took fewer: some are not used in every batch, or in any."""
+        """Return the optimizer steps of weights that took fewer than `updates`."""
         steps = {name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()}
         return {name: count for name, count in steps.items() if count != updates}
 
@@ -320,7 +320,7 @@ class SequentialPack:
 
 
 def newest_share(decay: float, updates: int) -> float:
-    """Return the share of the newest weights in their average after so many updates, this one included.
+    """Return the share of the newest weights in their moving average after `updates` updates, this one included.
 
     That is 1 - min(decay, (1 + updates) / (10 + updates)): TensorFlow's rule, which most libraries use
     (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average starts as the
@@ -330,7 +330,7 @@ def newest_share(decay: float, updates: int) -> float:
 
 
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the loss of each label, (..., O) outputs and (..., K) labels to (...), of the job's target."""
+    """Return the loss function of the job's target: (..., O) outputs and (..., K) labels -> (...) losses."""
     target = job.target
     return partial(loss_of(target).loss, target)
 
@@ -341,21 +341,21 @@ def architecture_of(job: Job, *, features: int) -> dict[str, Any]:
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
-    """Build a member's model with weights drawn from its seed and name, on the device and in the precision of its rows."""
+    """Build a member's model, with weights drawn from its seed and name, on the device and with the dtype of its rows."""
     architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         seed_generators(derive(member.seed, member.draws_as, "weights"))
-        how = {"recompute": job.train.activation_checkpointing, **job.model.place}
-        model: nn.Module = network_of(job.model.name).build(architecture, **how)
+        options = {"recompute": job.train.activation_checkpointing, **job.model.place}
+        model: nn.Module = network_of(job.model.name).build(architecture, **options)
     start_from(model, job, series=member.series)
-    # A user's own keeps the types that it has.
+    # A user's own module keeps its dtypes.
     return model.to(member.rows_TF.device) if job.model.is_any_module else model.to(member.rows_TF)
 
 
 def fresh_state(weights: Mapping[str, torch.Tensor], like: ModelState) -> ModelState:
     """Return the state of a model with these weights (and buffers) and a fresh optimizer, at the same batch.
 
-    An average of weights starts again with them.
+    An average of weights restarts from them.
     """
     own = {name: tensor for name, tensor in weights.items() if name in like.weights}
     zero = {name: torch.zeros_like(own[name]) for name in like.exp_avg}

@@ -1,12 +1,11 @@
-"""The two strategies for GPUs. All models take their step as one program without the host, recorded as one CUDA graph.
+"""The two strategies for GPUs. All models step in one program without the host, recorded as one CUDA graph.
 
-`Streams`: each model is a plain module, and each has a stream of its own inside the graph. Any chip, same kernels as alone.
+`Streams`: each model is a plain module with a stream of its own inside the graph. Any chip; the same kernels as alone.
 `Fused`: one batched program over stacked weights (`network.stacked` in the model's home).
 
-Both keep weights, gradients and moments of all models in (M, P) tensors with one row a model, so that clipping, AdamW, and the
-rule for models that stopped or broke are written once, here, row by row. Rows never mix, NaN included (masks are `where`, never
-a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly, slower than `SequentialPack`; tests compare it that
-way.
+Both keep weights, gradients and moments of all models in (M, P) tensors, one row per model, so that clipping, AdamW, and the
+rule for stopped or broken models are written once, here, row by row. Rows never mix, not even NaN (masks are `where`, never
+a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly, slower than `SequentialPack`; tests use that.
 
 Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols, K label
 columns, O outputs.
@@ -81,7 +80,7 @@ class _Stacked(ABC):
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
                 self._batches[number] += 1
             if 0 < length < self._job.train.batch:
-                # Places beyond a short batch repeat a window of it, with weight zero.
+                # Beyond a short batch its first window repeats, with weight zero.
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
         # The driver copies pageable memory before the call returns, so these buffers may be freed then:
         # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21).
@@ -107,8 +106,8 @@ class _Stacked(ABC):
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
 
-        def copied(found_MP: torch.Tensor) -> dict[str, torch.Tensor]:
-            return dict(self._layout.unflatten(found_MP[member].clone()))
+        def copied(of_MP: torch.Tensor) -> dict[str, torch.Tensor]:
+            return dict(self._layout.unflatten(of_MP[member].clone()))
 
         return ModelState(
             weights=copied(self._weights_MP),
@@ -141,7 +140,7 @@ class _Stacked(ABC):
         """Add the gradients of sum(weight_MB x loss) over the windows from `first` on; return that sum (M,)."""
 
     def _join_rows(self) -> None:
-        """Put every symbol's rows end to end, unpadded; members that share rows share their place."""
+        """Concatenate every symbol's rows; members that share rows share their offset."""
         place: dict[int, int] = {}
         rows, labels, offsets, total = [], [], [], 0
         for member in self._members:
@@ -165,8 +164,8 @@ class _Stacked(ABC):
         self._gradient_MP.zero_()
         for first in range(0, self._job.train.batch, self._micro_batch):
             losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
-        told_M = self._update(self._lengths_M > 0, losses_M)
-        self._losses_M.copy_(torch.where(told_M, losses_M, torch.nan))
+        counts_M = self._update(self._lengths_M > 0, losses_M)
+        self._losses_M.copy_(torch.where(counts_M, losses_M, torch.nan))
 
     def _weighted_loss(self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
         each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
@@ -175,7 +174,7 @@ class _Stacked(ABC):
     def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
         """Clip and apply AdamW row by row, for active models with a finite loss and gradient.
 
-        Return (M,) bool: the step was taken, or may be taken with a smaller scale.
+        Return (M,) bool: whether the step was taken, or only needs a smaller loss scale.
         """
         job, (beta_1, beta_2) = self._job, BETAS
         self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
@@ -203,7 +202,7 @@ class _Stacked(ABC):
         return moves_M | self._rescale(active_M, moves_M)
 
     def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
-        """Halve the loss scale where a step was not finite, double it after many that were; return where it was halved."""
+        """Halve the loss scale after a step that was not finite, double it after GROWTH_STEPS; return (M,) bool: halved."""
         halved_M = active_M & ~moves_M & (self._scales_M > 1)
         grows = self._matmul_dtype == torch.float16
         good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
@@ -229,9 +228,9 @@ class _Stacked(ABC):
                 self._run()
         main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # On the stream of the warm-up: AMD's libraries initialize once per stream, which a recording forbids. And
-        # of this thread alone: another one, such as that which writes checkpoints, may use the device meanwhile.
-        # In `main`'s own context: a recording that fails to end leaves its stream the current one.
+        # Record on the warm-up's stream: AMD's libraries initialize once per stream, which a recording forbids. Record this
+        # thread only: others, such as the checkpoint writer, may use the device meanwhile. Enter `main`'s context first: a
+        # recording that fails to end would leave its stream the current one.
         with torch.cuda.stream(main), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run()
         self._lengths_M.copy_(lengths_M)
@@ -256,13 +255,13 @@ class Fused(_Stacked):
 
 
 class Streams(_Stacked):
-    """Each model a plain module on a stream of its own, joined again before the optimizer."""
+    """Each model a plain module on a stream of its own; the streams join before the optimizer."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         super().__init__(members, job, micro_batch=micro_batch)
         count = len(members) if self._device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
-        # Modules whose weights and gradients are views of the rows, so that one optimizer serves all.
+        # Modules whose weights and gradients are views of (M, P) tensors, so that one optimizer serves all.
         self._lanes = [new_model(member, job) for member in members]
         for number, model in enumerate(self._lanes):
             weights = self._layout.unflatten(self._weights_MP[number])
@@ -274,18 +273,18 @@ class Streams(_Stacked):
         if not self._streams:
             return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
         main = torch.cuda.current_stream()
-        # One event to wait for: torch reuses 32 streams in turn, so `main` may also be a model's own stream, and waiting for
-        # all work of `main` would wait for that model.
-        begun = main.record_event()
+        # Wait for one event: torch reuses 32 streams in turn, so `main` may also be a model's stream, and waiting for all of
+        # `main` would wait for that model.
+        started = main.record_event()
         losses, forked = list[torch.Tensor](), list[torch.cuda.Stream]()
         try:
             for number, stream in enumerate(self._streams):
-                stream.wait_event(begun)
+                stream.wait_event(started)
                 forked.append(stream)
                 with torch.cuda.stream(stream):
                     losses.append(self._one(number, first, weight_MB[number]))
         finally:
-            # Also when a model is out of memory: a recording can't end while a stream is not joined.
+            # Also if a model runs out of memory: a recording can't end before all streams have joined.
             for stream in forked:
                 main.wait_stream(stream)
         return torch.stack(losses)

@@ -15,7 +15,7 @@ GPU_PLACES = 8
 
 
 def places_of(job: Job, device: str) -> int:
-    """Return the number of models that one worker trains together: one on a CPU, or without a stacked form."""
+    """Return the number of models that one worker trains together: the job's, else one on a CPU or without a stacked form."""
     return job.train.pack or (GPU_PLACES if device != "cpu" and job.model.has_stacked_form else 1)
 
 
@@ -31,13 +31,13 @@ def concrete(job: Job, device: str) -> Job:
 
 
 def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack:
-    """Make a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
+    """Return a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
 
-    `auto` is sequential (plain modules one after another) on every device: the tuner picks streams or
-    fused only after they agreed with it on the chip.
+    `auto` is sequential (plain modules one after another) on every device: the tuner chooses streams or fused only after their
+    results agreed with it on the chip.
     """
     micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
-    if job.model.reads == CHUNKS:  # large enough to fill a device by itself
+    if job.model.reads == CHUNKS:  # one model fills a device
         return Chunks(members, job, micro_batch=micro_batch, layout=layout)
     if layout is ONE and job.model.has_stacked_form and job.train.strategy in ("fused", "streams"):
         return (Fused if job.train.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)

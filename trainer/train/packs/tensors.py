@@ -28,18 +28,18 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def put_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put back the tensors of `tensors_of`. Raises ValueError where a weight is missing or has another shape."""
+    """Put back the tensors of `tensors_of`. Raises ValueError if a weight is missing or has another shape."""
     weights = dict(module.named_parameters())
     for name, weight in weights.items():
         if name not in tensors or tensors[name].shape != weight.shape:
             raise ValueError(f"no weight {name} of shape {tuple(weight.shape)}")
-        weight.copy_(as_it_lies(tensors[name], weight))
+        weight.copy_(placed_like(weight, tensors[name]))
     put_buffers(module, {name: tensor for name, tensor in tensors.items() if name not in weights})
 
 
 @torch.no_grad()
 def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Put buffers back; the module's own may have other shapes and types, or be missing. Raises ValueError for a weight."""
+    """Put buffers back, also where the module's have another shape or type or are missing. Raises ValueError for a weight."""
     there = dict(module.named_buffers())
     for name, tensor in buffers.items():
         present = there.get(name)
@@ -54,31 +54,31 @@ def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
         holder._buffers[leaf] = tensor.detach().to(device, copy=True)
 
 
-def as_it_lies(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with a weight's type and device, and where the weight is divided among ranks, this rank's part of it."""
+def placed_like(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with a weight's type and device; if the weight is divided among ranks, divided as well."""
     if not _is_divided(like) or _is_divided(tensor):
         return tensor.to(like.dtype) if _is_divided(tensor) else tensor.to(like)
-    from torch.distributed.tensor import DTensor, distribute_tensor  # late: only ranks load it, a second
+    from torch.distributed.tensor import DTensor, distribute_tensor  # late: takes a second, and only ranks need it
 
     assert isinstance(like, DTensor)
-    # Every rank has the whole already: nothing travels.
+    # Every rank has the whole tensor: nothing is sent.
     return distribute_tensor(tensor.to(like.device, like.dtype), like.device_mesh, like.placements, src_data_rank=None)
 
 
 @torch.no_grad()
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that is divided among ranks as a whole, to be called on all of them; any other as it is."""
+    """Return a tensor divided among ranks gathered whole (all ranks must call this); any other tensor as it is."""
     gathered: torch.Tensor = tensor.full_tensor() if _is_divided(tensor) else tensor  # type: ignore[attr-defined]
     return gathered
 
 
 def _is_divided(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # torch's DTensor, which is not loaded where there are no ranks
+    return hasattr(tensor, "full_tensor")  # torch's DTensor, which is loaded only by ranks
 
 
 @torch.no_grad()
 def put_whole(module: nn.Module, divided: nn.Module) -> None:
-    """Fill a module with the weights of its like that is divided among ranks, one at a time, and with its buffers."""
+    """Copy weights, gathered one at a time, and buffers of a module divided among ranks into an undivided one."""
     for mine, theirs in zip(module.parameters(), divided.parameters(), strict=True):
         mine.copy_(whole(theirs))
     put_buffers(module, dict(divided.named_buffers()))
@@ -86,7 +86,7 @@ def put_whole(module: nn.Module, divided: nn.Module) -> None:
 
 @torch.no_grad()
 def follow(average: nn.Module, module: nn.Module, share: float) -> None:
-    """Move an average of a module's weights towards them by `share`, and give it the module's buffers as they are."""
+    """Update a moving average of a module's weights, `share` of the way towards them, and copy the module's buffers."""
     for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
         if mean.is_floating_point():
             mean.lerp_(weight, share)

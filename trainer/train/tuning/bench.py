@@ -1,7 +1,7 @@
-"""The cost of a model that reads chunks on this device: chunks a second by batch, with and without activation checkpointing.
+"""Measure chunks per second and memory of a model that reads chunks, by batch, with and without activation checkpointing.
 
-Full size on a GPU, a small one on a core of a CPU, where every row has a process, and so memory, of its own. Prices belong to
-`trainer.cli.bench`.
+Runs the full-size model on a GPU and a small one on one core of a CPU, where each row is measured in a process of its own, so
+that memory can be told apart. Prices belong to `trainer.cli.bench`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure
 from trainer.train.tuning.tune import answer_of
 
-ACCUMULATION = 4  # slices of a batch on a GPU, as this model is usually trained
+ACCUMULATION = 4  # slices of a batch on a GPU: the usual number for this model
 BATCHES = {"cuda": (16, 64, 200, 1500), "cpu": (1, 4, 16)}
 QUICK_BATCHES = {"cuda": (16, 64), "cpu": (1, 8)}
 SECONDS, QUICK_SECONDS = 5.0, 1.0  # of each row, after its warm-up
@@ -34,7 +34,7 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Speed and memory of training with so many chunks in a step, or the reason for excluding it. Memory is None if unknown."""
+    """Speed and memory of training with `batch` chunks per step, or why it was excluded. Memory is None if unknown."""
 
     batch: int
     activation_checkpointing: bool
@@ -45,7 +45,7 @@ class Row:
 
 
 def bench_job(kind: str, settings: dict[str, Any]) -> Job:
-    """Return the job that is measured on `cuda` or `cpu`. Raises UsageError for bad settings."""
+    """Return the job to measure on `cuda` or `cpu`. Raises UsageError for bad settings."""
     name = chunk_models()[0]
     small = MODELS[name].small if kind == "cpu" else {}
     return job_from(with_keys({}, {"model": name, **small, **settings}))
@@ -71,17 +71,17 @@ def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], N
 
 
 def epoch_seconds(job: Job, row: Row, *, bars: int = 0) -> float:
-    """Return the seconds of one pass over the training chunks of so many bars (0: seven years of minutes), validation aside."""
+    """Return the seconds of one epoch on `bars` bars (0: seven years of minutes), without validation."""
     return num_chunks(job, bars=bars) / row.chunks_per_second
 
 
 def num_chunks(job: Job, *, bars: int = 0) -> int:
-    """Return how many chunks the training span of so many bars is cut into."""
+    """Return the number of chunks in the training span of `bars` bars (0: seven years of minutes)."""
     return math.ceil((bars or MINUTES_OF_SEVEN_YEARS) * TRAINING_SHARE / job.model.bars_out)
 
 
 def num_parameters(job: Job) -> int:
-    """Return the weights of the model."""
+    """Return the model's number of weights."""
     return num_weights(job, features=REFERENCE_FEATURES)
 
 
@@ -109,13 +109,13 @@ def _timed(candidate: Candidate, job: Job, device: torch.device, seconds: float)
 
 
 def _in_a_process(candidate: Candidate, job: Job, device: torch.device, seconds: float) -> tuple[Timing, float | None]:
-    """Measure one row in a process of its own; if the system ends it for its memory, the row is excluded."""
-    # Torch is loaded once, with the modules of its optimizers' first use (two seconds); nothing else is shared.
+    """Measure one row in a process of its own; if the process dies, probably out of memory, the row is excluded."""
+    # The server preloads torch and what its optimizers load on first use (two seconds).
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])
     answer, failure = answer_of(context, _measure, candidate, job, device, seconds)
     if failure:
-        return Timing(candidate=candidate, excluded=f"{failure}, most likely for want of memory"), None
+        return Timing(candidate=candidate, excluded=f"{failure}, probably out of memory"), None
     timing, memory_gib = answer
     return timing, memory_gib
 
@@ -125,14 +125,14 @@ def _measure(pipe: Connection, candidate: Candidate, job: Job, device: torch.dev
     keep_freed_memory()
     before = _resident_kib("RssAnon")
     timing, _ = _timed(candidate, job, device, seconds)
-    # The peak includes the libraries' pages, which are not the model's.
+    # The peak includes pages of libraries, which are subtracted.
     parts = (_resident_kib("VmHWM"), before, _resident_kib("RssFile"), _resident_kib("RssShmem"))
     known = [part for part in parts if part is not None]
     pipe.send((timing, max(0, known[0] - sum(known[1:])) / 2**20 if len(known) == len(parts) else None))
 
 
 def _resident_kib(key: str) -> int | None:
-    """Return a figure of this process's memory by Linux's name for it; None on other systems."""
+    """Return a field of /proc/self/status, in KiB; None on other systems than Linux."""
     with suppress(OSError):
         for line in STATUS.read_text(encoding="ascii").splitlines():
             if line.startswith(f"{key}:"):

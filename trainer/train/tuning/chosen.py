@@ -18,7 +18,7 @@ import torch
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, of_a_rank, shape_of, sound_entry, with_entry
 from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit, fit
-from trainer.gpu_profiles.ranks import lay
+from trainer.gpu_profiles.ranks import place_on_gpus
 from trainer.gpu_profiles.rates import rate_of
 from trainer.job import Job, with_settings
 from trainer.settings import WINDOWS
@@ -40,7 +40,7 @@ class Site:
     profile: Choice
     workers: int
     workers_per_gpu: int = 1
-    together: bool = False  # they train each model together, as its ranks
+    together: bool = False  # the workers train each model together, as ranks
 
     def trial_of(self, job: Job) -> Job:
         """Return the job that a trial times on one device."""
@@ -53,11 +53,11 @@ class Chosen:
 
     job: Job
     choice: dict[str, Any]
-    sharded: bool = False  # ranks hold parts of the model (FSDP2), which does not fit a GPU as a whole
+    sharded: bool = False  # each rank holds a part of the model (FSDP2), which does not fit one GPU
 
 
 def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
-    """Return the estimated seconds of a surveyed job's run, and how large `batch = "auto"` may become.
+    """Return the estimated seconds of a surveyed job's run, and the largest batch that `batch = "auto"` may choose.
 
     The estimate uses the rate measured for the job's shape on this machine, else the profile's.
     """
@@ -79,7 +79,7 @@ def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
     return visits / rate.with_models(len(surveyed.pieces) / devices) / devices, limit
 
 
-def choose_way(
+def choose_settings(
     job: Job,
     *,
     site: Site,
@@ -113,12 +113,12 @@ def choose_way(
     tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit))
     sharded = False
     if kind == "cuda" and site.together:
-        tuned, sharded = laid(with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed)
+        tuned, sharded = placed_on_ranks(with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed)
     elif kind == "cuda":
         given = with_settings(job, batch=tuned.train.batch, strategy=tuned.train.strategy)
         tuned = placed(given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry)
     tuned = concrete(tuned, kind)
-    if entry is None:  # then the formula allows less than the usual slice
+    if entry is None:  # the memory formula may allow less than the usual slice
         usual = concrete(with_settings(job, batch=tuned.train.batch), kind)
         wanted, sources = with_settings(usual, strategy=tuned.train.strategy, pack=tuned.train.pack), {}
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
@@ -132,12 +132,12 @@ def choose_way(
     return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where}, sharded=sharded)
 
 
-def laid(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bool]:
+def placed_on_ranks(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bool]:
     """Return the tuned job with slices and activation checkpointing that fit each rank's GPU, and whether ranks hold parts.
 
-    Raises UsageError if the model does not fit them in parts either.
+    Raises UsageError if even the parts do not fit.
     """
-    way = lay(
+    placement = place_on_gpus(
         site.profile.profile,
         job,
         devices=site.workers,
@@ -147,9 +147,13 @@ def laid(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bo
         tuned=tuned,
     )
     chosen = with_settings(
-        tuned, strategy="sequential", pack=1, micro_batch=way.micro_batch, activation_checkpointing=way.activation_checkpointing
+        tuned,
+        strategy="sequential",
+        pack=1,
+        micro_batch=placement.micro_batch,
+        activation_checkpointing=placement.activation_checkpointing,
     )
-    return chosen, way.sharded
+    return chosen, placement.sharded
 
 
 def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None = None) -> Job:
@@ -179,14 +183,14 @@ def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None =
 def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
     """Return whether to run a trial."""
     if kind == "cuda" and job.model.has_stacked_form and job.train.strategy in ("streams", "fused"):
-        return True  # whatever `tune` is: the strategy has to agree with plain modules first
+        return True  # whatever `tune` is: the strategy must first agree with plain modules
     if job.train.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
         return False
     return job.train.tune == "always" or run_seconds >= LONG_RUN_SECONDS
 
 
 def _without_unproven(job: Job, kind: str) -> Job:
-    """Return the job without a strategy that has not agreed with plain modules here."""
+    """Return the job with plain modules instead of a strategy that was not compared with them here."""
     return with_settings(job, strategy="sequential") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
 
 
@@ -206,7 +210,7 @@ def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
             if choice["shape"] == shape and sound_entry(choice) and choice["profile"] and dict(choice["from"]):
                 return dict(choice)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # incomplete, or of a version that stored none: try an older one
+            continue  # incomplete, or of a version without a choice: try an older one
     return None
 
 

@@ -1,7 +1,7 @@
 """Time one candidate on this device: windows per second and memory, on rows of noise in the shape of real ones.
 
-Also owns the ten steps in which a strategy for GPUs has to agree with plain modules. `trainer.train.tuning.tune` lists the
-candidates and picks one.
+Also owns the comparison of a strategy for GPUs with plain modules over ten steps. `trainer.train.tuning.tune` lists the
+candidates and chooses one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
 
 ROWS = 20_000  # of each model: enough to exceed the caches
-CHUNK_PLACES = 64  # of the rows of a model that reads chunks, at least
-PREPARED = 4  # batches made before the clock runs
+CHUNK_PLACES = 64  # least number of chunks in the rows of a model that reads chunks
+PREPARED = 4  # batches made before timing starts
 CPU_READS = {WINDOWS: 256, CHUNKS: 1}  # per timed step on a CPU; at least a slice
-FEWEST_STEPS = 2  # that are timed
+FEWEST_STEPS = 2  # timed
 GATE_STEPS = 10
 OUT_OF_MEMORY = "out of memory"
-# In a plain RuntimeError: torch's allocator on a CPU; the driver, for a graph or a kernel; NVIDIA's libraries.
+# Texts of plain RuntimeErrors: torch's allocator on a CPU; the driver, for a graph or a kernel; NVIDIA's libraries.
 _NO_MEMORY = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A candidate: strategy, models at a time, windows in a slice. `batch` is 0 unless the trial chooses it."""
+    """Settings to time: strategy, models at a time, windows or chunks per slice. `batch` is 0 unless the trial chooses it."""
 
     strategy: str
     pack: int
@@ -58,17 +58,18 @@ class Timing:
 
 
 def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float, *, whole: bool = False) -> Timing:
-    """Train the members with this candidate for about `seconds`, at least two steps.
+    """Train the members with this candidate for about `seconds`, at least two steps; return its timing.
 
-    Out of memory excludes a candidate, and so does any other error of torch's, except with plain modules: if they fail, all do.
-    On a CPU a step takes a few slices of the batch unless `whole`: slices cost the same, and the optimizer little.
+    A candidate that runs out of memory is excluded. So is one with any other error of torch's, except plain modules, whose
+    error is raised: no other would work. On a CPU a step takes only a few slices of the batch unless `whole`: slices cost the
+    same, and the optimizer little.
     """
     cuda = members[0].rows_TF.device.type == "cuda"
     before = 0
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated() - _bytes_of(members)  # rows of members that larger packs are timed with
+        before = torch.cuda.memory_allocated() - _bytes_of(members)  # without the rows of members of larger packs
     job = option.of(job)
     reads = job.train.batch if cuda or whole else min(job.train.batch, max(option.micro_batch, CPU_READS[job.model.reads]))
     try:
@@ -87,28 +88,26 @@ def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: flo
 
 
 def warm_up(device: torch.device) -> None:
-    """Take a few tiny steps: torch loads libraries at its first ones, which takes two seconds."""
+    """Take a few tiny steps, in the first of which torch loads libraries for two seconds."""
     job = job_of(hidden=1, layers=1, lookback=1, batch=1)
     measure(Candidate(strategy="sequential", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether torch ran out of memory, or raised this while handling that: a recording has its own error."""
+    """Return whether torch ran out of memory, or raised this error while handling that, as a recording does."""
     if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
         return True
     return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 def reason_of(error: RuntimeError) -> str:
-    """Return the reason for excluding a strategy that raised this."""
+    """Return, as one line, why a strategy that raised this error is excluded."""
     return OUT_OF_MEMORY if is_out_of_memory(error) else f"it fails here: {str(error).partition(chr(10))[0]}"
 
 
 def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
-    """Train a fresh pack beside plain modules of the same members for ten steps; return '' if the losses agree, else the
-    difference.
-
-    1e-3 is allowed in float32, 1e-2 in half precision.
+    """Train a fresh pack and plain modules of the same members for ten steps; return '' if their losses agree, else how they
+    differ. The tolerance is 1e-3 in float32, 1e-2 in half precision.
     """
     allowed = 1e-3 if matmul_dtype(job, members[0].rows_TF.device) == torch.float32 else 1e-2
     plain = SequentialPack(members, job, micro_batch=job.train.batch)
@@ -121,7 +120,7 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
 
 
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
-    """Return models with rows of noise in the shape of real ones: speed and memory do not depend on values."""
+    """Return `count` models with rows of noise in the shape of real ones: speed and memory do not depend on values."""
     generator = torch.Generator().manual_seed(job.train.seed)
     rows, columns = places(job) * job.model.bars_out + job.model.bars_seen, job.target.label_columns
     return [
@@ -138,7 +137,7 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
 
 
 def places(job: Job) -> int:
-    """Return the number of rows at which a member's window or chunk may begin."""
+    """Return the number of rows at which a member's window or chunk may start."""
     return max(CHUNK_PLACES, job.train.batch) if job.model.reads == CHUNKS else ROWS
 
 
@@ -150,7 +149,7 @@ def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor
 
 
 def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
-    """Return the median seconds of a step: the mean would include other load of the machine."""
+    """Return the median seconds of a step. The mean would include other load on the machine."""
     pack = form_pack(members, job)
     prepared = [batches(members, job, step) for step in range(PREPARED)]
     warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph

@@ -1,12 +1,12 @@
-"""The trial: train the job's models on this device with several candidates for a few seconds, and pick the fastest.
+"""The trial: train the job's models on this device with several candidates for a few seconds, and choose the fastest.
 
-`mayfly tune` runs it, and so does a training before its workers start (`trainer.train.tuning.chosen`), in a process of its own,
-which isolates a CUDA context, its memory and a crash.
+`mayfly tune` runs it. So does training before its workers start (`trainer.train.tuning.chosen`), in a child process, which
+isolates the CUDA context, its memory and crashes.
 
-It chooses slices, strategy, models at a time and activation checkpointing, which change the speed and not the model; the batch
-only where the job says `batch = "auto"`. The most windows per second win: 10 it/s of 200 windows are as fast as 1 it/s of
-2,000. If every candidate is out of memory, slices are halved. A strategy for GPUs must first agree with plain modules over ten
-steps, or it is excluded and the reason is printed.
+It chooses slices, strategy, models at a time and activation checkpointing, which change the speed but not the model, and the
+batch only for `batch = "auto"`. The most windows per second win: 10 it/s of 200 windows are as fast as 1 it/s of 2,000. If
+every candidate is out of memory, slices are halved. A strategy for GPUs must first agree with plain modules over ten steps;
+otherwise it is excluded and the reason is printed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from trainer.train.tuning.timing import Candidate, Timing, disagreement, make_me
 from trainer.train.workers.devices import choose_device
 from trainer.train.workers.parent import end_with_the_parent
 
-TRIAL_SECONDS = 12.0  # of timing, before a training; loading torch and comparing strategies are not counted
-LIMIT_SECONDS = 60.0  # then its process is ended
+TRIAL_SECONDS = 12.0  # of timing before training, without loading torch and comparing strategies
+LIMIT_SECONDS = 60.0  # after which the process is killed
 CPU_SLICES = (64, 128, 256)
 MOST_CPU_SLICE = 512  # 1,024 are half as fast (hidden 128, AMD EPYC, 2026-11-21): beyond the cache
 GPU_PACKS = (1, 4, 8, 16, 32)
 SMALLEST_AUTO_BATCH = 64
-AS_FAST = 0.97  # of the fastest: a batch that reaches this is as good, and the smallest of those learns best
+AS_FAST = 0.97  # of the highest rate: the smallest batch that reaches it is chosen, since it learns best
 NO_TIME = "no time left"
 
 Measure = Callable[[Candidate, Sequence[Member], Job, float], Timing]
@@ -56,8 +56,8 @@ Say = Callable[[str], None]
 def candidates(job: Job, kind: str) -> list[Candidate]:
     """Return the candidates worth timing, for settings that the job leaves open.
 
-    On a CPU these are slices of one model: batching models into one program is slower there. A model without a stacked form
-    fills a GPU by itself: these are slices, and where it pays, with and without activation checkpointing.
+    On a CPU: slices of one model, since batching models into one program is slower there. For a model without a stacked form,
+    which fills a GPU alone: slices, with and without activation checkpointing if that can pay.
     """
     model, cuda = job.model, kind == "cuda"
     strategies, recompute = ["sequential"], {job.train.activation_checkpointing}
@@ -89,7 +89,7 @@ def _slices(job: Job, *, cuda: bool) -> list[int]:
 
 
 def halved(job: Job) -> list[Candidate]:
-    """Return candidates for the case that nothing fits: plain modules in halved slices, then with activation checkpointing."""
+    """Return the candidates to try if nothing fits: plain modules in halved slices, then with activation checkpointing."""
     own, batch = job.train.micro_batch, job.train.batch
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
     if not job.model.may_slice:
@@ -113,27 +113,27 @@ def tune(
 ) -> list[Timing]:
     """Time the candidates for about `seconds` in all; return the timings, the chosen one first, the excluded last.
 
-    For `batch = "auto"` half of the time goes to the fastest settings, the other half to the batch: the smallest power of two
-    up to `batch_limit` that is within 3 % of the fastest.
+    For `batch = "auto"` half of the time goes to the other settings, half to the batch: the smallest power of two up to
+    `batch_limit` that is within 3 % of the fastest.
     """
     warm_up(device)
     search = partial(_timed, device=device, say=say, measured=measured, clock=clock)
     if job.train.batch:
         return search(candidates(job, device.type), job, seconds=seconds)
     usual = with_settings(job, batch=max(1, min(batch_limit, REFERENCE_BATCH)))
-    ways = search(candidates(usual, device.type), usual, seconds=seconds / 2)
-    if ways[0].excluded:
-        return ways
-    best = ways[0].candidate
+    first = search(candidates(usual, device.type), usual, seconds=seconds / 2)
+    if first[0].excluded:
+        return first
+    best = first[0].candidate
     whole = not job.train.micro_batch and best.micro_batch == usual.train.batch
     sizes = [1 << power for power in range(25) if min(SMALLEST_AUTO_BATCH, batch_limit) <= 1 << power <= batch_limit]
     options = [replace(best, batch=size, micro_batch=size if whole else min(size, best.micro_batch)) for size in sizes]
     timings = search(options, usual, seconds=seconds / 2)
     if timings[0].excluded or not timings[0].candidate.batch:
-        return [replace(ways[0], candidate=replace(best, batch=usual.train.batch)), *timings, *ways[1:]]
+        return [replace(first[0], candidate=replace(best, batch=usual.train.batch)), *timings, *first[1:]]
     enough = [timing for timing in timings if timing.windows_per_second >= AS_FAST * timings[0].windows_per_second]
     chosen = min(enough, key=lambda timing: timing.candidate.batch)
-    return [chosen, *(timing for timing in timings if timing is not chosen), *ways]
+    return [chosen, *(timing for timing in timings if timing is not chosen), *first]
 
 
 def _timed(
@@ -146,7 +146,7 @@ def _timed(
     measured: Measure,
     clock: Callable[[], float],
 ) -> list[Timing]:
-    """Time each candidate once, the fastest first; if none fits, halve until one does."""
+    """Time each candidate once; if none fits, halve slices until one does. Return the timings, fastest first."""
     members = make_members(max(option.pack for option in options), job, device)
     refused = _refused(options, members, job, say)
     ends, timings = clock() + seconds, list[Timing]()
@@ -166,13 +166,13 @@ def _timed(
 
 
 def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, say: Say) -> dict[str, str]:
-    """Return the strategies that don't agree with plain modules or fail on this chip, each with the reason."""
+    """Return the reason, by strategy, for those that don't agree with plain modules or fail on this chip."""
     refused: dict[str, str] = {}
     for strategy in sorted({option.strategy for option in options} - {"sequential"}):
         few = members[:3]
         try:
             reason = disagreement(form_pack(few, with_settings(job, strategy=strategy)), few, job)
-        except RuntimeError as error:  # a chip, driver or library that can't record it: go on with the others
+        except RuntimeError as error:  # this chip, driver or library can't record it: continue with the others
             reason = reason_of(error)
         if reason:
             refused[strategy] = reason
@@ -181,7 +181,7 @@ def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, 
 
 
 def entry_of(best: Timing) -> Entry:
-    """Return the chosen timing as an entry of the cache."""
+    """Return the chosen timing as a cache entry."""
     return {
         **asdict(best.candidate),
         "windows_per_second": round(best.windows_per_second, 1),
@@ -192,14 +192,14 @@ def entry_of(best: Timing) -> Entry:
 
 
 def remember(choice: Choice, job: Job, best: Timing) -> Path:
-    """Cache the fastest settings for this shape of job on this profile; return the file. Raises OSError."""
+    """Store the fastest settings for this job shape and profile in the cache; return its file. Raises OSError."""
     return keep_here(choice.profile.key, shape_of(job), entry_of(best))
 
 
 def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: int = 0) -> tuple[Choice, list[Timing]]:
     """Tune the job on this machine's GPU, else on one core; return the profile and the timings, the chosen one first.
 
-    `device` is auto, cpu or cuda. On a CPU it leaves torch at one thread. Raises UsageError if no candidate works.
+    `device` is auto, cpu or cuda. On a CPU, torch stays at one thread afterwards. Raises UsageError if no candidate works.
     """
     kind, choice = choose_device(job, device)
     if kind == "cpu":
@@ -213,14 +213,14 @@ def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: i
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The timings of a trial, the chosen one first; or in `failure` the reason for having none."""
+    """The timings of a trial, the chosen one first; if there are none, `failure` says why."""
 
     timings: tuple[Timing, ...] = ()
     failure: str = ""
 
 
 def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tuning:
-    """Run the trial in a child process for at most LIMIT_SECONDS, and cache its answer; report failures, never raise them."""
+    """Run the trial in a child process, for at most LIMIT_SECONDS; the child caches the result. Failures are not raised."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     answer, failure = answer_of(context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS)
     return answer if isinstance(answer, Tuning) else Tuning(failure=failure)
@@ -229,7 +229,7 @@ def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tun
 def answer_of(
     context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
 ) -> tuple[Any, str]:
-    """Call `target(pipe, *arguments)` in a child process; return its answer, or None and the reason."""
+    """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there is nothing."""
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
     process.start()
@@ -246,7 +246,7 @@ def answer_of(
 
 
 def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch_limit: int) -> None:
-    """Run the trial, keep the answer on this machine, and send it."""
+    """Run the trial, cache the result on this machine, and send it."""
     end_with_the_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -261,6 +261,6 @@ def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch
         return
     try:
         remember(choice, job, timings[0])
-    except OSError as error:  # a full disk: this run has the answer, the next one tunes again
+    except OSError as error:  # such as a full disk: the next run tunes again
         say(f"the measurement can't be kept: {error}")
     pipe.send(Tuning(timings=tuple(timings)))

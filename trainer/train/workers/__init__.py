@@ -1,5 +1,5 @@
 """One supervisor and its workers: one process per GPU, or per core of a CPU.
 
-`supervisor` starts them and hands out what `piece_queue` orders; `worker` trains packs; `parent` ends it with its parent.
-`devices`, `station` (threads, cores, memory) and `affinity` place them.
+`supervisor` starts them and assigns pieces in the order of `piece_queue`; `worker` trains packs; `parent` ends a process with
+its parent. `devices`, `station` (threads, cores, memory) and `affinity` place workers on the machine.
 """

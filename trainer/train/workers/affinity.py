@@ -1,4 +1,4 @@
-"""Cores of a worker, where they matter: near its GPU, or with all its memory on one NUMA node.
+"""Cores of a worker on a machine with several NUMA nodes: those near its GPU, or all of one node.
 
 Memory is allocated on the node of the core that touches it first, so a worker is placed before it allocates. On a machine with
 one node nothing is set: two runs would compete for the same cores, and the kernel spreads them better. Linux only.
@@ -17,7 +17,7 @@ SYSFS = Path("/sys")
 
 
 def cores_near_gpu(pci_bus_id: str, allowed: Collection[int], *, root: Path = SYSFS) -> frozenset[int]:
-    """Return the allowed cores of a GPU's node; none if there is only one node, or it is unknown.
+    """Return the allowed cores of a GPU's node; empty if there is only one node or it is unknown.
 
     `pci_bus_id` as sysfs writes it, such as 0000:17:00.0.
     """
@@ -26,7 +26,7 @@ def cores_near_gpu(pci_bus_id: str, allowed: Collection[int], *, root: Path = SY
 
 
 def cores_of_worker(number: int, allowed: Collection[int], *, root: Path = SYSFS) -> frozenset[int]:
-    """Return the allowed cores of a CPU worker's node; none if there is only one node, or it is unknown.
+    """Return the allowed cores of a CPU worker's node; empty if there is only one node or it is unknown.
 
     Each worker goes to the node with the most cores that have no worker yet.
     """
@@ -41,18 +41,18 @@ def cores_of_worker(number: int, allowed: Collection[int], *, root: Path = SYSFS
 
 
 def allowed_cores() -> frozenset[int]:
-    """Return the cores that this process may use; none if the system does not report them."""
+    """Return the cores that this process may use; empty if the system does not report them."""
     return frozenset(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
 
 
 def stay_on(cores: Collection[int]) -> None:
-    """Pin this thread, and those that it starts, to these cores. None: nothing is set."""
+    """Pin this thread, and those that it starts, to these cores. Does nothing if `cores` is empty."""
     if cores and sys.platform == "linux":
         os.sched_setaffinity(0, cores)
 
 
 def core_list(cores: Collection[int]) -> str:
-    """Write cores as the kernel does, such as 0-3,8."""
+    """Return cores as the kernel writes them, such as 0-3,8."""
     ranges: list[list[int]] = []
     for core in sorted(cores):
         if ranges and core == ranges[-1][1] + 1:
@@ -70,7 +70,7 @@ def _nodes(allowed: Collection[int], root: Path) -> list[frozenset[int]]:
 
 
 def _cores(path: Path) -> set[int]:
-    """Read a list of cores, such as 0-3,8; none if the file is missing or malformed."""
+    """Read a list of cores, such as 0-3,8; empty if the file is missing or malformed."""
     try:
         parts = [part.split("-") for part in path.read_text(encoding="ascii").strip().split(",") if part]
         return {core for part in parts for core in range(int(part[0]), int(part[-1]) + 1)}

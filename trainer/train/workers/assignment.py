@@ -1,4 +1,4 @@
-"""The settings that every worker, or rank, of a training gets, and the training's result."""
+"""The settings that every worker, or rank, of a training receives, and the training's result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkerSettings:
     job: Job
     data: JobData
     out: Path
-    machine: MachineFacts = field(default_factory=MachineFacts)  # what it should be
+    machine: MachineFacts = field(default_factory=MachineFacts)  # expected hardware
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
 
 

@@ -25,12 +25,12 @@ def device_kind(choice: str) -> str:
 
 
 def default_workers(kind: str) -> int:
-    """Return one worker for each GPU, or for each core."""
+    """Return the default number of workers: one per GPU, or per core."""
     return torch.cuda.device_count() if kind == "cuda" else num_cores()
 
 
 def device_of(kind: str, worker: int) -> str:
-    """Return the device of a worker; more workers than GPUs share them in turn."""
+    """Return the device of a worker; if there are more workers than GPUs, they share GPUs in turn."""
     return f"cuda:{worker % torch.cuda.device_count()}" if kind == "cuda" else "cpu"
 
 
@@ -42,7 +42,7 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
     wish, _ = wished(job.machine.gpu_profile)
     kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
     if kind == "cuda":
-        # Every GPU gets the same number of workers: the one with the least memory decides.
+        # Every GPU gets the same number of workers, so the one with the least memory decides.
         return kind, choose(job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
     if device == "cpu" and wish not in ("", "cpu"):
         # A rehearsal's node, or a training on the CPU by choice: the job's GPU profile does not apply.
@@ -52,7 +52,7 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
 
 
 def gpus_of_torch() -> tuple[Device, ...]:
-    """Ask torch if there is no nvidia-smi (AMD has another tool). Without a context it does not report free memory."""
+    """Return the GPUs that torch sees, if there is no nvidia-smi (AMD). Free memory is the total: torch has no context yet."""
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(
         Device(

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_the_parent() -> None:
-    """End this process at once when its parent does, kill -9 included: a thread waits for that."""
+    """Start a thread that ends this process at once when its parent ends, kill -9 included."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -26,6 +26,6 @@ def end_with_the_parent() -> None:
 
 
 def die_with_the_parent() -> None:
-    """Have the kernel kill this process, also a stopped one, when its parent ends, however that ends. Linux only."""
+    """Have the kernel kill this process, even a stopped one, when its parent ends for any reason. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,7 +1,4 @@
-"""The files of a piece around its training: the checkpoint that it resumes from, those that it writes, and its model.
-
-A worker has one for all of its pieces, and so has each rank.
-"""
+"""Files of pieces during training: the checkpoint to resume from, new checkpoints, and the model. One per worker or rank."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from trainer.train.workers.assignment import WorkerSettings
 
 
 class Writer(Protocol):
-    """What writes checkpoints beside the training."""
+    """Writes checkpoints in the background."""
 
     def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
         """Queue this state. `run` is a copy that nothing else changes."""
@@ -48,7 +45,7 @@ class PieceFiles:
             self._report({"event": "resumed", **opened.piece.identity, **place})
 
     def checkpoint(self, opened: Opened, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        """Queue a checkpoint of the piece for the disk. `run` is a copy that nothing else changes."""
+        """Queue a checkpoint of the piece. `run` and `state` are copies that nothing else changes."""
         self._writer.submit(run, state, opened.source.origin.mark, snapshot_seconds=snapshot_seconds)
 
     def flush(self) -> None:
@@ -56,7 +53,7 @@ class PieceFiles:
         self._writer.flush()
 
     def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
-        """Return what the scores of a trained model need of it. Drops its checkpoints and raises if it did not train."""
+        """Return a trained model's outputs, from which it is scored. Deletes its checkpoints and raises if its run failed."""
         self.flush()
         self._report({"event": "scoring", **opened.piece.identity})
         try:
@@ -66,14 +63,14 @@ class PieceFiles:
             raise
 
     def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
-        """Score a trained model, write it, drop its checkpoints; return its `model_done` event. Raises TrainerError."""
+        """Score a trained model, write it, delete its checkpoints; return its `model_done` event. Raises TrainerError."""
         settings = self._settings
         try:
             done = close_piece(opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice)
         except TrainerError:
             forget_checkpoints(settings, opened.piece)
             raise
-        # Before the event: after the last model's, the supervisor ends this process.
+        # Before the event is sent: after the last one the supervisor ends this process.
         forget_checkpoints(settings, opened.piece)
         return done
 
@@ -84,5 +81,5 @@ def checkpoints_folder(settings: WorkerSettings) -> Path:
 
 
 def forget_checkpoints(settings: WorkerSettings, piece: Piece) -> None:
-    """Drop a finished piece's checkpoints."""
+    """Delete a finished piece's checkpoints."""
     forget(checkpoints_folder(settings), piece.name)

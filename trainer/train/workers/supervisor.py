@@ -35,9 +35,9 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     pieces: dict[str, Piece] = field(default_factory=dict)  # pieces in training, by name
-    alone: bool = False  # it trains one model that must be alone
+    alone: bool = False  # it retries one model without neighbours
     crash: str = ""
-    last: str = ""  # source of the piece given last: its rows stay there
+    last: str = ""  # source of the last piece, whose rows it still holds
     staged: str = ""  # source that it reads ahead
 
     @property
@@ -47,14 +47,14 @@ class _Worker:
 
 
 def worker_context(kind: str) -> Any:
-    """Return the context that starts workers. Called early, it loads torch in the background.
+    """Return the multiprocessing context that starts workers. For a CPU it starts to load torch in the background.
 
-    CUDA does not survive a fork. On a CPU, workers are forked from a server that has torch loaded already.
+    CUDA does not survive a fork. On a CPU, workers are forked from a server that has loaded torch.
     """
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    # The first optimizer loads torch._dynamo and the first score arch: otherwise a second each in every worker.
+    # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless preloaded.
     multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"])
     forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
@@ -63,8 +63,8 @@ def worker_context(kind: str) -> Any:
 class Supervisor:
     """Train pieces on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
 
-    When a worker dies, the models it was training start again together, once. If they die again, each goes alone, once.
-    A model that was alone from the first is reported when it dies a second time.
+    When a worker dies, its models are retried together `train.retries` times, then each alone once. A model that was always
+    alone gets no such extra retry.
     """
 
     def __init__(self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit) -> None:
@@ -135,7 +135,7 @@ class Supervisor:
         return {source for worker in others for source in (*worker.held, worker.staged)}
 
     def _send_ahead(self) -> None:
-        """Send each busy worker the source to read ahead, if it changed. A hint only."""
+        """Send each busy worker the piece to read ahead, if it changed. Only a hint."""
         for worker in self._workers.values() if self._stages else ():
             if worker.staged and self._queue.has(worker.staged):
                 continue
@@ -143,11 +143,11 @@ class Supervisor:
             source = piece.source if piece is not None else ""
             if source != worker.staged:
                 worker.staged = source
-                with suppress(OSError):  # it died: `_listen` sees that
+                with suppress(OSError):  # it died: `_listen` handles that
                     worker.connection.send(ReadAhead(piece=piece))
 
     def _ahead_of(self, worker: _Worker) -> Piece | None:
-        """Return the next piece of a worker if its source should be read ahead: no worker holds it, and it is not too large."""
+        """Return a worker's next piece if its source should be read ahead: no worker holds it and it is within `stage_gib`."""
         if not len(self._queue) or not worker.pieces:
             return None
         elsewhere = self._elsewhere(worker.number)
@@ -164,7 +164,7 @@ class Supervisor:
         worker.last = piece.source
         if worker.staged == piece.source:
             worker.staged = ""
-        with suppress(OSError):  # it died while idle: `_listen` sees that and tries the piece again
+        with suppress(OSError):  # it died while idle: `_listen` retries the piece
             worker.connection.send(piece)
 
     def _start(self, number: int) -> _Worker:
@@ -186,7 +186,7 @@ class Supervisor:
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
         ready = wait(list(by_handle))
         for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
-            # Messages that it sent before it died still count, so they are handled before its end.
+            # Handle messages sent before its death first.
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():
                 self._read(worker)
@@ -214,7 +214,7 @@ class Supervisor:
     def _bury(self, worker: _Worker) -> None:
         """Remove a dead worker, and retry or report its models."""
         del self._workers[worker.number]
-        worker.process.kill()  # its pipe may have closed before it ended
+        worker.process.kill()  # its pipe may close before it ends
         worker.process.join()
         worker.connection.close()
         reason = worker.crash or _cause(worker.process.exitcode)

@@ -1,7 +1,7 @@
 """A worker: the process that owns one device (or one core) and trains the models that the supervisor assigns.
 
-It ends when the supervisor does, however that ends: a thread waits for the supervisor's death and ends this process at once.
-Another thread listens to the supervisor, so that the next source is read (`staging.py`) while this one trains.
+It ends with the supervisor: a thread waits for the supervisor's death and then ends this process at once. Another thread
+receives messages, so that the next source is read (`staging.py`) during training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trainer.train.workers.station import Station, set_up_process
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAhead:
-    """A message to a worker: the piece that it will probably train next and may prepare; None: nothing."""
+    """A message to a worker: the piece that it will probably train next and may read ahead; None: drop the staged one."""
 
     piece: Piece | None
 
@@ -47,8 +47,8 @@ class ReadAhead:
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
     """Train the pieces that arrive on `connection` until the supervisor ends this process; send events.
 
-    The first event is `worker_started`, if the worker has cores or memory of its own. The last event of a
-    piece is `model_done` or `model_failed`; a `crashed` means that all of them go down with this process.
+    The first event is `worker_started`, if the worker has cores or memory of its own. The last event of a piece is
+    `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is finished.
     """
     end_with_the_parent()
     # Ctrl-C reaches the whole terminal group; the supervisor handles it.
@@ -70,14 +70,14 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
 def _former(
     station: Station, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
 ) -> Callable[[Sequence[Member]], Pack]:
-    """Return the function that makes the worker's packs; with `trace_steps`, steps of the first are recorded."""
+    """Return the function that forms the worker's packs; with `trace_steps` it records steps of the first pack."""
 
     def form(members: Sequence[Member]) -> Pack:
         return form_pack(members, settings.job)
 
     if not settings.job.train.trace_steps:
         return form
-    from trainer.train.observing.trace import traced  # only on request: the profiler takes its time to load
+    from trainer.train.observing.trace import traced  # late: the profiler loads slowly
 
     file, on_gpu = settings.out / "trace" / f"worker-{station.number}.json.gz", station.device != "cpu"
     return traced(form, steps=settings.job.train.trace_steps, file=file, report=report, on_gpu=on_gpu)
@@ -92,7 +92,7 @@ class _Arrival:
 
 
 class _Desk:
-    """The worker's end of the pipe: pieces come in as runs, models go out as files and events."""
+    """The worker's roster: turns pieces from the pipe into runs, and trained models into files and events."""
 
     def __init__(self, station: Station, settings: WorkerSettings, connection: Connection) -> None:
         self._device, self._settings, self._connection = station.device, settings, connection
@@ -101,27 +101,27 @@ class _Desk:
         self._sources = Sources()
         self._staging = Staging(self._read)
         self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        self._waiting: list[_Arrival] = []  # in order, and not begun
+        self._waiting: list[_Arrival] = []  # in order, not started
         threading.Thread(target=self._listen, name="supervisor-voice", daemon=True).start()
         self._sending = threading.Lock()
         self._files = PieceFiles(settings, station.device, self.report)
 
     def report(self, event: dict[str, Any]) -> None:
-        """Send an event to the supervisor; the checkpoint thread does, too."""
+        """Send an event to the supervisor. Called by the checkpoint thread, too."""
         with self._sending:
             self._connection.send({**with_memory(event, self._device), **self._identity})
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         """See `loop.Roster`. The supervisor sends no more pieces than there are places.
 
-        While others train, a piece whose source is being staged waits for it, so that they need not.
+        While other models train, a piece whose source is still being read waits, so that they don't have to.
         """
         runs: list[Run] = []
         while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
             piece = arrival.piece
             threads = {"threads": piece.threads} if piece.threads > 1 else {}
             self.report({"event": "model_started", **piece.identity, "staged": arrival.staged is not None, **threads})
-            torch.set_num_threads(piece.threads)  # of its reading and its scores, too
+            torch.set_num_threads(piece.threads)  # also for reading and scoring
             try:
                 if done := self._kept(piece):
                     forget_checkpoints(self._settings, piece)
@@ -152,24 +152,24 @@ class _Desk:
             self._fail(opened.piece, error)
 
     def _listen(self) -> None:
-        """Receive from the supervisor, on a thread of its own: the main thread does not read the pipe while it trains."""
-        with suppress(EOFError, OSError):  # the supervisor is gone; this process ends, too
+        """Receive the supervisor's messages. Runs on its own thread: the main thread does not read the pipe while it trains."""
+        with suppress(EOFError, OSError):  # the supervisor is gone, and this process is about to end
             while True:
                 message = self._connection.recv()
                 if isinstance(message, ReadAhead):
                     self._stage(message.piece)
                 else:
-                    # Here and not later: the next message may name what to stage in its place.
+                    # Claimed here and not later: the next message may stage another source.
                     self._arrived.put(_Arrival(piece=message, staged=self._staging.claim(message.source)))
 
     def _stage(self, piece: Piece | None) -> None:
-        """Read a piece's source ahead, unless there is nothing to train."""
-        with suppress(DataError):  # a symbol that planning refused: reported when its piece begins
+        """Read a piece's source ahead, unless the piece needs no training."""
+        with suppress(DataError):  # planning refused a symbol: reported when the piece starts
             if piece is None or (not piece.runner and self._kept(piece) is None):
                 self._staging.stage(piece)
 
     def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
-        """Return the first piece that can begin, waiting with `wait`; without `may_block`, none whose source is being read."""
+        """Return the first piece that can start. `wait`: wait for one. `may_block`: also one whose source is being read."""
         with suppress(queue.Empty):
             while True:
                 self._waiting.append(self._arrived.get_nowait())
@@ -202,6 +202,6 @@ class _Desk:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)
 
     def _fail(self, piece: Piece, error: TrainerError) -> None:
-        # A retry would fail the same way: reported, not retried.
+        # Not retried: it would fail the same way.
         failure = {**piece.identity, "reason": str(error), "error": error.as_dict()}
         self.report({"event": "model_failed", **failure})

@@ -77,5 +77,5 @@ def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_the
     assert failed["reason"] == "rank 1 hung: it did not answer within 600 s"
     assert {event["worker"] for event in hanging.events if event["event"] == "rank_dumped"} == {0}
     log = capfd.readouterr().err
-    assert "rank 0 was asked where it is" in log and "trainer/train/loop.py" in log
+    assert "rank 0 was asked for its stacks" in log and "trainer/train/loop.py" in log
     assert "rank 0, unfinished collectives: {" in log

@@ -63,7 +63,7 @@ def test_the_log_says_what_a_checkpoint_cost():
     stream = io.StringIO()
     cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
     Story(stream)({"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost})
-    assert stream.getvalue() == "BTC-USD  checkpoint: training held up 0.0006 s, written beside it in 0.013 s\n"
+    assert stream.getvalue() == "BTC-USD  checkpoint: training paused 0.0006 s, written in the background in 0.013 s\n"
 
 
 def test_synthetic_data_is_called_so():
@@ -98,6 +98,6 @@ def test_a_run_again_with_the_same_folder_says_what_it_kept_and_replaced():
     Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": many, "replaced": ["T"], "out": "models"})
     Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": [], "replaced": [], "out": "models"})
     assert stream.getvalue().splitlines() == [
-        "kept of an earlier run in models, of the same bars, settings and code: S0, S1, S2, S3, S4, S5 and 3 more",
-        "replaced in models, for an earlier run had other bars, settings or code: T",
+        "kept from an earlier run in models with the same bars, settings and code: S0, S1, S2, S3, S4, S5 and 3 more",
+        "replaced in models, since the earlier run had other bars, settings or code: T",
     ]

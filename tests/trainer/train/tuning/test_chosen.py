@@ -23,7 +23,7 @@ from trainer.train.checkpoint import write
 from trainer.train.loop import Run
 from trainer.train.packs.pack import SequentialPack
 from trainer.train.survey import Survey
-from trainer.train.tuning.chosen import Chosen, Site, choose_way, look_ahead, placed
+from trainer.train.tuning.chosen import Chosen, Site, choose_settings, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of
 
@@ -60,7 +60,7 @@ class Choosing:
             return self.tuning
 
         found = found or surveyed(job)
-        return choose_way(job, site=site, surveyed=found, out=self.out, emit=self.events.append, run=run)
+        return choose_settings(job, site=site, surveyed=found, out=self.out, emit=self.events.append, run=run)
 
 
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
