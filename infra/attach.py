@@ -62,7 +62,7 @@ def agent_messages() -> Document:
     """Allow an instance's SSM agent to report and to carry sessions.
 
     The least that Session Manager works with (Systems Manager user guide, "Create a custom IAM role for Session Manager",
-    looked up 2026-11-22), on everything, as it is there: the four actions on messages take no resource.
+    looked up 2026-11-22), on all resources, as in the guide: the four actions on messages take none.
     """
     channels = [f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")]
     return allow("CarrySessionsHasNoResource", ["ssm:UpdateInstanceInformation", *channels], "*")

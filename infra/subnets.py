@@ -139,7 +139,7 @@ def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: 
         raise ValueError(f"{where} 'endpoints' need its DNS hostnames. Turn on enableDnsHostnames there.")
     for subnet in vpc.subnets.values():
         if subnet.zone not in zones:
-            raise ValueError(f"{where} {subnet.id} is in {subnet.zone}, which is no availability zone of the region.")
+            raise ValueError(f"{where} {subnet.id} is in {subnet.zone}, which is not an availability zone of the region.")
         if not subnet.route_out:
             raise ValueError(
                 f"{where} {subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs nothing."

@@ -242,7 +242,7 @@ def _plan(fields: Fields) -> DataPlan:
     if symbols.keys() & refused.keys():
         raise Unsound(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
     if wrong := [name for name in (*symbols, *refused) if flaw(name)]:
-        raise Unsound(f"{wrong[0][:80]!r} is no symbol: {flaw(wrong[0])}")
+        raise Unsound(f"{wrong[0][:80]!r} is not a symbol: {flaw(wrong[0])}")
     unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
     if unknown:
         raise Unsound(f"{sorted(unknown)[0]!r} is none of its files")

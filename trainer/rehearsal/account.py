@@ -102,7 +102,9 @@ class EmbeddedAccount:
     endpoint: Callable[[], str]  # the server's URL, set once it listens
     keyring: Keyring
     function_code: Path  # unpacked zips by hash, which servers share
-    fork_functions: Callable[[], Path] | None = None  # the fork server that functions are forks of; None: each starts anew
+    fork_functions: Callable[[], Path] | None = (
+        None  # the fork server that functions are forks of; None: each starts a new process
+    )
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
     storage_lock: threading.RLock = field(default_factory=threading.RLock)  # separate: a large object must not block EC2

@@ -61,7 +61,7 @@ def matches(pattern: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
             if not isinstance(value, Mapping) or not matches(wanted, value):
                 return False
         elif any(not isinstance(one, str) for one in wanted):
-            raise ValueError(f"the embedded AWS matches events by values alone, not by {wanted}")
+            raise ValueError(f"the embedded AWS matches events only by values, not by {wanted}")
         elif value not in wanted:
             return False
     return True

@@ -87,7 +87,7 @@ class Front:
     def _check_place(self, environ: Environ) -> str:
         """Refuse requests that a web page can make; return the first part of the path."""
         if environ.get("HTTP_HOST") != self.host or "HTTP_ORIGIN" in environ:
-            raise AwsError("AccessDenied", "The embedded AWS answers programs of its own user alone.", 403)
+            raise AwsError("AccessDenied", "The embedded AWS answers only programs of its own user.", 403)
         path = environ.get("RAW_URI", "")
         first = environ.get("PATH_INFO", "").split("/")[1] if path.startswith("/") else _MOTOS_OWN[0]
         if first in _MOTOS_OWN:

@@ -66,7 +66,7 @@ def check_home(root: Path) -> None:
     about = root.stat()
     why = ""
     if not stat.S_ISDIR(about.st_mode):
-        why = "it is no folder"
+        why = "it is not a folder"
     elif about.st_uid != os.geteuid():
         why = f"it belongs to the user {about.st_uid}"
     elif about.st_mode & 0o022:
@@ -146,7 +146,7 @@ def read_note(root: Path) -> Note | None:
     return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
 
 
-_MOVE = "Move {root} away, with the models and receipts in it, and rehearse anew."
+_MOVE = "Move {root} away, with the models and receipts in it, and rehearse again."
 
 
 def _damaged(path: Path, why: str) -> ConfigError:

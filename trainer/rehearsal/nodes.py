@@ -38,7 +38,7 @@ class Nodes:
 
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads its finished models
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
-    forks: ForkServerProcess | None = None  # fork server of the nodes; without it they are started anew
+    forks: ForkServerProcess | None = None  # fork server of the nodes; without it their processes are new ones
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)

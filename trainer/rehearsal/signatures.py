@@ -46,7 +46,7 @@ def claim_of(environ: Environ) -> Claim:
     scope = match[1].split("/") if match else []
     at = environ.get("HTTP_X_AMZ_DATE", "")
     if match is None or len(scope) != 5 or scope[4] != "aws4_request" or scope[1] != at[:8]:
-        raise AwsError("IncompleteSignature", "The Authorization header is no signature of version 4.", 403)
+        raise AwsError("IncompleteSignature", "The Authorization header is not a signature of version 4.", 403)
     signed = tuple(match[2].split(";"))
     needed = {"HTTP_HOST", *(name for name in environ if name.startswith("HTTP_X_AMZ_"))}
     if not needed <= {_variable(name) for name in signed}:
