@@ -381,7 +381,7 @@ def scheduled_time_is_told_or_refused(body: bytes) -> None:
         assert is_shown(str(error))
         return
     message = scheduled_summary(entry, None, None, None, 0.0)
-    _printable([message.subject, *message.text.splitlines(), *retrains._told(entry)])
+    _printable([message.subject, *message.text.splitlines(), *retrains._history_row(entry)])
     json.dumps(retrains._entry(entry))
 
 

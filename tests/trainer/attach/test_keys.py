@@ -59,11 +59,11 @@ def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
     make_key(RUN)
     path = find_key(RUN)
     path.chmod(0o640)
-    with pytest.raises(ConfigError, match="nobody else may read"):
+    with pytest.raises(ConfigError, match="it must be your file"):
         find_key(RUN)
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="it has to be a file of yours"):
+    with pytest.raises(ConfigError, match="it must be your file"):
         find_key(RUN)
 
 
