@@ -100,8 +100,7 @@ class Answers(paramiko.ServerInterface):
         screen = self._screen
         threading.Thread(target=_copy, args=(channel.recv, lambda block: os.write(screen, block)), daemon=True).start()
         _copy(lambda size: os.read(screen, size), channel.sendall)
-        channel.send_exit_status(child.wait())
-        channel.close()
+        _end(channel, child.wait())
 
     def _on_pipes(self, channel: paramiko.Channel, words: list[str]) -> None:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -112,8 +111,7 @@ class Answers(paramiko.ServerInterface):
         errors.start()
         _copy(child.stdout.read, channel.sendall)
         errors.join()
-        channel.send_exit_status(child.wait())
-        channel.close()
+        _end(channel, child.wait())
 
     def check_channel_direct_tcpip_request(self, chanid: int, origin: Any, destination: tuple[str, int]) -> int:
         try:
@@ -132,6 +130,13 @@ class Answers(paramiko.ServerInterface):
         back.join()
         target.close()
         channel.close()
+
+
+def _end(channel: paramiko.Channel, exit_code: int) -> None:
+    """End a command, and leave it to the client to close the channel: our close could overtake the answer to its request."""
+    with suppress(OSError, EOFError):
+        channel.send_exit_status(exit_code)
+        channel.shutdown_write()
 
 
 def _copy(read: Any, write: Any, end: Any = lambda: None) -> None:

@@ -36,10 +36,12 @@ def elsewhere() -> list[Path]:
 
 def words(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
     """Yield each identifier and each text but docstrings: its line, itself, and whether it is a text."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):  # a statement comes before what is in it
         line = getattr(node, "lineno", 0)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        if isinstance(node, ast.Expr):
+            docstrings.add(id(node.value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield line, node.value, True
         elif isinstance(node, ast.Name):
             yield line, node.id, False

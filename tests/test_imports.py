@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reading": set(),
     "symbols": set(),
     "printable": set(),
+    "whole_file": set(),
     "schedule_expressions": set(),
     "aws_errors": {"errors"},
     "folder_bucket": {"symbols"},
@@ -43,12 +44,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "job_tables",
     },
     "code_files": set(),
-    "gpu_profiles": {"errors", "environment", "settings", "job", "train.settings"},
-    "artifacts": {"errors", "reading", "symbols"},
+    "gpu_profiles": {"errors", "environment", "whole_file", "settings", "job", "train.settings"},
+    "artifacts": {"errors", "reading", "symbols", "whole_file"},
     "pieces": {"errors", "settings", "job", "script", "artifacts", "data.splits", "data.feature_names"},
     "runs": {"errors", "environment", "reading", "symbols", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "settings", "job", "gpu_profiles", "pieces"},
-    "registry": {"errors", "artifacts", "runs"},
+    "registry": {"errors", "whole_file", "artifacts", "runs"},
     "transfer": {"access", "aws_errors"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
     "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
@@ -74,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "job",
         *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
-    "data": {"errors", "settings", "symbols"},
+    "data": {"errors", "settings", "symbols", "whole_file"},
     "plan": {"errors", "reading", "symbols", "settings", "own_file", "pretrained", "job", "targets", "data", "pieces"},
     "train": {
         *(
@@ -83,6 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "arguments",
             "environment",
             "printable",
+            "whole_file",
             "reading",
             "settings",
             "own_file",
@@ -100,6 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reading",
         "environment",
         "symbols",
+        "whole_file",
         "aws_errors",
         "access",
         "own_file",
@@ -135,6 +138,7 @@ CONTROL_PLANE = (
         "environment",
         "reading",
         "symbols",
+        "whole_file",
         "code_files",
         "aws_errors",
         "access",
@@ -183,10 +187,21 @@ def sources() -> dict[str, ast.Module]:
 
 
 @cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return the imports and classes of a file, and the attributes of ENVIRONMENT's names, in one walk for all tests."""
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef)
+    return tuple(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) or (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT)
+    )
+
+
+@cache
 def imported(tree: ast.AST) -> frozenset[str]:
     """Return the dotted names a file imports anywhere in it; `from a.b import c` counts as a.b.c."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -254,8 +269,8 @@ def test_a_file_imports_no_library_that_its_part_must_not(path):
 
 def reads_the_environment(tree: ast.AST) -> bool:
     """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under another name."""
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT]
-    renamed = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
+    attributes = [node for node in nodes(tree) if isinstance(node, ast.Attribute)]
+    renamed = [alias for node in nodes(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
     return (
         any(ast.unparse(node.value) in ("os", "os.path") for node in attributes)
         or bool(imported(tree) & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT})
@@ -313,7 +328,7 @@ def test_no_two_classes_share_a_name():
     """One word for one thing: who reads `World` should not have to ask which."""
     places: dict[str, list[str]] = {}
     for path, tree in sources().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(path)
     lines = [f"  {name}: {', '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1]

@@ -157,7 +157,7 @@ def _parsers() -> Any:
 
 
 def error_code(error: BaseException) -> str:
-    """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name where AWS sent none."""
+    """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name if AWS sent none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
         return str(response["Error"].get("Code", "") or response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
@@ -165,13 +165,13 @@ def error_code(error: BaseException) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """Return AWS's own message of a botocore error, or the error's text where AWS sent none."""
+    """Return AWS's own message of a botocore error, or the error's text if AWS sent none."""
     response = getattr(error, "response", None)
     return str(response["Error"].get("Message", "")) if isinstance(response, dict) and "Error" in response else str(error)
 
 
 def meaning_of(error: BaseException) -> Meaning:
-    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION where AWS was not reached)."""
+    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION if AWS was not reached)."""
     from botocore import exceptions  # late, like boto3 itself
 
     if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # every connection and time-out error
@@ -200,6 +200,6 @@ def aws_error(error: BaseException, doing: str) -> TrainerError:
     """Turn a botocore error into ours, by `trainer.aws_errors`. `doing` names the failed act: "cannot read s3://bucket/key"."""
     code, message, known = error_code(error), error_message(error), meaning_of(error)
     if code == "EndpointConnectionError" and str(getattr(error, "kwargs", {}).get("endpoint_url", "")).startswith(_LOOPBACK):
-        do = "Its instances have ended with it. Repeat the command with --rehearse: it starts again, and settles what it left."
+        do = "Its instances have ended with it. Repeat the command with --rehearse to start it again and settle its runs."
         return EmbeddedAwsGone(f"{doing}: the embedded AWS has ended", why=message, do=do)
     return known.error(doing, why=f"{code}: {message}" if message else code, do=known.remedy)

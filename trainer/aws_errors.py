@@ -1,7 +1,7 @@
 """The one table of AWS error codes: class, our exception, remedy, and the next step of a launch. Pure data.
 
-`access` translates botocore's exceptions by it, `control.fleet` reads CreateFleet's answers by it, and `runs.launching` takes
-the next step from it. The sweeper imports nothing of ours, so it keeps three codes itself; a test holds them to this table.
+`access` translates botocore's exceptions by it, `control.fleet` interprets CreateFleet's answers by it, and `runs.launching`
+takes the next step from it. The sweeper may not import it and has copies of three codes, which a test compares with this table.
 
 EC2 codes: EC2 API reference "Error codes", and Karpenter pkg/errors/errors.go for capacity and type (both read 2026-08).
 """

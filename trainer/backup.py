@@ -29,7 +29,7 @@ FORMAT = 1
 MOST_FILES = 100_000
 MOST_INDEX_BYTES = 64 << 20
 MOST_PATH = 900  # bytes of a path below the folder: S3's keys have 1,024
-SAVE_EVERY = 200  # files; a backup that is interrupted goes on from there, and uploads nothing twice
+SAVE_EVERY = 200  # files; an interrupted backup continues from there, and uploads nothing twice
 _TRIES = 5  # tries to save the index against other desks
 _OTHER_VERSIONS = "Its other versions are in the bucket: aws s3api list-object-versions."
 
@@ -102,10 +102,10 @@ def restore(
     for name, entry in sorted(index.items()):
         path = root / name
         if _leads_out(path, root):
-            report.skipped[name] = "a link lies in its way"
+            report.skipped[name] = "a link is in its place"
             continue
         if path.is_dir():
-            report.skipped[name] = "a folder lies in its way"
+            report.skipped[name] = "a folder is in its place"
             continue
         if path.exists():
             if _measure(path) == (entry.bytes, entry.sha256):

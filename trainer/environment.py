@@ -169,7 +169,7 @@ def clock_ahead_seconds() -> int:
 
 
 def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
-    """Return the environment of an agent on a machine of the caller's own: theirs, with its variables, `code` before all else.
+    """Return the environment of an agent on the caller's own machine: theirs, with its variables, `code` first on the path.
 
     Mayfly's own variables are left out: a rehearsal's would turn it into a rehearsal's node.
     """
@@ -185,7 +185,7 @@ def temporary_folder() -> Path:
 
 
 def variables_named(names: Collection[str]) -> dict[str, str]:
-    """Return those of these variables that are set: secrets of a script on a machine of the caller's own."""
+    """Return those of these variables that are set: secrets of a script on the caller's own machine."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 

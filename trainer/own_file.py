@@ -45,7 +45,7 @@ class OwnFile:
     file: str = setting("", "Your Python file.")
     class_name: str = setting("", "Class in it.", key="class")
     sha256: str = ""  # of the file; empty until it was read
-    shown: str = ""  # the file's name for people, where it lies under its hash
+    shown: str = ""  # the user's name of the file, if it is stored under its hash
     arguments: str = "{}"  # the other keys, as JSON: settings are compared and hashed
     measured: Any = None  # a trial's measurements (`train/probe.py`); a dataclass with `of`, the digest of the tried settings
 

@@ -161,7 +161,7 @@ def last_time(cron: Cron, before: datetime, *, since: datetime) -> datetime | No
 
 
 def skipped_times(cron: Cron, after: datetime, *, days: int) -> list[datetime]:
-    """Return the local times (without a zone) of the next days that a clock change skips: the cron names them in vain."""
+    """Return the local times (without a zone) in the next days that a clock change skips, so that the cron does not fire."""
     first = after.astimezone(cron.zone).date()
     coming = (first + timedelta(days=offset) for offset in range(days))
     return [local for day in coming for local, instant in _times_on(cron, day) if instant is None]

@@ -38,8 +38,8 @@ Combination = dict[str, str]  # column -> value
 def combinations(over: Any) -> dict[str, Combination]:
     """Return the combinations by name, in the order of the job; {} for `over` left out.
 
-    Names are unique whatever the case, at most 80 bytes, and each is safe as a folder: letters, digits and ._+=- of the values.
-    Where that does not tell them apart, or not all of them, a part of their hash is added. Raises UsageError.
+    Names are unique, also if case is ignored, at most 80 bytes, and safe as folders: letters, digits and ._+=- of the values.
+    If that does not distinguish them, a part of their hash is added. Raises UsageError.
     """
     if over in ("", None):
         return {}
@@ -75,9 +75,9 @@ def check_gpus(gpus: float) -> None:
 
 
 def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
-    """Return the GPUs of each place on a machine: a place runs one value at a time. [] where one takes more than there are.
+    """Return the GPUs of each place on a machine: a place runs one value at a time. [] if a value takes more GPUs than it has.
 
-    Places that share a GPU are apart in the list, so that the first values are spread over all of them.
+    Places that share a GPU are apart in the list, so that the first values are spread over all GPUs.
     """
     if gpus >= 1:
         each = int(gpus)
@@ -86,7 +86,7 @@ def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
 
 
 def with_rows(tables: dict[str, Any]) -> dict[str, Any]:
-    """Return a job's tables with the rows of its CSV file in `script.over`, where it names one. Raises UsageError."""
+    """Return a job's tables with the rows of the CSV file, if any, that `script.over` names. Raises UsageError."""
     over = tables.get("script", {}).get("over")
     if not isinstance(over, str) or not over:
         return tables

@@ -124,10 +124,10 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Bytes that one slice takes besides rows and weights. `assumed` is the part of `kept` that cannot be counted on a CPU."""
+    """Bytes that one slice takes besides rows and weights. `assumed` is the part of `kept` that can't be counted on a CPU."""
 
     kept: float  # from the forward pass, for the backward pass
-    workspace: float  # what the backward pass holds besides, where it holds most
+    workspace: float  # the backward pass's additional bytes, at its peak
     assumed: float = 0.0
 
 

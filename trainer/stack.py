@@ -18,7 +18,7 @@ REHEARSE = "or add --rehearse to run the same on this machine, without an accoun
 
 
 def require_sign_in(access: Access) -> None:
-    """Raise ours where boto3 finds no credentials or no region; a rehearsal brings its own."""
+    """Raise PermissionDenied or ConfigError if boto3 finds no credentials or no region; a rehearsal brings its own."""
     if access.access_key or access.folder is not None:
         return
     from botocore.exceptions import BotoCoreError  # late: --help and --dry-run errors must not wait for it
@@ -83,7 +83,7 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
             others = _other_stacks(ssm, project)
             do = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}.".lstrip()
             if access.rehearsal:
-                do = "A rehearsal has stack dev alone, from its first launch on: mayfly launch --rehearse."
+                do = "A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse."
             raise ConfigError(f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
     try:

@@ -31,12 +31,12 @@ def webhook_parameter(project: str, stack: str) -> str:
 
 
 def secrets_path(project: str, stack: str) -> str:
-    """Return what the names of the SecureStrings begin with that prepare runs may read, with a slash."""
+    """Return the prefix, with a slash, of the names of SecureStrings that prepare runs may read."""
     return f"{parameter_name(project, stack)}/secrets/"
 
 
 def script_secrets_path(project: str, stack: str) -> str:
-    """Return what the names of the SecureStrings begin with that scripts may get, with a slash; prepare runs read none."""
+    """Return the prefix, with a slash, of the names of SecureStrings that scripts may get; prepare runs read none."""
     return f"{parameter_name(project, stack)}/script-secrets/"
 
 
@@ -46,7 +46,7 @@ def messages_topic(project: str, stack: str) -> str:
 
 
 def dead_letters_queue(project: str, stack: str) -> str:
-    """Return the name of the queue of what functions failed on and schedules could not call."""
+    """Return the name of the queue of events that functions failed on and of calls that schedules could not make."""
     return f"{project}-{stack}-dead-letters"
 
 
@@ -56,12 +56,12 @@ def metrics_namespace(project: str, stack: str) -> str:
 
 
 def architecture_of(image_line: str) -> str:
-    """Return the CPU architecture of an image line, which its name in the stack's outputs ends with where it is not x86_64."""
+    """Return the CPU architecture of an image line: the suffix of its name in the stack's outputs, or x86_64 without one."""
     return "arm64" if image_line.endswith("-arm64") else "x86_64"
 
 
 def baked_parameter(project: str, stack: str, image_line: str) -> str:
-    """Return the SSM parameter with the newest baked image of a line; Image Builder's own role writes below this path alone."""
+    """Return the SSM parameter with a line's newest baked image, below the only path that Image Builder's role can write."""
     return f"/imagebuilder/{project}/{stack}/{image_line}"
 
 
@@ -91,7 +91,7 @@ class StackOutputs:
     retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
     retrain_format: int  # of publications that the deployed control reads
     max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
-    public_address: bool = True  # of an instance: false where its subnets lead out through somebody's NAT
+    public_address: bool = True  # of an instance: false if its subnets reach the internet through a NAT
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     attach_from: str = ""  # the one address that may connect by SSH
     experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say

@@ -18,7 +18,7 @@ def tidy(symbol: str) -> str:
 
 
 def flaw(symbol: str) -> str:
-    """Return what keeps a text from being a symbol, '' if nothing does."""
+    """Return why a text can't be a symbol, '' if it can."""
     if not symbol:
         return "it is empty"
     if not symbol.isprintable():
@@ -30,24 +30,24 @@ def flaw(symbol: str) -> str:
     if symbol[0] in ".-~":
         return f"it begins with {symbol[0]}"
     if symbol != symbol.strip():
-        return "it has a blank at an end"
+        return "it begins or ends with a space"
     return ""
 
 
 def file_flaw(name: str) -> str:
-    """Return what keeps a text from being the name of a candle file, '' if nothing does."""
+    """Return why a text can't be the name of a candle file, '' if it can."""
     if not name.isprintable() or len(name.encode(errors="replace")) > MOST_FILE_BYTES:
         return f"names are UTF-8, printable, and have at most {MOST_FILE_BYTES} bytes"
     return "it has a slash, or begins with a dot" if set(name) & set("/\\") or name[:1] in ("", ".") else ""
 
 
 def brief(symbol: str) -> str:
-    """Write a text that is no symbol as an error names it."""
+    """Return an invalid symbol as errors show it."""
     return repr(symbol if len(symbol) <= 40 else f"{symbol[:37]}...")
 
 
 def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
-    """Return what keeps a text from being the relative path of a file below some folder, '' if nothing does."""
+    """Return why a text can't be the relative path of a file below a folder, '' if it can."""
     parts = path.split("/")
     if not path.isprintable() or "\\" in path:
         return "its name has a character that can't be printed, or a backslash"

@@ -1,6 +1,6 @@
-"""One file to or from S3 with its hash checked: by S3 itself on the way up, here on the way down, where it comes whole or not.
+"""Upload or download one file with its hash checked: uploads by S3 itself, downloads here, before the file gets its name.
 
-Botocore's errors are the caller's to translate: it knows what the file is.
+Raises botocore's errors; the caller translates them, since it knows what the file is.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> 
 
 
 def fetch_file(path: Path, key: str, version_id: str, sha256: str, client: Any, *, bucket: str) -> str:
-    """Download one version and return the sha256 of its bytes; `path` is written, by a rename, only where that is `sha256`.
+    """Download one version and return the sha256 of its bytes; `path` is replaced only if that is `sha256`.
 
-    Makes the folders on the way. Raises botocore's errors.
+    Makes missing folders. Raises botocore's errors.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part, digest = path.with_name(f"{path.name}.part"), hashlib.sha256()

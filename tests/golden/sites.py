@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class Site:
         return f"{self.name} {CLASSES[self.name].exit_code}: {self.what}{why}.{do}"
 
 
+@cache
 def sites() -> list[Site]:
     """Return every place in trainer/ that makes an error of the tree, by file and line."""
     return [site for path in sorted((ROOT / "trainer").rglob("*.py")) for site in _of(path)]

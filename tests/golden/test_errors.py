@@ -416,7 +416,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(make(), may_start=False, later=3000),
         lambda make: correction(run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())),
         lambda make: abandoned(step_of_run(run_of(make)), NOON, requested=True),
-        lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON)), NOON + timedelta(hours=3)),
+        lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON))),
     ],
     "rehearsals": [
         lambda _: elsewhere(lambda: lease_server(Path("root"))),
@@ -498,6 +498,9 @@ def test_every_error_has_its_words_and_wherever_it_can_be_made_an_example(
         example = made.get((site.path, site.words))
         lines += [f"  {site.words}", f"    error: {example}" if example else "    (no example)"]
     golden("errors", "\n".join(lines))
+    assert len(made) >= 70  # a floor, so that examples are not lost unseen
+    assert json.dumps(sorted(made.values()))  # all of them are text
+    assert DataError.__name__ in {words.split()[0] for _, words in made}
 
 
 def test_every_code_of_aws_has_its_error_and_the_next_step_of_a_launch(
@@ -521,10 +524,3 @@ def test_an_error_is_one_line_and_as_json_its_parts(golden: Callable[[str, str],
             printed = capsys.readouterr()
             said.append(f"$ mayfly {' '.join([*words.split(), *extra])}   # {code}\n{printed.out}{printed.err}")
     golden("errors-as-printed", "\n".join(said))
-
-
-def test_most_errors_of_a_desk_have_an_example(made: Made) -> None:
-    """A floor, so that examples are not lost unseen."""
-    assert len(made) >= 70
-    assert json.dumps(sorted(made.values()))  # all of them are text
-    assert DataError.__name__ in {words.split()[0] for _, words in made}

@@ -48,12 +48,28 @@ def copied(tmp_path: Path) -> Path:
     return shutil.copytree(PACKAGE, tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def texts(source: bytes) -> list[str]:
-    """Return the string literals of a module, without docstrings."""
-    tree = ast.parse(source)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [str(node.value) for node in strings if id(node) not in docstrings]
+@cache  # most modules are in several sets
+def said(source: bytes) -> tuple[frozenset[str], frozenset[str]]:
+    """Return a module's string literals, without docstrings, and its names, attributes and imports from modules."""
+    docstrings: set[int] = set()
+    strings: list[ast.Constant] = []
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr):
+            docstrings.add(id(node.value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.append(node)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+    return frozenset(str(node.value) for node in strings if id(node) not in docstrings), frozenset(names)
+
+
+def texts(source: bytes) -> frozenset[str]:
+    return said(source)[0]
 
 
 def module_file(dotted: str) -> str:
@@ -100,10 +116,7 @@ def test_no_reached_module_imports_by_a_name_that_only_a_run_knows(name):
     for file, source in files_of(name).items():
         if not file.endswith(".py") or file in (*TABLES, PASSES_ON, RUNS_PIECES):
             continue
-        tree = ast.parse(source)
-        words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        words |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        _, words = said(source)
         dynamic = words & {"import_module", "__import__", "runpy", "run_module", "run_path", "spec_from_file_location"}
         assert not dynamic, f"{file} uses {sorted(dynamic)}: what it loads is in no set"
 

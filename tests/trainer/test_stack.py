@@ -22,7 +22,7 @@ def test_a_stack_of_another_region_names_the_region(applied):
 
 
 def test_a_rehearsal_is_not_advised_to_be_one(applied):
-    with pytest.raises(ConfigError, match="no stack 'prod' .* A rehearsal has stack dev alone"):
+    with pytest.raises(ConfigError, match="no stack 'prod' .* A rehearsal has only stack dev"):
         read_stack(applied, stack="prod")
 
 

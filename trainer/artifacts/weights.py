@@ -6,7 +6,6 @@ On disk only; the node and the registry handle S3.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 
 from trainer.artifacts.card import METADATA_KEY, Card, read_card
 from trainer.errors import DataError
+from trainer.whole_file import whole_file
 
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
@@ -23,12 +23,13 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
 
     The card's JSON copy (`<name>.json`) is written before the model, so that a reader of the model finds both.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata={METADATA_KEY: card.to_json()}
     )
-    _replace(path.with_suffix(".json"), (card.to_json(indent=2) + "\n").encode())
-    _replace(path, content)
+    with whole_file(path.with_suffix(".json")) as partial:
+        partial.write_text(card.to_json(indent=2) + "\n", encoding="utf-8")
+    with whole_file(path) as partial:
+        partial.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 
@@ -44,12 +45,3 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise DataError(f"{path} is not a whole model file", why=str(error), do="Fetch the model again.") from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ STDIN, STDOUT = 0, 1
 
 
 def attach_by_ssh(host: str, request: AttachRequest, *, pinned: Sequence[HostKey], key_file: Path) -> int:
-    """Carry ports until Ctrl-C, or run a line or a shell; return its exit code.
+    """Forward ports until Ctrl-C, or run a line or a shell; return its exit code.
 
     A command gets a terminal if stdin and stdout are one. Raises a TrainerError.
     """
@@ -46,7 +46,7 @@ def attach_by_ssh(host: str, request: AttachRequest, *, pinned: Sequence[HostKey
 
 
 def carry_ports(transport: paramiko.Transport, request: AttachRequest) -> int:
-    """Carry ports until Ctrl-C; return 0. Raises ConnectionFailed if the connection ends before."""
+    """Forward ports until Ctrl-C, then return 0. Raises ConnectionFailed if the connection ends before."""
     never = Event()
     with ExitStack() as ports:
         for forward in request.forwards:
@@ -55,6 +55,6 @@ def carry_ports(transport: paramiko.Transport, request: AttachRequest) -> int:
         try:
             while transport.is_active():
                 never.wait(LOOK_SECONDS)
-        except KeyboardInterrupt:  # the end that is meant
+        except KeyboardInterrupt:  # the user ends it
             return 0
     raise ConnectionFailed("the connection to the machine has ended", do="mayfly status shows whether it is up.")

@@ -27,7 +27,7 @@ def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
     """Return a node's published keys. Raises ConnectionFailed if there are none yet, ConfigError for malformed ones."""
     stored = given(lambda: objects.get(key=keys.host_keys, first_bytes=MOST_BYTES + 1))
     if stored is None:
-        why = "it does so as soon as its agent has started; before that no machine can be told from another"
+        why = "its agent does so when it starts; until then the machine can't be verified"
         do = f"Try again in a minute; mayfly logs {keys.run_id} shows its boot."
         raise ConnectionFailed(f"{keys.instance_id} has not published its host keys yet", why=why, do=do)
     pinned = parse_host_keys(stored.body)
@@ -38,7 +38,7 @@ def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
 
 
 def parse_host_keys(body: bytes) -> tuple[HostKey, ...]:
-    """Read lines of `kind base64 comment`; () if any line is malformed, or if there are too many."""
+    """Return the keys in lines of `kind base64 comment`; () if any line is malformed, or if there are too many."""
     if len(body) > MOST_BYTES:
         return ()
     found = []

@@ -68,7 +68,7 @@ def forget_key(run_id: str) -> bool:
 
 
 def forget_ended(objects: Objects, *, ended: Iterable[str] = ()) -> list[str]:
-    """Delete the keys of runs that have ended: those given, those with a receipt here, those of long ago. Return them."""
+    """Delete the keys of runs in `ended`, of runs with a receipt, and keys older than any run; return the runs' ids."""
     known, gone = _run_ids(), set(ended)
     old = time.time() - LONGEST_LIFE_SECONDS
     over = [one for one in known if one in gone or _made_at(one) < old or objects.head(key=receipt_key(one)) is not None]
@@ -89,5 +89,5 @@ def _made_at(run_id: str) -> float:
 
 def _path(run_id: str) -> Path:
     if not _RUN_ID.fullmatch(run_id):
-        raise ConfigError(f"'{run_id}' is no run id")
+        raise ConfigError(f"'{run_id}' is no run id", do="mayfly status lists the runs.")
     return keys_folder() / run_id

@@ -21,7 +21,7 @@ class Forward:
 class AttachRequest:
     """A request to a machine: forward ports if there are any, else run `line` in its shell; an empty line opens a shell.
 
-    `announce` is called with each port once it is carried.
+    `announce` is called with each port once it is forwarded.
     """
 
     line: str
@@ -38,5 +38,5 @@ def parse_forward(text: str) -> Forward:
 
 
 def shell_line(command: Sequence[str]) -> str:
-    """Return a command as a line of a shell: one word is a line already, several are quoted; '' for none, which is a shell."""
+    """Return a command as a shell's line: one word as it is, several quoted; '' for none, which opens a shell."""
     return command[0] if len(command) == 1 else shlex.join(command)

@@ -1,6 +1,6 @@
 """SSH to a running node: only to the machine whose host keys are pinned, only with the key of its run; ~/.ssh is not used.
 
-Commands and shells run as the user that the node made for it, whose key allows a terminal and ports, and no more (node.ssh).
+Commands and shells run as a user that the node made (node.ssh), whose key allows a terminal and ports only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our own errors repor
 USER, PORT = "mayfly", 22
 CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 30.0
 KEEPALIVE_SECONDS = 30  # a firewall on the way forgets silent connections
-_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of a signature by a key of that kind; others are called as it
+_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of its signatures; those of other kinds have the kind's name
 
 
 @contextmanager
@@ -47,12 +47,12 @@ def _dial(host: str, port: int) -> socket.socket:
     try:
         return socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     except OSError as error:
-        do = "Does the stack's setting attach_from name this desk's address? Then the machine may still be booting."
+        do = "Check that the stack's setting attach_from includes this desk's address. If so, the machine may still be booting."
         raise ConnectionFailed(f"{host} does not answer at port {port}", why=str(error), do=do) from error
 
 
 def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[HostKey]) -> None:
-    """Exchange keys, and go on only with a pinned one: no name and no signature is sent before."""
+    """Exchange keys and check that the server's is pinned, before any name or signature is sent. Raises ConnectionFailed."""
     wanted = [name for key in pinned for name in _ALGORITHMS.get(key.kind, (key.kind,))]
     options = transport.get_security_options()
     options.key_types = [name for name in options.key_types if name in wanted]
@@ -74,8 +74,8 @@ def _sign_in(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> No
     try:
         transport.auth_publickey(user, key)
     except paramiko.AuthenticationException as error:
-        do = "mayfly logs RUN says whether the node could take it in."
-        raise PermissionDenied("the machine does not take the run's key", why=str(error), do=do) from error
+        do = "mayfly logs RUN shows whether the node installed it."
+        raise PermissionDenied("the machine refuses the run's key", why=str(error), do=do) from error
 
 
 def fingerprint(blob: bytes) -> str:

@@ -37,7 +37,7 @@ def _check(name: str) -> None:
     try:
         subprocess.run([path, "--version"], capture_output=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"{path} does not work", why=str(error), do=f"Install it anew: {_GUIDES[name]}") from error
+        raise ConfigError(f"{path} does not work", why=str(error), do=f"Reinstall it: {_GUIDES[name]}") from error
 
 
 def shell_command(instance_id: str, *, region: str, line: str = "") -> list[str]:
@@ -60,7 +60,7 @@ def _start(instance_id: str, region: str, document: str = "", parameters: dict[s
 
 
 def attach_by_session_manager(instance_id: str, request: AttachRequest, *, region: str) -> int:
-    """Carry ports until Ctrl-C, or run a line or a shell; return the CLI's exit code.
+    """Forward ports until Ctrl-C, or run a line or a shell; return the CLI's exit code.
 
     Raises ConfigError if one of the two programs is missing.
     """

@@ -77,7 +77,7 @@ class Prepared:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a job here and follow it to its end. Returns the run's exit code, 0 for one that goes on without this command."""
+    """Run a job here and follow it to its end. Returns the run's exit code, 0 if it was left running."""
     began = utc_now()
     if not arguments.here:
         why, do = "on an instance the bootstrap starts the agent", "Add --here to run the job on this machine."
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if before := work.last_run:
             ended = close_gone(cloud, before)
             console.line(f"closed {before}, which was left open: {ended['state']}" if ended else f"{before} is still open")
-        if work.goes_on:
+        if work.resumable:
             console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
         record = _record(prepared, outputs, user_id, began, named=named, rehearsal=access.rehearsal)
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         if receipt["state"] == "done":
             work.remove()
         else:
-            words = f" Its last words: {work.last_words()}" if not receipt["scripts"] and not receipt["models"] else ""
+            words = f" Its last line: {work.last_line()}" if not receipt["scripts"] and not receipt["models"] else ""
             console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
         return _end(arguments, receipt, prepared, console)
 
@@ -168,7 +168,7 @@ def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str
 
 
 def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
-    """Return access to the stack, or to the folder that stands in its place."""
+    """Return access to the stack, or to the folder that replaces it."""
     if arguments.local is not None:
         (Path(arguments.local) if arguments.local else environment.local_folder()).mkdir(parents=True, exist_ok=True)
     access = ends.enter_context(connected(rehearse=arguments.rehearse, local=arguments.local))
@@ -176,7 +176,7 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
 
 
 def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) -> DeskScript:
-    """Return the script with its packages, its secrets seen to be there. Raises ours for what can't run here."""
+    """Return the script with its packages, its secrets checked. Raises a TrainerError for a script that can't run here."""
     from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
 
     own_secrets(job.script.secrets)
@@ -286,7 +286,7 @@ def _record(
 
 
 def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutputs) -> dict[str, str]:
-    """Return what the agent is told; credentials are its environment's, but in a rehearsal."""
+    """Return the agent's variables; it takes credentials from its environment, except in a rehearsal."""
     told = {"MAYFLY_BUCKET": outputs.bucket, "AWS_REGION": outputs.region}
     told["MAYFLY_DESK_PYTHON"] = arguments.python or sys.executable
     if access.folder is not None:

@@ -88,10 +88,10 @@ def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
     if given is not None:
         return given, "--price"
     if kind == "cpu":
-        return 0.0, "your own CPU; --price says otherwise"
+        return 0.0, "your own CPU; change it with --price"
     prices = [(one.price_usd_per_hour / one.num_workers, one) for one in _instances(profile) if one.price_usd_per_hour]
     if not prices:
-        return 0.0, f"no price of AWS's is known for {profile}; --price says one"
+        return 0.0, f"AWS's price for {profile} is not known; set it with --price"
     price, cheapest = min(prices, key=lambda pair: pair[0])
     share = (
         f"a GPU of {cheapest.name}" if cheapest.num_workers == 1 else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"

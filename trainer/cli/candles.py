@@ -99,7 +99,7 @@ def find_candles(
 ) -> CheckedCandles:
     """Find what to train on: what `--data` names, else what the job's data set holds, else, in a rehearsal, the demo's candles.
 
-    Files of the set that no launch put there are fetched, looked at and, unless `dry_run`, indexed. Raises DataError.
+    Files of the set that no launch uploaded are fetched, checked and, unless `dry_run`, indexed. Raises DataError.
     """
     if check is not None:
         candles, files = check.result()
@@ -129,7 +129,7 @@ def find_candles(
 
 
 def _listed(data_set: str, candles: ChosenCandles) -> str:
-    """Return the line that names the files of a data set: what trains is what is named here."""
+    """Return a line with the files of a data set that will be trained on."""
     names = [item.key.rpartition("/")[2] for item in candles.inputs]
     shown = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     return f"no --data, so this trains on data set {data_set}, {counted(len(names), 'file')}: {shown}"
@@ -160,5 +160,5 @@ def demo_data(folder: Path) -> Path:
         if made.returncode:
             why = (made.stderr.strip().splitlines() or [f"exit {made.returncode}"])[-1]
             raise ConfigError("the demo's bars could not be made", why=why, do="Run make setup.")
-        bars.rename(folder)  # all of them or none: who is stopped half-way begins anew
+        bars.rename(folder)  # all of them or none: an interrupted command starts over
     return folder

@@ -17,7 +17,7 @@ from trainer.errors import ConfigError, DataError
 from trainer.extras import needs
 from trainer.job import Job
 
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # what an index entry has of a file
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # fields of an index entry
 
 
 class CheckChild:

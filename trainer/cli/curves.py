@@ -35,7 +35,7 @@ Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its 
 
 @dataclass(kw_only=True)
 class RunEvents:
-    """The events of a run: as they lie in S3, read, and the number of lines that are not ours."""
+    """The events of a run: lines as stored in S3, parsed events, and the number of malformed lines."""
 
     raw: bytes = b""
     events: list[dict[str, Any]] = field(default_factory=list)

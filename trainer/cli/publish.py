@@ -151,7 +151,7 @@ def plan_now(
 ) -> tuple[PlannedRetrain, list[str]]:
     """Plan a retrain's job for now, within its budgets and on types that control may start; return also notes on its data.
 
-    Files of the set that no launch put there are fetched, looked at and indexed: control can't.
+    Files of the set that no launch uploaded are fetched, checked and indexed here, since control can't.
     """
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)

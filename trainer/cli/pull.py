@@ -25,10 +25,11 @@ from trainer.control.drive import pace
 from trainer.control.script_files import outputs_seen
 from trainer.control.settle import Settled, settle_run
 from trainer.errors import ConfigError, UsageError
-from trainer.registry.store import Model, models_of_run, save_model, write_whole
+from trainer.registry.store import Model, models_of_run, save_model
 from trainer.stack import read_stack
 from trainer.symbols import path_flaw
 from trainer.transfer import fetch_file
+from trainer.whole_file import whole_file
 
 LOG = "log.txt"
 
@@ -90,7 +91,8 @@ class Pulled:
                 self._add([self._save_output(item, self.folder / "out")])
                 self._outputs[item["file"]] = item["sha256"]
         if self._settled.receipt is not None:
-            write_whole(self.folder / "receipt.json", json.dumps(self._settled.receipt, indent=2).encode())
+            with whole_file(self.folder / "receipt.json") as partial:
+                partial.write_text(json.dumps(self._settled.receipt, indent=2), encoding="utf-8")
             self._add([self.folder / "receipt.json"])
         self._append_log(self._log.read_new())
         self._add(self._curves.add(self._events.read_new()))
@@ -112,7 +114,8 @@ class Pulled:
     def _append_log(self, text: str) -> None:
         path = self.folder / LOG
         if text and path not in self.files:
-            write_whole(path, text.encode())
+            with whole_file(path) as partial:
+                partial.write_bytes(text.encode())
             self._add([path])
         elif text:
             with path.open("ab") as file:

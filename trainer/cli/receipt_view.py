@@ -98,7 +98,7 @@ def _cache(inputs: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if inputs["cache_failed"]:
         yield "cache", f"not used, inputs came from S3: {inputs['cache_failed']}"
     elif inputs["cache_files"] or inputs["cache_added"] or inputs["cache_refused"]:
-        refused = f"{inputs['cache_refused']} refused and fetched anew" if inputs["cache_refused"] else ""
+        refused = f"{inputs['cache_refused']} refused and fetched from S3" if inputs["cache_refused"] else ""
         given = f"{inputs['cache_files']} of {counted(inputs['cache_files'] + inputs['s3_files'], 'file')}"
         yield "cache", Inline([f"{given} ({inputs['cache_bytes'] / 1e6:.1f} MB), the rest from S3", refused])
 
@@ -168,7 +168,7 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     title = "files"
     for file in receipt["files"]:
-        done = "added" if file["added"] else "looked at"
+        done = "added" if file["added"] else "checked"
         yield title, Inline([file["file"], done, f"{file['bytes']:,} bytes", file["sha256"][:12]])
         title = ""
     if not receipt["files"]:

@@ -50,7 +50,7 @@ TOLD = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one action of the verb."""
-    program = arguments.action in ("publish", "run")  # a rehearsal's stack has to stand for these
+    program = arguments.action in ("publish", "run")  # these need a rehearsal's stack
     with connected(rehearse=arguments.rehearse, program=program) as access:
         outputs = read_stack(access, stack=arguments.stack)
         objects = open_objects(access, outputs.bucket)
@@ -131,7 +131,7 @@ def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, access: A
         say_json({"run_id": run_id, "scheduled_at": iso(now)})
     else:
         say(run_id)
-        warn(f"control was called; mayfly retrains history {schedule.name} shows what comes of it")
+        warn(f"control was called; mayfly retrains history {schedule.name} shows the result")
     return 0
 
 
@@ -143,9 +143,9 @@ def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Ob
     if arguments.json:
         say_json({"retrain": _described(schedule, changed)})
     elif changed.paused:
-        say(f"{schedule.name} is paused: its scheduled times are left out; a run that goes on is not touched")
+        say(f"{schedule.name} is paused: its scheduled times are skipped; an open run is not affected")
     else:
-        say(f"{schedule.name} goes on", *_times(schedule))
+        say(f"{schedule.name} is resumed", *_times(schedule))
     return 0
 
 
@@ -170,7 +170,7 @@ def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: 
     if arguments.json:
         say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
     elif entries:
-        show(FittedTable(TOLD, [_told(entry) for entry in entries]))
+        show(FittedTable(TOLD, [_history_row(entry) for entry in entries]))
     else:
         say(f"{schedule.name} has not run yet")
     return 0
@@ -225,7 +225,7 @@ def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: Sche
     return [schedule.name, local, utc, _state(retrain), ended, money(last.spent_usd) if last else "-"]
 
 
-def _told(entry: ScheduledRun) -> list[str]:
+def _history_row(entry: ScheduledRun) -> list[str]:
     why = str((entry.error or {}).get("what", "")) or "; ".join(entry.notes)
     return [f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC", entry.state, entry.run_id or "-", money(entry.spent_usd), why]
 

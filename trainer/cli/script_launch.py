@@ -54,7 +54,7 @@ class DeskScript:
     packages: Packages | None = None
 
     def with_packages(self, image_line: str, *, rehearsal: bool, console: Console) -> DeskScript:
-        """Return it with what it needs of the image line, as `script_packages.with_packages` does. Raises ours."""
+        """Return the script with the packages that it needs on the image line. Raises a TrainerError."""
         job, files, packages = with_packages(self.job, self.files, image_line, rehearsal=rehearsal, console=console)
         return replace(self, job=job, files=files, packages=packages)
 
@@ -70,7 +70,7 @@ class ReadyToRun(Ready):
 
     files: Mapping[str, str]  # of the script, by path: sha256
     folder: tuple[DataFile, ...]
-    sha256: str  # of all that its time depends on
+    sha256: str  # of all that its duration depends on
     packages: Packages | None = None  # that were resolved for this launch
 
     @property

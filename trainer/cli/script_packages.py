@@ -1,7 +1,7 @@
 """A script's packages, resolved at the desk for the machine's Python, with hashes: from its imports or its requirements.txt.
 
 uv resolves: unlike pip, it evaluates markers for the machine and not for the desk (https://github.com/pypa/pip/issues/11664).
-The image's torch and what belongs to it are left out. Wheels among the script's files stand for the index, as on the machine.
+The image's torch and what belongs to it are left out. Wheels among the script's files replace the index, as on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.launch.requirements import IMAGES_OWN, has_hashes, images_own, norm
 from trainer.launch.script_imports import packages_of, versions_here
 from trainer.stack_outputs import architecture_of
 
-MADE = "# Packages of a script for"  # how a file begins that is written here
+MADE = "# Packages of a script for"  # the beginning of files that this module writes
 RESOLVE_SECONDS = 180.0
 # Python of /opt/pytorch by the end of an image line's name: AWS's release notes of the PyTorch DLAMIs (looked up 2026-11-22).
 # The machine compares it before it installs anything.
@@ -66,7 +66,7 @@ class Packages:
         return {"packages": self.names, "from": self.source, "python": self.target.python, "of_the_image": list(self.image)}
 
     def keep(self) -> str:
-        """Write them beside the job; return what people are told."""
+        """Write them beside the job; return a line for the user."""
         try:
             self.place.write_text(self.text, encoding="utf-8")
         except OSError as error:  # they are in the bundle, too
@@ -84,7 +84,7 @@ def with_packages(
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
     """Return job and files with the packages that the script needs as its requirements; None if they have hashes already.
 
-    In a `rehearsal`, and on a machine of the caller's own, they are for this Python, and what it has is there: no image line.
+    In a `rehearsal`, and on the caller's own machine, they are for this Python, whose installed packages count; no image line.
     Raises UsageError for a package that the machine can't have, ConnectionFailed if the index does not answer.
     """
     script, files = job.script, dict(files)
@@ -129,7 +129,7 @@ def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
         return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
     python = given or _known_python(line)
     if not python:
-        do = 'Set script.python, such as "3.13": `/opt/pytorch/bin/python -V` on the image says it.'
+        do = 'Set script.python, such as "3.13": `/opt/pytorch/bin/python -V` on the image shows it.'
         raise UsageError(f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do)
     machine = "aarch64" if architecture_of(line) == "arm64" else "x86_64"
     return Target(python=python, platform=f"{machine}-{GLIBC}")
@@ -240,7 +240,7 @@ def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
     for wanted in lines:
         pinned = re.fullmatch(r"torch\s*==\s*(\d+\.\d+)\S*(\s*;.*)?", wanted)
         if pinned and there and pinned[1] != there[0]:
-            why, do = f"the image has torch {there[0]}, built for its driver", "Take the line out, or set another image_line."
+            why, do = f"the image has torch {there[0]}, built for its driver", "Remove the line, or set another image_line."
             raise UsageError(f"the script's requirements name {wanted}", why=why, do=do)
 
 

@@ -19,7 +19,7 @@ from trainer.cli.output import one_line
 
 Cell = str | Text
 GAP = 2  # spaces between columns
-EMPTY = ("", "-")  # cells that say nothing
+EMPTY = ("", "-")  # cells without a value
 WRAPPED, LEAST_WRAPPED = 24, 12  # width that a text that wraps gets before other columns leave, and in the end
 SEPARATOR = " · "
 GOOD, BAD, DIM, STRONG = "green", "red", "dim", "bold"  # styles

@@ -1,4 +1,4 @@
-"""Files of a data set that came by other means than a launch, such as `aws s3 sync`: downloaded, checked, indexed.
+"""Download, check and index files of a data set that were uploaded by other means than a launch, such as `aws s3 sync`.
 
 The data check describes each alone; later launches use its index entry and download nothing.
 """
@@ -29,7 +29,7 @@ def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> t
         if not item.key.lower().endswith(SUFFIXES):
             notes.append(f"left out: {item.key} (no candle file: it does not end in {', '.join(SUFFIXES)})")
         elif item.bytes > left:
-            most = f"a launch looks at {MOST_BYTES / 1e9:.1f} GB of new files"
+            most = f"a launch checks {MOST_BYTES / 1e9:.1f} GB of new files"
             notes.append(f"left out: {item.key} ({most}; name it with --data once)")
         else:
             fetched.append(item)

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({**report, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
         return 0
     show(_view(job, choice, timings))
-    say(f"kept in {file}: this machine's next runs of this shape take the first")
+    say(f"stored in {file}: this machine's next runs of this shape use the first")
     return 0
 
 
@@ -71,7 +71,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     """Return the seconds to measure, the largest batch for `auto`, and the reason for this time."""
     seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
-    why = "--seconds" if arguments.seconds else "--seconds says otherwise"
+    why = "--seconds" if arguments.seconds else "change it with --seconds"
     if not job.data.path:
         return seconds, 0, why
     from trainer.train.source import open_data

@@ -1,7 +1,7 @@
 """Check before a run is registered that the account accepts it: the safety net, quotas, and dry runs of the request.
 
 In a dry run AWS checks the request of each type, with its template, overrides and tags, and launches nothing. An instant fleet
-launches under the caller's own rights, so RunInstances is asked as well as CreateFleet.
+launches under the caller's own rights, so RunInstances is tried as well as CreateFleet.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, s
 
 
 def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, seconds: float) -> str:
-    """Try every type and market of a record's ladder. Returns a note for those that AWS would refuse.
+    """Try every type and market of a record's ladder; return a note on those that AWS would refuse.
 
-    Raises a TrainerError if all are refused, or one for a reason that refuses all. The record is one that is not stored yet.
+    The record is not stored yet. Raises a TrainerError if all are refused, or if one is refused for a reason that applies to
+    all.
     """
     ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
     rungs = {(rung.instance_type, rung.market): number for number, rung in reversed(list(enumerate(record.ladder)))}

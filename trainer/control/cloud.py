@@ -24,13 +24,13 @@ from trainer.runs.record import utc_now
 from trainer.runs.store import Objects, open_objects
 from trainer.stack_outputs import StackOutputs
 
-CLOCK_TOLERANCE = timedelta(seconds=5)  # the Date header counts whole seconds, and a request takes its time
+CLOCK_TOLERANCE = timedelta(seconds=5)  # the Date header has whole seconds, and a request takes a moment
 # "User initiated (2026-11-20 23:59:12 GMT)": the one place where AWS dates a termination.
 _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Cloud(Protocol):
-    """The calls that observe and change a run. Every call may be repeated; each raises TrainerError if AWS fails or refuses."""
+    """The calls that observe and change a run. Each may be repeated, and raises TrainerError if AWS fails or refuses."""
 
     @property
     def objects(self) -> Objects: ...
@@ -69,11 +69,11 @@ class AwsCloud:
         self._offset = timedelta(0)
 
     def now(self) -> datetime:
-        """Return the present instant by AWS's clock, as of its last answer: a desk's own clock may be minutes off."""
+        """Return the current time by AWS's clock, as of its last answer: a desk's own clock may be minutes off."""
         return utc_now() + self._offset
 
     def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
-        """Call CreateFleet once and return the meaning of its answer, or of the failure in its place."""
+        """Call CreateFleet once and return its answer or its failure, interpreted."""
         try:
             return read_answer(self._launches.create_fleet(**request))
         except (BotoCoreError, ClientError) as error:

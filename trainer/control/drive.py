@@ -44,7 +44,7 @@ from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swa
 from trainer.runs.stored_receipt import read_receipt
 
 POLL_SECONDS = 5.0
-REHEARSAL_POLL_SECONDS = 1.0  # six requests of the embedded AWS a look, and a node reports every three seconds
+REHEARSAL_POLL_SECONDS = 1.0  # a look takes six requests, and a node reports every three seconds
 RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 
@@ -69,17 +69,16 @@ def drive(
 ) -> Receipt | None:
     """Drive a run to its end and return its receipt; None if the user left it running, which requests no stop.
 
-    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user waits for its end no
-    longer, UsageError when there is no such run, EmbeddedAwsGone when its AWS was a rehearsal's that has ended.
-    If its end could not be observed the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command
-    that settles the run goes on.
+    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user stops waiting for the end,
+    UsageError if there is no such run, and EmbeddedAwsGone if its rehearsal has ended. If the run's end could not be observed,
+    the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run continues.
     """
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed":
             return _receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
-            return unconfirmed_receipt(look, cloud.now())
+            return unconfirmed_receipt(look)
         if signal.wish is Wish.LEAVE and goes_on_alone(look.record):
             return None
     raise AssertionError("a run is followed until it is closed")
@@ -118,10 +117,10 @@ def follow(
     known: RunRecord | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
-    """Yield every step of a run until it is closed and nothing of it is alive; report errors and go on.
+    """Yield every step of a run until it is closed and none of its instances is alive; report errors and go on.
 
-    Raises the error of the first look; if the caller knows the record already, a lost connection and a record that S3 does
-    not find now are looked at again.
+    Raises the error of the first look; if the caller knows the record already, a lost connection and a missing record are
+    retried.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
     asked_to_stop = looked = False
@@ -152,10 +151,9 @@ def follow(
 
 
 def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
-    """Observe, decide and act once. Raises TrainerError if the run can't be looked at; an action's failure is in the Step.
+    """Observe, decide and act once. Raises TrainerError if the run can't be observed; an action's failure is in the Step.
 
-    `starts`: the driver as which the caller may create instances, of that driver's runs alone; None: of no run.
-    `seen`: the run's record is known to exist.
+    `starts`: create instances for this driver's runs only; None: for no run. `seen`: the run's record is known to exist.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=record.driver == starts)
@@ -192,7 +190,7 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
             cloud.objects.put(key=stop_key(run_id, action.attempt), body=body)
         case Terminate():
             cloud.terminate(instance_ids=action.instance_ids)
-            return False  # it takes its time
+            return False  # takes minutes: no use in observing at once
         case DeleteSchedule():
             cloud.delete_schedule(name=action.name)
         case Close():
@@ -203,7 +201,7 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
 
 
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
-    """Call CreateFleet and store its answer. Raises ConnectionFailed if there is no clear one: the intent stays open."""
+    """Call CreateFleet and store its answer. Raises ConnectionFailed for an unclear one: the intent stays open."""
     rung = record.ladder[launch.rung]
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
@@ -240,9 +238,9 @@ def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
-    """Write the receipt, once, keep the node's tuning, close the record, then take the run out of the index of open ones.
+    """Write the receipt once, store the node's tuning, close the record, then remove the run from the index of open runs.
 
-    A receipt that exists already was written by another caller.
+    An existing receipt was written by another caller.
     """
     receipt = make_receipt(record, observed)
     body = json.dumps(receipt, indent=1).encode()
@@ -282,7 +280,7 @@ def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> R
             return receipt
         wait()
     do = f"mayfly receipts {run_id} shows it in a few minutes."
-    raise ConnectionFailed(f"run {run_id} is closed, and S3 does not find its receipt yet", do=do)
+    raise ConnectionFailed(f"run {run_id} is closed, but S3 does not return its receipt yet", do=do)
 
 
 def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:

@@ -1,4 +1,4 @@
-"""CreateFleet, both directions, as pure functions: the request for a stored intent, and the meaning of the answer.
+"""CreateFleet as pure functions: build the request of a stored intent, and interpret the answer.
 
 The one call carries everything that safety depends on: token, tags, deadline. User data, profile, shutdown behaviour and
 disks are in the launch template; a run whose script gets secrets has its own profile. An instant fleet without
@@ -24,10 +24,10 @@ _FINALITY: tuple[NextStep, ...] = ("stop", "other_quota", "new_token", "next_run
 
 @dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
-    """One answer of CreateFleet. `code` and `message` are AWS's own, empty if it created."""
+    """One answer of CreateFleet. `code` and `message` are AWS's own, empty for `created`."""
 
     kind: Literal["created", "refused", "unclear"]
-    of_the_call: bool = False  # an exception: it says nothing of an earlier call under the same token
+    of_the_call: bool = False  # an exception: it tells nothing about an earlier call with the same token
     instance_ids: tuple[str, ...] = ()
     code: str = ""
     message: str = ""
@@ -78,7 +78,7 @@ def own_profile(record: RunRecord) -> dict[str, Any]:
 
 
 def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
-    """Return the tags of an instance: cleanup finds it by them, and its static bootstrap reads its run from them."""
+    """Return the tags of an instance. Cleanup finds it by them; its static bootstrap reads its run from them."""
     return {
         "Name": record.run_id,
         "project": record.project,

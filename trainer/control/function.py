@@ -1,8 +1,8 @@
 """The control Lambda: settles runs without a command attached, and starts the runs that it drives.
 
 Called every five minutes with {}; by the schedule of each retrain, with its name and scheduled time; and by EC2's events about
-instances, which only hasten what the next call would do: an event about an instance that is none of this stack's is dropped
-after one describe. It ends a machine only as settling does, never by age: that is the sweeper's. Deployed as
+instances, which only do earlier what the next call would do. An event about another stack's instance is dropped after one
+describe. Settling may end a machine; ending machines by age is the sweeper's task. Deployed as
 `trainer.control.function.handler`.
 """
 
@@ -43,17 +43,17 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
     cloud = AwsCloud(access, outputs)
     ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
     home = RetrainHome(access=access, outputs=outputs, cloud=cloud, publish=publisher(access, outputs))
-    told = answer(event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
-    print(json.dumps(told))
-    if told["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
-        raise RuntimeError(f"control could not do everything: {json.dumps(told['problems'])}")
-    if not event:  # the standing call: the alarm of a silent control goes by these
+    report = answer(event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
+    print(json.dumps(report))
+    if report["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
+        raise RuntimeError(f"control could not do everything: {json.dumps(report['problems'])}")
+    if not event:  # the regular call: the alarm for a silent control function watches these metrics
         namespace = metrics_namespace(own.project, own.stack)
         late = overdue(home)
         print(json.dumps({"overdue": late}))
         done = [{"MetricName": "SettlesDone", "Value": 1.0}, {"MetricName": "RetrainsOverdue", "Value": float(len(late))}]
         access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
-    return told
+    return report
 
 
 def answer(
@@ -66,37 +66,37 @@ def answer(
 ) -> dict[str, Any]:
     """Handle an event and return the states of runs and retrains, and the errors of those that could not be observed.
 
-    An event about an instance settles its run alone; everything else settles all, and takes every scheduled time on.
+    An event about an instance settles its run alone; any other settles all runs and advances every scheduled time.
     """
     instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
-    told = Told()
+    report = CallReport()
     if instance_id is not None:
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
-            return {**told.as_dict(), "dropped": f"{instance_id} is no instance of this stack's runs"}
+            return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
         was_open = run_id in read_index(home.cloud.objects).open
-        told.settled([settle_run(home.cloud, run_id, starts="control")], {})
+        report.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:
-            told.bad_ends(home)
-        mine = [entry for entry in unfinished(home, told.problems) if run_id in (entry.run_id, entry.prepare_run_id)]
-        told.advance(home, mine)
+            report.bad_ends(home)
+        mine = [entry for entry in unfinished(home, report.problems) if run_id in (entry.run_id, entry.prepare_run_id)]
+        report.advance(home, mine)
         if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
-            told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-        return told.as_dict()
+            report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+        return report.as_dict()
     if "retrain" in event:
-        told.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
-    told.advance(home, unfinished(home, told.problems))
-    told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    told.bad_ends(home)
-    entries = unfinished(home, told.problems)
-    told.advance(home, entries)
+        report.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
+    report.advance(home, unfinished(home, report.problems))
+    report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+    report.bad_ends(home)
+    entries = unfinished(home, report.problems)
+    report.advance(home, entries)
     if any(entry.state == "preparing" for entry in entries):
-        told.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    return told.as_dict()
+        report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+    return report.as_dict()
 
 
 @dataclass
-class Told:
+class CallReport:
     """Answer and log line of one call."""
 
     runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
@@ -105,7 +105,7 @@ class Told:
     problems: dict[str, str] = field(default_factory=dict)  # what has to be tried again -> the error
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the report as JSON values."""
         return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
 
     def settle(
@@ -116,7 +116,7 @@ class Told:
         self.settled(settling.settled, settling.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
-        """Add runs. A permanently unreadable record is reported, but is no failure."""
+        """Add runs. A permanently unreadable record is reported, but is not a failure."""
         for item in settled:
             record = item.look.record
             self.runs[item.run_id] = record.outcome or record.state
@@ -141,7 +141,7 @@ class Told:
         self._take(home, f"{name} {iso(scheduled_at)}", partial(begin, home, name, scheduled_at))
 
     def advance(self, home: RetrainHome, entries: Iterable[ScheduledRun]) -> None:
-        """Take scheduled times on."""
+        """Advance scheduled times."""
         for entry in entries:
             self._take(home, f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, home, entry))
 

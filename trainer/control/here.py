@@ -1,4 +1,4 @@
-"""Follow the agent of a run on a machine of the caller's own, and close the run when the agent has ended."""
+"""Follow the agent of a run on the caller's own machine, and close the run when the agent has ended."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def follow_here(
     on_event: Callable[[RunProgress], None] = say_nothing,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
-    """Follow a run to its receipt; None if the user leaves it running. Raises Stopped if they don't wait for its end.
+    """Follow a run and return its receipt; None if the user leaves it running. Raises Stopped if they don't wait for its end.
 
     The agent is asked to stop by SIGTERM as well as through the bucket, which may be out of reach.
     """
     last = Step(record=record, observed=Observation(), actions=(), moved=False)
-    told = requested = False
+    signalled = requested = False
     while True:
         stop.attend()
-        ended, error = agent.poll() is not None, None  # first: what an agent that has ended left is complete
-        if stop.wish in (Wish.END, Wish.ABANDON) and not told:
+        ended, error = agent.poll() is not None, None  # before the look: the output of an ended agent is complete
+        if stop.wish in (Wish.END, Wish.ABANDON) and not signalled:
             agent.terminate()
-            told = True
+            signalled = True
         try:
-            if told and not requested:
+            if signalled and not requested:
                 request_stop(cloud, record.run_id, seen=True)
                 requested = True
             last = step(cloud, record.run_id, seen=True)
@@ -76,7 +76,7 @@ def follow_here(
 
 
 def close_gone(cloud: Cloud, run_id: str) -> Receipt | None:
-    """Close a run of this machine whose agent is known to be gone, by its result where it left one; return its receipt."""
+    """Close a run of this machine whose agent is known to be gone, by its result if it left one; return its receipt."""
     settled = settle_run(cloud, run_id, seen=True)
     if settled.receipt is None:
         mark_gone(cloud, run_id)
@@ -85,7 +85,7 @@ def close_gone(cloud: Cloud, run_id: str) -> Receipt | None:
 
 
 def mark_gone(cloud: Cloud, run_id: str) -> None:
-    """Store that a run's agent ended without a result, unless the run has ended in another way meanwhile."""
+    """Record that a run's agent ended without a result, unless the run has ended meanwhile."""
     record, etag = read_record(cloud.objects, run_id, seen=True)
     if record.state == "running":
         try:

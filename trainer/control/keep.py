@@ -1,4 +1,4 @@
-"""Copy the models of a finished retrain to their permanent keys; promote those that beat their baselines, if so set."""
+"""Copy the models of a finished retrain to their permanent keys; promote those that beat their baselines, if set so."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COPIES_AT_ONCE = 10
 def keep_models(
     objects: Objects, receipt: Mapping[str, Any], *, retrain: str, rule: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Keep every model of a receipt; return the pieces that were promoted, and why others could not be.
+    """Keep every model of a receipt; return (pieces that were promoted, reasons why others could not be).
 
-    Doing it again changes nothing. Raises TrainerError if S3 can't be asked: the next call goes on.
+    Idempotent. Raises TrainerError if S3 fails: the next call continues.
     """
     models: Sequence[Mapping[str, Any]] = receipt["models"]
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:

@@ -1,4 +1,4 @@
-"""Add a run's measurements to the bucket's for later launches; nodes may not write there.
+"""Merge a run's measurements into the bucket's, for later launches; nodes may not write there.
 
 A node's entries are checked before they are stored. Write failures are ignored; the next run tunes again.
 """

@@ -1,7 +1,7 @@
 """The notifier Lambda: posts the messages of the stack's topic to a webhook, in Slack's format: {"text": ...}.
 
 The webhook's URL is a secret: an SSM SecureString that a person puts under the stack's path (docs/notifications.md). It is read
-at each call and is neither in the function's settings nor in its log. Without it, nothing is posted. This imports almost
+at each call and is neither in the function's settings nor in its log. Without it, nothing is posted. This module imports almost
 nothing, so that messages arrive even if control and sweeper are broken. Deployed as `trainer.control.notifier.handler`.
 """
 
@@ -25,7 +25,7 @@ MOST_CHARACTERS = 3_000  # Slack cuts longer texts off
 ALLOWED = ("https://", "http://127.0.0.1:")  # the second: a rehearsal's
 
 
-class _StayThere(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refuse redirects: the message goes to the given URL only."""
 
     def redirect_request(self, *_: Any) -> None:
@@ -48,12 +48,12 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
 
 
 def text_of(notification: Mapping[str, Any]) -> str:
-    """Return the text of a message: an alarm's name, meaning and reason, or subject and text as they were sent."""
+    """Return the text of a message: an alarm's name, description and reason; else subject and text as sent."""
     message = str(notification["Message"])
     try:
         alarm = json.loads(message)
         lines = [f"{alarm['NewStateValue']}: {alarm['AlarmName']}", alarm["AlarmDescription"] or "", alarm["NewStateReason"]]
-    except (ValueError, KeyError, TypeError):  # no alarm: plain words
+    except (ValueError, KeyError, TypeError):  # not an alarm
         lines = [str(notification.get("Subject") or ""), message]
     return "\n".join(filter(None, lines))[:MOST_CHARACTERS]
 
@@ -65,7 +65,7 @@ def post(url: str, text: str) -> None:
     body = json.dumps({"text": text}).encode()
     try:
         request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
-        with urllib.request.build_opener(_StayThere).open(request, timeout=TIMEOUT_SECONDS):
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_SECONDS):
             return
     except urllib.error.HTTPError as error:
         failure = f"the webhook answered {error.code}"

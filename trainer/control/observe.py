@@ -1,4 +1,4 @@
-"""One look at a run: instances first, then schedules, the node's lease, progress and result, and its models. Reads only."""
+"""Observe a run: instances first, then schedules, the node's lease, progress and result, and its models. Reads only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MODELS_SECONDS = 120.0  # for asking S3 about the models of one run; 2,000 take 
 
 
 def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Observation:
-    """Collect everything that a decision about this run needs. Raises TrainerError if AWS can't be asked."""
+    """Return everything that a decision about this run needs. Raises TrainerError if AWS fails."""
     run_id, objects, attempt = record.run_id, cloud.objects, record.attempt
     instances = () if record.is_here else cloud.instances(run_id=run_id)
     alive = any(instance.state in ALIVE for instance in instances)
@@ -50,7 +50,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=max(filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_told_at, default=None),
+        heartbeat=max(filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_at, default=None),
         result=next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None),
         stop_written=bool(
             attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None
@@ -65,7 +65,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
 
 
 def _boot_log(cloud: Cloud, record: RunRecord) -> str:
-    """Return the boot log of the run's last instance; '' if AWS has none: a run can end without it."""
+    """Return the boot log of the run's last instance; '' if AWS has none or fails: a run can end without it."""
     try:
         return boot_log(cloud, record.nodes[-1]) if record.nodes else ""
     except TrainerError:
@@ -100,7 +100,7 @@ def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: 
     try:
         seen = list(pool.map(look, items, timeout=MODELS_SECONDS))
     except TimeoutError as error:
-        what = f"S3 did not tell of the {len(items)} models of {run_id} within {MODELS_SECONDS:.0f} s"
+        what = f"S3 did not describe the {len(items)} models of {run_id} within {MODELS_SECONDS:.0f} s"
         raise ConnectionFailed(what, do="Try again later.") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +139,7 @@ def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | N
         return replace(heartbeat(lease), message=f"the node's progress can't be read: {error}")
 
 
-def _told_at(beat: Heartbeat) -> datetime:
+def _at(beat: Heartbeat) -> datetime:
     return beat.at
 
 

@@ -1,8 +1,7 @@
-"""Remains of runs that ended: volumes, interfaces and one-time schedules of the stack with no open run. Find, and delete.
+"""Find and delete orphans: volumes, interfaces and one-time schedules of the stack that belong to no open run.
 
 Volumes and interfaces end with their machine, schedules with their run; orphans come from a launch that AWS undid only partly,
-or from a killed command. Nothing of an open run is an orphan, and no schedule that may still end a machine: it stays until its
-time has passed.
+or from a killed command. A schedule that may still end a machine is no orphan: it stays until its time has passed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Orphan:
 
 
 def orphans(kind: str, access: Access, outputs: StackOutputs, objects: Objects, *, now: datetime) -> list[Orphan]:
-    """Return the orphans of a kind. Open runs are read last, so that they include the run of each resource seen."""
+    """Return the orphans of a kind. Open runs are read last, so that they include the run of each listed resource."""
     seen = list(_LISTS[kind](access, outputs, now))
     if not seen:
         return []
@@ -49,7 +48,7 @@ def orphans_note(kind: str, access: Access, outputs: StackOutputs, objects: Obje
     """Return doctor's note on the orphans of a kind, '' for none."""
     found = orphans(kind, access, outputs, objects, now=now)
     named = ", ".join(f"{one.id} of run {one.run_id}{one.about}" for one in found)
-    return f"of runs that ended: {named}. mayfly doctor --fix deletes what is left" if found else ""
+    return f"left by ended runs: {named}. mayfly doctor --fix deletes them" if found else ""
 
 
 def delete(access: Access, outputs: StackOutputs, orphan: Orphan) -> None:

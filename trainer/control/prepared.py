@@ -48,7 +48,7 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
     bars = sum(int(held["bars"]) for item in added for held in summaries[item["file"]]["holds"])
     indexed = len(files) - len(added)
     words = [f"{len(added)} new file{'s' * (len(added) != 1)}, {bars:,} bars"] if added else []
-    return ", ".join([*words, *([f"{indexed} looked at"] if indexed else [])])
+    return ", ".join([*words, *([f"{indexed} checked"] if indexed else [])])
 
 
 def _each(act: Callable[[dict[str, Any]], T], files: list[dict[str, Any]]) -> dict[str, T]:
@@ -85,7 +85,7 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
         if not summary or not summary["holds"]:
             why = "no data check wrote it" if left >= 0 else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
             raise DataError(f"the index entry of {item['file']} can't be used", why=why, do=_DO)
-        own = {key: item[key] for key in ("file", "bytes", "sha256")}  # which file it is of: not the node's word
+        own = {key: item[key] for key in ("file", "bytes", "sha256")}  # not as the node wrote them: they name the file
         summaries[item["file"]] = {key: summary[key] for key in DESCRIBED if key in summary} | own
     return summaries
 
@@ -97,7 +97,7 @@ def _added(objects: Objects, keys: NodeKeys, raw: str, item: Mapping[str, Any]) 
     """
     stored = _as_reported(given(lambda: objects.head(key=f"{keys.files}{item['file']}")), item)
     if stored.checksum != item["sha256"]:
-        _refuse(item, f"its sha256 is {stored.checksum[:12] or 'not known to S3'}, {item['sha256'][:12]} was reported")
+        _refuse(item, f"its sha256 is {stored.checksum[:12] or 'unknown to S3'}, {item['sha256'][:12]} was reported")
     if (there := objects.head(key=f"{raw}{item['file']}")) is not None:
         _refuse_other_bytes(there, item)
     return stored
@@ -114,7 +114,7 @@ def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dic
         key = f"{raw}{item['file']}"
         entry = pinned.get(key)
         if entry is None or entry["indexed"]:
-            _refuse(item, "the prepare run had no such file to look at")
+            _refuse(item, "the prepare run had no such file to check")
         there = _as_reported(objects.head(key=key, version_id=entry["version_id"]), item)
         if not there.checksum:
             left -= there.size
@@ -132,7 +132,7 @@ def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dic
 
 def _copy(objects: Objects, source: Stored, key: str, item: Mapping[str, Any]) -> None:
     """Copy a file to its key of the set, and check the copy. Raises DataError if the key has other bytes."""
-    with suppress(Conflict):  # an earlier call, or somebody's file of that name
+    with suppress(Conflict):  # copied by an earlier call, or another file of that name
         objects.copy(source=source.key, version_id=source.version_id, key=key, create=True, sha256=item["sha256"])
     _refuse_other_bytes(objects.head(key=key), item)
 

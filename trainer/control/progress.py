@@ -45,7 +45,7 @@ class RunProgress:
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece, as the node's heartbeat has it
     models_total: int = 0
     models_done: int = 0
-    work: str = "train"  # as the record has it: of a script its pieces are values
+    work: str = "train"  # as in the record; a script's pieces are its values
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
     message: str = ""  # the node's own, or the reason for waiting
@@ -59,7 +59,7 @@ def overdue(look: Step, now: datetime) -> bool:
     return not look.moved and now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
 
 
-def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
+def unconfirmed_receipt(look: Step) -> Receipt:
     """Return the receipt of a run whose instances' end could not be confirmed. It is shown, never stored."""
     return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look).as_dict())
 
@@ -71,7 +71,7 @@ def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:
         return _unconfirmed(look)
     stop = "its end is requested" if requested else "its end could not be requested"
     return Stopped(
-        f"not waiting for {record.run_id}: {stop}, and everything of it ends by {iso(record.effective_deadline.at)}",
+        f"not waiting for {record.run_id}: {stop}, and all of it ends by {iso(record.effective_deadline.at)}",
         do=f"{_status_command(record)} shows its progress.",
     )
 

@@ -51,8 +51,9 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.schedule_expressions import last_time
 from trainer.stack_outputs import StackOutputs
 
-GRACE, LOOKED_BACK = timedelta(minutes=15), timedelta(days=8)  # for a scheduled time to come; in which one is missed
-LAST_ENTRIES = 40  # entries of a retrain that are read at each call: a month of daily ones, for the month's budget
+GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
+LOOKED_BACK = timedelta(days=8)  # how long a missed scheduled time is reported
+LAST_ENTRIES = 40  # entries of a retrain that each call reads: a month of daily ones, for the month's budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class RetrainHome:
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
-    """Enter a scheduled time, and advance it as far as possible. Raises ConfigError for an invalid name."""
+    """Create the entry of a scheduled time and advance it as far as possible. Raises ConfigError for an invalid name."""
     if not is_name(name):  # it becomes a part of keys
         raise ConfigError(f"{name[:80]!r} is no retrain", do="mayfly retrains list shows those of the stack.")
     entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
@@ -143,7 +144,7 @@ def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
 
 
 def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage], None]:
-    """Return what publishes a message to the stack's topic. It raises ours."""
+    """Return a function that publishes a message to the stack's topic; it raises TrainerError."""
 
     def publish(message: PersonMessage) -> None:
         try:
@@ -155,7 +156,7 @@ def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage]
 
 
 def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Advance an entry as far as possible. Raises ConnectionFailed if AWS can't be asked: the next call retries."""
+    """Advance an entry as far as possible. Raises ConnectionFailed if AWS can't be reached: the next call retries."""
     objects = home.cloud.objects
     entry, etag = read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))
     try:
@@ -168,7 +169,7 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         return entry
     try:
         return change_entry(objects, following, etag, home.cloud.now())
-    except Conflict:  # another call was faster: what it stored holds
+    except Conflict:  # another call was faster: return what it stored
         return read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))[0]
 
 
@@ -202,7 +203,7 @@ def _begun(
     """Begin a scheduled time: with a prepare run if its data has to be refreshed or checked, else with its run."""
     began, objects = home.cloud.now(), home.cloud.objects
     run_id = prepare_run_id_of(entry.retrain, entry.scheduled_at)
-    if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
+    if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
     inputs = () if job.is_script else list_inputs(objects, job.data.set)
@@ -217,7 +218,7 @@ def _begun(
     try:
         register_prepare(record, job, code, inputs, plan.offers, objects)
     except Conflict:  # the same schedule, delivered twice at once
-        if not _on_record(home, run_id):
+        if not _is_registered(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
     return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
 
@@ -254,7 +255,7 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
         return _registered(home, entry, schedule, stored[0], others)
     except ConnectionFailed:
         raise
-    except TrainerError as error:  # with what the prepare run cost
+    except TrainerError as error:  # keep the cost of the prepare run
         return _unplanned(entry, error, home.cloud.now())
 
 
@@ -286,7 +287,7 @@ def _registered(
 ) -> ScheduledRun:
     """Plan the run from the data set's current files, check it with the account, and store its record."""
     run_id = run_id_of(entry.retrain, entry.scheduled_at)
-    if _on_record(home, run_id):  # an earlier call ended between this write and the entry's
+    if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
     if entry.prepare_usd >= schedule.budget:
@@ -306,7 +307,7 @@ def _registered(
                 refuse_beyond=lambda usd: refuse_beyond_month(schedule, entry, others, usd),
             )
         except Conflict:  # the same schedule, delivered twice at once
-            if not _on_record(home, run_id):
+            if not _is_registered(home, run_id):
                 raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
             return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
         return replace(entry, state="training", run_id=run_id, most_usd=most, notes=noted)
@@ -323,10 +324,10 @@ def _registered(
         attach = attach_entry(home.outputs)
         register(record, ready.job, code, candles, ready.offers, objects, attach=attach)
     except Conflict:  # the same schedule, delivered twice at once
-        if not _on_record(home, run_id):
+        if not _is_registered(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
     return replace(entry, state="training", run_id=run_id, most_usd=most, notes=tuple(notes))
 
 
-def _on_record(home: RetrainHome, run_id: str) -> bool:
+def _is_registered(home: RetrainHome, run_id: str) -> bool:
     return home.cloud.objects.head(key=record_key(run_id)) is not None

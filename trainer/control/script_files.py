@@ -29,7 +29,7 @@ def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], .
     try:
         there = list(pool.map(lambda item: _is_there(objects, item), listed.values(), timeout=SECONDS))
     except TimeoutError as error:
-        what = f"S3 did not tell of the {len(listed)} files of {record.run_id} within {SECONDS:.0f} s"
+        what = f"S3 did not describe the {len(listed)} files of {record.run_id} within {SECONDS:.0f} s"
         raise ConnectionFailed(what, do="Try again later.") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

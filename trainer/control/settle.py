@@ -25,9 +25,8 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
 MOST_STEPS = 20  # a run is closed in five; more would be an endless loop
-UNBORN = timedelta(
-    days=1
-)  # age at which an index entry without a record is dropped: its launcher was killed between the two writes
+# Age at which an index entry without a record is dropped: its launcher was killed between the two writes.
+UNBORN = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +55,13 @@ class Settling:
 def settle_unwatched(access: Access, outputs: StackOutputs, *, every: bool = False) -> Settling:
     """Settle every open run as far as possible without waiting, and start none. A malformed one does not hold up the others.
 
-    `every` lists all runs, and finds those that the index lacks: of an earlier version's launches.
+    `every`: list all runs, including those that the index lacks because an earlier version launched them.
     """
     return settle_all(AwsCloud(access, outputs), every=every)
 
 
 def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = None) -> Settling:
-    """Do what `settle_unwatched` does, with any Cloud; `starts`: start the runs of this driver as well."""
+    """Do what `settle_unwatched` does, on any Cloud. `starts`: also start the runs of this driver."""
     index = rebuild_index(cloud.objects) if every else read_index(cloud.objects)
     settled: list[Settled] = []
     problems: dict[str, TrainerError] = {}
@@ -84,7 +83,7 @@ def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = Non
 def settle_run(cloud: Cloud, run_id: str, *, seen: bool = False, starts: Driver | None = None) -> Settled:
     """Take every step that one run is ready for and return its state. `seen`: its record is known to exist.
 
-    Starts nothing, except for the control function (`starts="control"`) the runs that it drives.
+    Starts nothing, unless `starts` names the run's driver.
     """
     look = step(cloud, run_id, starts=starts, seen=seen)
     for _ in range(MOST_STEPS):

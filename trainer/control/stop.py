@@ -44,7 +44,7 @@ class StopSignal:
     """
 
     def __init__(self, question: Question | None = None, *, wish: Wish = Wish.GO_ON) -> None:
-        """`wish` is END where the run's end is requested already."""
+        """Start with a wish: END if the run's end is requested already."""
         self.wish, self.presses = wish, 0
         self._question = question
         self._asking = self._is_open = False
@@ -63,7 +63,7 @@ class StopSignal:
             self._asking = True
 
     def end(self) -> None:
-        """Wish the run's end without a question; the second time, stop waiting for it."""
+        """End the run without a question; the second time, stop waiting for its end."""
         self._asking = False
         self.wish = Wish.ABANDON if self.wish in (Wish.END, Wish.ABANDON) else Wish.END
 
@@ -82,7 +82,7 @@ class StopSignal:
 
     @contextmanager
     def installed(self) -> Iterator[StopSignal]:
-        """Handle SIGINT as a press and SIGTERM as a wish to end; outside the main thread do nothing."""
+        """Handle SIGINT as a press and SIGTERM as `end`; outside the main thread do nothing."""
 
         def pressed(number: int, frame: FrameType | None) -> None:
             self.press() if number == signal.SIGINT else self.end()

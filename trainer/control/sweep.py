@@ -31,7 +31,7 @@ NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound",
 FORBIDDEN = "AccessDenied"
 # S3's codes for an object made unreadable by its writer: archived, or encrypted with another key.
 SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
-# Those that call the sweeper stay until their time: after an unanswered launch they end an instance that appears late.
+# Kill schedules only: those that call the sweeper stay until their time, since they end an instance that appears late.
 _KILL_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-kill-\d+$")
 
 
@@ -79,7 +79,7 @@ class Summary:
 
 
 def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
-    """Sweep one run, or everything of this stack. Raises RuntimeError after the sweep where an instance could not be ended."""
+    """Sweep one run, or the whole stack. Raises RuntimeError after the sweep if an instance could not be ended."""
     clients = Clients(**{service: boto3.client(service) for service in ("cloudwatch", "ec2", "s3", "scheduler")})
     summary = sweep(
         SweepSettings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
@@ -98,7 +98,7 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
     for instance in instances:
         try:
             _judge(settings, clients, instance, now, summary, leases=not run_id)
-        except Exception as error:  # after an error the other instances are judged; the invocation fails at its end
+        except Exception as error:  # judge the other instances; the invocation fails in the end
             summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
     if not run_id:
         runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
@@ -185,7 +185,7 @@ def _silent(
         return ""
     if lease_until:
         return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"
-    return "never sent a heartbeat" + (" of ours" if instance["InstanceId"] in summary.spoiled else "")
+    return "never sent a " + ("valid heartbeat" if instance["InstanceId"] in summary.spoiled else "heartbeat")
 
 
 def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
@@ -222,7 +222,7 @@ def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[s
 
 
 def _count(settings: SweepSettings, cloudwatch: Any, summary: Summary) -> None:
-    """Publish the metrics of the alarms. A failure does not end the sweep: the alarm of a silent sweeper fires."""
+    """Publish the metrics of the alarms. A failure does not end the sweep: the alarm for a silent sweeper fires."""
     values = {"SweepsDone": float(not summary.failed), "OverdueMinutes": summary.overdue_minutes}
     data = [{"MetricName": name, "Value": value} for name, value in values.items()]
     try:

@@ -1,6 +1,6 @@
-"""The compatibility matrix: whether a type's GPU, an image line's driver and torch's build go together. No network.
+"""The compatibility matrix: whether a type's GPU, an image line's driver and torch's build work together. No network.
 
-Its table is compatibility.toml, which a test compares with docs/compatibility.md. `launch.images` asks it before anything is
+Its table is compatibility.toml, which a test compares with docs/compatibility.md. `launch.images` checks it before anything is
 created.
 """
 

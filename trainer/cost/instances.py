@@ -1,6 +1,6 @@
 """Table of AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no network.
 
-The table ages: offers and spot prices are asked of the account at run time (`launch/preflight`).
+The table ages: offers and spot prices are queried from the account at run time (`launch/preflight`).
 """
 
 from __future__ import annotations

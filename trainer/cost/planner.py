@@ -85,7 +85,7 @@ def estimate(
 
     `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's. Of a
     script that runs `script_places` times at once it is that of one place, in pieces a second.
-    `sharded`: models that all GPUs train together lie on them in parts.
+    `sharded`: a model that all GPUs train together is divided among them.
     """
     boot, after = around(machine, rehearsal=rehearsal)
     workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))

@@ -1,6 +1,7 @@
 """Prices of storage, and the storage cost of a run's inputs by the stack's storage mode. Standard library only.
 
-us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 of its region for nothing.
+us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 in its region free of
+charge.
 """
 
 from __future__ import annotations

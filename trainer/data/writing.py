@@ -6,7 +6,6 @@ pandas' default.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from trainer.data.candles import Candles
 from trainer.data.headers import SYNTHETIC_KEY
 from trainer.data.tables import FIELDS
+from trainer.whole_file import whole_file
 
 
 def write_candles(path: Path, candles: Sequence[Candles], *, synthetic: bool = False) -> None:
@@ -39,13 +39,9 @@ def write_candles(path: Path, candles: Sequence[Candles], *, synthetic: bool = F
     table = pa.table(columns)
     if synthetic:
         table = table.replace_schema_metadata({SYNTHETIC_KEY: b"true"})
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     dictionary = ["symbol"] if several else False
-    try:
+    with whole_file(path) as partial:
         pq.write_table(table, partial, compression="zstd", use_dictionary=dictionary, column_encoding=encodings)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _narrowest(values: np.ndarray) -> pa.Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any
 from trainer import environment
 from trainer.job import Job, with_settings
 from trainer.train.settings import STRATEGIES
+from trainer.whole_file import whole_file
 
 FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
@@ -86,10 +86,8 @@ def known_here(key: str, job: Job, *, torch: str) -> Entry | None:
 def keep_here(key: str, shape: str, entry: Mapping[str, Any]) -> Path:
     """Add an entry to this machine's file and return the file. Raises OSError if it can't be written."""
     path = file_here()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_bytes(to_bytes(merged(read_here(), {key: {shape: dict(entry)}})))
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_bytes(to_bytes(merged(read_here(), {key: {shape: dict(entry)}})))
     return path
 
 

@@ -8,8 +8,9 @@ and a batch that does not fit is sliced. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from trainer.errors import UsageError
@@ -207,16 +208,23 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
 
     a_model = figure("memory_per_model_gib", round(part.total / GIB, 2))
     models = figure("models_per_gpu", max(1, min(filling_models(profile), int(room / a_model.value))))
-    ceilings = {
-        timeframe: batch_ceiling(room / models.value, REFERENCE, bars=MINUTES_OF_SEVEN_YEARS // minutes, **known)
-        for timeframe, minutes in TIMEFRAME_MINUTES.items()
-    }
+    ceilings = _reference_ceilings(room / models.value, on_gpu=known["on_gpu"])
     batch = figure("batch", ceilings)
     return {
         "memory_per_model_gib": a_model,
         "models_per_gpu": models,
         "batch": replace(batch, value={**ceilings, **batch.value}),  # the user may set one timeframe only
         "windows_per_second": figure("windows_per_second", profile.windows_per_second),
+    }
+
+
+@cache  # a plan asks for a chip's figures at each count of its GPUs
+def _reference_ceilings(room: float, *, on_gpu: bool) -> Mapping[str, int]:
+    """Return the batch ceiling of the reference model in `room` GiB, for each timeframe."""
+    bars = {timeframe: MINUTES_OF_SEVEN_YEARS // minutes for timeframe, minutes in TIMEFRAME_MINUTES.items()}
+    return {
+        timeframe: batch_ceiling(room, REFERENCE, features=REFERENCE_FEATURES, bars=number, on_gpu=on_gpu)
+        for timeframe, number in bars.items()
     }
 
 

@@ -12,9 +12,9 @@ ARM = ("g5g.",)  # the image's PyTorch is for x86
 
 
 def types_with(names: Sequence[str], *, least: int, most: int, gib: float = 0.0) -> list[str]:
-    """Return up to MOST_TYPES types that AWS starts with that many of one of these GPUs, of at least so much memory each.
+    """Return up to MOST_TYPES launchable types with `least` to `most` of one of these GPUs, of at least `gib` memory each.
 
-    Without names any GPU does. [] where none has them.
+    Without names any GPU will do. [] if no type has them.
     """
     fits = [
         machine

@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 @dataclass(kw_only=True)
 class ImportedTask:
-    """The job that a task file becomes, while it is read, and notes on keys that it can't carry."""
+    """The job that a task file is converted to, while it is read, and notes on keys that can't be converted."""
 
     name: str
     script: dict[str, Any] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class ImportedTask:
     notes: dict[str, str] = field(default_factory=dict)  # key of the task -> what to do about it
 
     def note(self, key: str, text: str) -> None:
-        """Add what to do about a key that was not carried, or not whole."""
+        """Add the advice for a key that was not converted, or only in part."""
         if len(self.notes) < MOST_NOTES:
             self.notes[key] = f"{self.notes[key]}; {text}" if key in self.notes else text
 
@@ -52,7 +52,7 @@ def job_name(text: Any, otherwise: str) -> str:
 
 
 def take_variables(task: ImportedTask, key: str, variables: Mapping[str, Any]) -> None:
-    """Take variables into script.env, and those whose name is that of a secret, or that have no value, as far as that goes."""
+    """Take variables into script.env, and names of secrets into script.secrets; note those that can't be taken."""
     env, secrets = task.script.setdefault("env", []), task.script.setdefault("secrets", [])
     for name, value in variables.items():
         text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

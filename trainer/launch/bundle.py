@@ -89,7 +89,7 @@ def _refuse_links(sources: Iterable[str], package: Path) -> None:
             if part == end:
                 break
             if part.is_symlink():
-                do = "Put the file itself there, or take the link away."
+                do = "Put the file itself there, or remove the link."
                 raise ConfigError("the node's code can't be packed", why=f"{part} is a symbolic link", do=do)
 
 

@@ -9,7 +9,7 @@ from trainer.cost.storage import EFS_USD_PER_GB_MONTH, GB
 from trainer.errors import ConfigError
 from trainer.stack_outputs import StackOutputs
 
-_AGAIN = "Run pulumi up --refresh, which puts it back. Until then runs read S3."
+_AGAIN = "Run pulumi up --refresh, which restores it. Until then runs read S3."
 
 
 def cache(access: Access, outputs: StackOutputs) -> str:

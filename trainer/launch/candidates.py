@@ -84,13 +84,13 @@ def weigh(
     refused = note = ""
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
-        refused = f"offered in {sold} alone, where the stack has no subnet" if sold else "not offered in a zone of the stack"
+        refused = f"offered only in {sold}, where the stack has no subnet" if sold else "not offered in a zone of the stack"
     elif job.is_script and not places:
         refused = f"it has {machine.num_workers} of the {job.script.gpus:g} GPUs that a value takes"
     elif not on_demand:
         refused = "no list price known, so no deadline can be made"
     elif rehearsal and not machine.launchable:
-        note = "retired by AWS in 2026: a rehearsal only"
+        note = "retired by AWS in 2026: rehearsals only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
     elif not rehearsal and not (verdict := verdict_on(machine, offers.image_line)).works:

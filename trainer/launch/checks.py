@@ -47,13 +47,13 @@ def versioning(access: Access, outputs: StackOutputs) -> str:
     s3 = access.client("s3", total_max_attempts=2, timeout_seconds=limit_seconds(access))
     status = s3.get_bucket_versioning(Bucket=outputs.bucket).get("Status", "Disabled")
     if status != "Enabled":
-        why = f"its versioning is {status.lower()}, so that a model could be lost, and no input be pinned"
-        raise ConfigError(f"the bucket {outputs.bucket} keeps no versions", why=why, do="Run pulumi up, which turns it on.")
+        why = f"its versioning is {status.lower()}: models could be lost, and inputs can't be pinned"
+        raise ConfigError(f"the bucket {outputs.bucket} keeps no versions", why=why, do="Run pulumi up, which enables it.")
     return ""
 
 
 def sweeper(access: Access, outputs: StackOutputs) -> str:
-    """Invoke the sweeper, and wait for it: the last safety layer has to work. Raises ConfigError."""
+    """Invoke the sweeper, the last safety layer, and wait for its answer. Raises ConfigError if it fails."""
     return function_answers(access, outputs.sweeper_arn, "sweeper", {}, without="Nothing is launched without it.")
 
 
@@ -64,8 +64,8 @@ def function_answers(access: Access, arn: str, kind: str, event: Mapping[str, ob
     if "FunctionError" not in answer:
         return ""
     try:
-        told = json.loads(answer["Payload"].read())
-        why = f"{told.get('errorType', answer['FunctionError'])}: {told.get('errorMessage', '')}"
+        failure = json.loads(answer["Payload"].read())
+        why = f"{failure.get('errorType', answer['FunctionError'])}: {failure.get('errorMessage', '')}"
     except (ValueError, AttributeError):
         why = str(answer["FunctionError"])
     name = arn.rpartition(":")[2]

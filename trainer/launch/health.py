@@ -70,7 +70,7 @@ def schedules(access: Access, outputs: StackOutputs) -> str:
             state = "missing"
         if state != "ENABLED":
             what, why = f"the schedule {group}/{name} is {state.lower()}", f"nothing else calls {target}"
-            raise ConfigError(what, why=why, do="Run pulumi up --refresh, which puts it back.")
+            raise ConfigError(what, why=why, do="Run pulumi up --refresh, which restores it.")
     return ""
 
 
@@ -81,7 +81,7 @@ def alarms(access: Access, outputs: StackOutputs) -> str:
     by_name = {alarm["AlarmName"].removeprefix(prefix): alarm for alarm in kept}
     if missing := [name for name in ALARMS if not by_name.get(name, {}).get("ActionsEnabled")]:
         what = f"the alarm {', '.join(missing)} is missing or switched off"
-        raise ConfigError(what, why="nobody would be told", do="Run pulumi up --refresh, which puts it back.")
+        raise ConfigError(what, why="nobody would be notified", do="Run pulumi up --refresh, which restores it.")
     if raised := [name for name in ALARMS if by_name[name]["StateValue"] == "ALARM"]:
         why = "; ".join(str(by_name[name]["StateReason"]) for name in raised)
         do = " ".join(str(by_name[name].get("AlarmDescription", "")) for name in raised)
@@ -96,14 +96,12 @@ def messages(access: Access, outputs: StackOutputs) -> str:
     subscribed = [one for page in pages for one in page["Subscriptions"]]
     pending = [one["Endpoint"] for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
     if pending:
-        return (
-            f"{', '.join(pending)} did not confirm yet: follow the link in the first message of AWS, or nothing arrives there"
-        )
+        return f"{', '.join(pending)} has not confirmed yet: follow the link in AWS's first message, or nothing arrives there"
     notifier = [one for one in subscribed if one["Protocol"] == "lambda"]
     if len(subscribed) > len(notifier) or _has_webhook(access, outputs):
         return ""
     webhook = webhook_parameter(outputs.project, outputs.stack)
-    return f"nobody is told: pulumi config set notify_email ADDRESS, or put a webhook's URL in the SecureString {webhook}"
+    return f"nobody is notified: pulumi config set notify_email ADDRESS, or put a webhook's URL in the SecureString {webhook}"
 
 
 def dead_letters(access: Access, outputs: StackOutputs) -> str:
@@ -113,11 +111,10 @@ def dead_letters(access: Access, outputs: StackOutputs) -> str:
     asked = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
     if not (number := int(asked["Attributes"]["ApproximateNumberOfMessages"])):
         return ""
-    what, why = (
-        f"{number} dead letters are in the queue {name}",
-        "a function failed on an event, or a schedule could not call it",
-    )
-    do = f"Read them: aws sqs receive-message --queue-url {url}. Once that is mended: aws sqs purge-queue --queue-url {url}."
+    what = f"{number} dead letters are in the queue {name}"
+    why = "a function failed on an event, or a schedule could not call it"
+    purge = f"aws sqs purge-queue --queue-url {url}"
+    do = f"Read them: aws sqs receive-message --queue-url {url}. Once the cause is fixed: {purge}."
     raise ConfigError(what, why=why, do=do)
 
 

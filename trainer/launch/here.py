@@ -1,4 +1,4 @@
-"""A run on a machine of its caller's own: its record and its manifest. Nothing is planned by price, and nothing is launched."""
+"""A run on the caller's own machine: its record and its manifest. Nothing is priced, and nothing is launched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ScriptInputs:
 
     files: Mapping[str, str]
     data: Sequence[Mapping[str, Any]]  # entries of the manifest's inputs, with their paths
-    sha256: str  # of all that its time depends on
+    sha256: str  # of all that its duration depends on
 
 
 def here_record(
@@ -84,7 +84,7 @@ def here_record(
 def here_manifest(
     record: RunRecord, job: Job, bundle: BundleName, inputs: ScriptInputs | ChosenCandles, objects: Objects
 ) -> dict[str, Any]:
-    """Return the manifest, and write the plan of the bars that it pins. The agent looks for itself what machine it is on."""
+    """Return the manifest, and write the plan of the bars that it pins. The agent itself finds the machine's devices."""
     if isinstance(inputs, ScriptInputs):
         return {
             "format": FORMAT,
@@ -128,7 +128,7 @@ def register_here(record: RunRecord, manifest: dict[str, Any], objects: Objects)
 
 
 def work_sha256(job: Job, bundle: BundleName, bucket: str, inputs: Iterable[Mapping[str, Any]], plan: bytes) -> str:
-    """Return the hash of what a run continues: code, settings but those of the machine, data, and the bucket it goes to."""
+    """Return the hash by which a run is resumed: of code, settings except the machine's, data, plan and bucket."""
     settings = {table: values for table, values in job.to_dict().items() if table != "machine"}
     read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in inputs)
     known = (settings, bundle.sha256, bucket, read, hashlib.sha256(plan).hexdigest())

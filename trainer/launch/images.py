@@ -27,12 +27,12 @@ def line_for(machines: Sequence[InstanceType], outputs: StackOutputs) -> str:
     by_system = {system_of(machine.name): machine.name for machine in reversed(machines)}
     if len(by_system) > 1:
         named = " and ".join(f"{name} ({system})" for system, name in sorted(by_system.items()))
-        why, do = "a run pins one machine image, and one is for one architecture", "Name types of one architecture."
-        raise UsageError(f"{named} don't go into one launch", why=why, do=do)
+        why, do = "a run pins one machine image, which is for one architecture", "Name types of one architecture."
+        raise UsageError(f"{named} can't be in one launch", why=why, do=do)
     (system,) = by_system
     lines = [line for line in outputs.images if architecture_of(line) == system]
     if not lines:
-        why = f"it is of {system}, and the stack has image lines for {', '.join(map(architecture_of, outputs.images))} alone"
+        why = f"it is {system}, and the stack has image lines for {', '.join(map(architecture_of, outputs.images))} only"
         do = f"pulumi config set image_line_{system} LINE, then pulumi up; or choose another type."
         raise ConfigError(f"the stack has no image for {by_system[system]}", why=why, do=do)
     return lines[0]

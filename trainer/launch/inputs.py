@@ -1,7 +1,7 @@
 """Choose the objects of a data set, raw/<set>/, that a run reads, by their index entries. Downloads nothing.
 
-`data/sync` puts them there with their hash, and raw-index/<sha256>.json beside them. Of a file that came by other means
-raw-index/<key>/<version>.json has the hash, once `cli/taken` has looked at it. The manifest pins them by version and hash.
+`data/sync` uploads them with their hash and writes raw-index/<sha256>.json. For a file that was uploaded by other means,
+raw-index/<key>/<version>.json has the hash, once `cli/taken` has checked it. The manifest pins them by version and hash.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def choose(
     fitting = [frame for frame in frames if frame == timeframe or can_resample(frame, timeframe)]
     if not fitting:
         raise DataError(f"{raw} holds no {timeframe} bars", why=f"it has {', '.join(frames)}", do="Choose with --timeframe.")
-    base = max(fitting, key=step_of)  # as the node chooses: bars of that timeframe, else the longest that they are made from
+    base = max(fitting, key=step_of)  # as the node chooses: this timeframe, else the longest that it can be made from
     spans = _spans([item for item in known if item.summary["timeframe"] == base])
     for symbol in symbols or exclude:
         if symbol not in spans:
@@ -120,7 +120,7 @@ def choose(
             short[0]
             if short
             else DataError(
-                "no symbol is left to train", why=f"data.exclude names all that {raw} has", do="Leave one out of data.exclude."
+                "no symbol is left to train", why=f"data.exclude names all that {raw} has", do="Remove one from data.exclude."
             )
         )
     used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
@@ -221,7 +221,7 @@ def read_summary(body: bytes) -> dict[str, Any]:
 def _held(fields: Fields) -> dict[str, Any]:
     symbol = fields.text("symbol")
     if why := flaw(symbol):
-        raise Unsound(f"{fields.name}.symbol is none: {why}")
+        raise Unsound(f"{fields.name}.symbol can't be used: {why}")
     return {"symbol": symbol, "bars": fields.whole("bars"), "first": fields.text("first"), "last": fields.text("last")}
 
 

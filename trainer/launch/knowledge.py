@@ -38,12 +38,12 @@ def shapes_of(job: Job) -> dict[int, str]:
     return {count: shape_of(of_a_rank(job, count)) for count in counts}
 
 
-def known_ways(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Measurements:
+def known_tunings(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Measurements:
     """Return the entries for the job's shapes on these profiles; none if the bucket's measurements can't be read."""
     shapes = set(shapes_of(job).values())
     try:
         stored = objects.get(key=OBJECT)
-    except TrainerError:  # it only saves a trial: no reason to stop a launch
+    except TrainerError:  # entries only save a trial: no reason to stop a launch
         return {}
     known = from_bytes(stored.body) if stored else {}
     keys = [profile.key for profile in profiles]
@@ -66,7 +66,7 @@ def known_rates(job: Job, machines: Sequence[InstanceType], objects: Objects, *,
     Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another chip's, is ignored.
     """
     profiles = {machine.name: profile_on(machine, rehearsal=rehearsal) for machine in machines}
-    known = known_ways(job, list(profiles.values()), objects)
+    known = known_tunings(job, list(profiles.values()), objects)
     shapes = shapes_of(job)
     by_name = {machine.name: shapes.get(machine.num_workers, shapes[1]) for machine in machines}
     return {name: rate_of(one, job, known.get(one.key, {}).get(by_name[name])) for name, one in profiles.items()}

@@ -1,7 +1,7 @@
 """The capacity ladder: the order in which pools are asked. Pure; prices and zones come in.
 
-Order: the user's types as given, and within a type its zones, cheapest first if spot prices differ. The first pass asks every
-zone of a type before the next type.
+Order: the user's types as given, and within a type its zones, cheapest first if spot prices differ. Every zone of a type is
+asked before the next type.
 """
 
 from __future__ import annotations

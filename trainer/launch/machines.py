@@ -19,8 +19,8 @@ DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xl
 def machines_of(job: Job) -> list[InstanceType]:
     """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the job's profile.
 
-    A profile of the user's own goes along in the manifest. Raises UsageError for an unknown type or profile, for the
-    CPU's, and for a profile that is larger than a GPU of the job's.
+    The manifest carries a user's own profile. Raises UsageError for an unknown type or profile, for the CPU's, and for a
+    profile that is larger than a GPU of the job's.
     """
     refuse_other_vendors(job.machine.instance)
     machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]

@@ -70,7 +70,7 @@ def build_manifest(
                 "gpu_memory_gib": machine.gpu_memory_gib,
                 "link": link_of(machine).name,
                 "bus_gb_per_s": round(link_of(machine).bus_gb_per_s, 1),
-                "usd_per_hour": machine.price_usd_per_hour,  # on demand; None: not sold in the table's region
+                "usd_per_hour": machine.price_usd_per_hour,  # on demand, in the stack's region; None: not known
                 "smoke_seconds": machine.boot.smoke_seconds,
             }
             for machine in machines

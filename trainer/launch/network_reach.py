@@ -1,6 +1,6 @@
-"""Check of the network that machines launch in: from each subnet a way out, names resolved, S3 by a gateway, nobody let in.
+"""Check the network that machines launch in: a way out of each subnet, DNS, S3 by a gateway, no inbound traffic. Reads only.
 
-What a launch can't notice by itself: its machine would start, reach nothing and end with its boot's time. Reads only.
+A launch can't notice these faults: its machine would start, reach nothing and end when its boot time is over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainer.stack_outputs import StackOutputs
 
 NAT_USD_PER_GB = 0.045  # aws.amazon.com/vpc/pricing, us-east-1 (2026-11-20)
 _ANYWHERE = "0.0.0.0/0"
-_REMEDY = "Put it back, or run pulumi up --refresh where the stack made it."
+_REMEDY = "Restore it, or run pulumi up --refresh if the stack made it."
 
 
 def network(access: Access, outputs: StackOutputs) -> str:
@@ -69,7 +69,7 @@ def check_way_out(subnet_id: str, table: Mapping[str, Any]) -> str:
     route = next((one for one in table.get("Routes", []) if one.get("DestinationCidrBlock") == _ANYWHERE), None)
     if route is None or route.get("State") == "blackhole":
         lacks = "has no route" if route is None else "has a route whose target is gone"
-        why = "a machine would reach no package index, and end with its boot's time"
+        why = "a machine would reach no package index, and end when its boot time is over"
         raise ConfigError(f"the subnet {subnet_id} {lacks} to {_ANYWHERE}", why=why, do=_REMEDY)
     targets = (str(value) for name, value in sorted(route.items()) if name.endswith(("Id", "Arn")) and value)
     return next(targets, "")
@@ -87,12 +87,12 @@ def check_group(group: Mapping[str, Any], *, attach: str) -> None:
     name = group["GroupId"]
     rules = [one for one in group["IpPermissionsEgress"] if _covers_https(one)]
     if not any(one.get("CidrIp") == _ANYWHERE for rule in rules for one in rule.get("IpRanges", [])):
-        raise ConfigError(f"the security group {name} lets no HTTPS out", why="machines reach nothing", do=_REMEDY)
+        raise ConfigError(f"the security group {name} blocks outbound HTTPS", why="machines reach nothing", do=_REMEDY)
     if group["IpPermissions"] and attach != "ssh":
         ports = ", ".join(str(one.get("FromPort", "all")) for one in group["IpPermissions"])
-        why = f"a rule of it admits port {ports}, and the stack has none"
+        why = f"one of its rules opens port {ports}, and the stack has no such rule"
         raise ConfigError(
-            f"the security group {name} lets somebody in", why=why, do="Run pulumi up --refresh, which removes it."
+            f"the security group {name} allows inbound traffic", why=why, do="Run pulumi up --refresh, which removes it."
         )
 
 

@@ -51,7 +51,7 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
     if job.data.panel and candles.refused:
         candles = chosen(lambda symbol, bars, timeframe: None)
     if job.data.panel and len(candles.bars) < 2:
-        why = f"raw/{job.data.set}/ has {next(iter(candles.bars))} alone at {candles.timeframe}"
+        why = f"raw/{job.data.set}/ has only {next(iter(candles.bars))} at {candles.timeframe}"
         raise DataError("a panel of one symbol", why=why, do="Add candles of others with --data, or leave data.panel out.")
     return candles
 

@@ -51,8 +51,8 @@ def look(
 ) -> Offers:
     """Query image, zones and spot prices concurrently. Raises a TrainerError if a call fails or the stack is unfit.
 
-    A pinned image serves as long as it exists; then, and without one, the newest of the stack's line, baked if there is one.
-    `templates`: other launch templates than those of training, by image line.
+    A pinned image is used while it exists, otherwise the newest of the stack's line, a baked one if there is any. `templates`:
+    launch templates other than those of training, by image line.
     """
     line = line_for(machines, outputs)
     names = [machine.name for machine in machines]
@@ -136,7 +136,7 @@ def find_image(
     names = [disk.get("DeviceName", "") for disk in disks]
     if names and root not in names:
         why = f"the template sizes {', '.join(names)}"
-        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it anew.")
+        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it again.")
     needed, given = _root_gib(images[0], root), _root_gib({"BlockDeviceMappings": disks}, root)
     if 0 < given < needed:
         why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."

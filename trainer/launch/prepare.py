@@ -1,7 +1,7 @@
 """A prepare run, planned and registered: a short run on a cheap machine that refreshes, checks and indexes a data set.
 
-It comes before a scheduled run where the job has a refresh script, or where the set has files that no index describes: control
-has no pyarrow, and a GPU bills from its first second. Its life is that of any run.
+It comes before a scheduled run if the job has a refresh script, or if the set has files without an index entry: control has no
+pyarrow, and a GPU bills from its first second. Otherwise it is a run like any other.
 """
 
 from __future__ import annotations

@@ -64,11 +64,11 @@ def read_quotas(access: Access, codes: Sequence[str], *, seconds: float) -> tupl
         asked = {code: pool.submit(_read, access, code, seconds=seconds) for code in codes}
     answers = {code: answer.result() for code, answer in asked.items()}
     quotas = {
-        code: Quota(code=code, name=told["QuotaName"], value=float(told["Value"]), used=used.result().get(code, 0))
-        for code, told in answers.items()
-        if isinstance(told, dict)
+        code: Quota(code=code, name=quota["QuotaName"], value=float(quota["Value"]), used=used.result().get(code, 0))
+        for code, quota in answers.items()
+        if isinstance(quota, dict)
     }
-    return quotas, {code: told for code, told in answers.items() if isinstance(told, str)}
+    return quotas, {code: error for code, error in answers.items() if isinstance(error, str)}
 
 
 def vcpus_in_use(access: Access, *, seconds: float) -> dict[str, int]:

@@ -27,12 +27,12 @@ def normalized(name: str) -> str:
 
 
 def has_hashes(name: str, content: bytes) -> bool:
-    """Return whether a requirements.txt has hashes: those of all its packages, then (`check_requirements`)."""
+    """Return whether any line of a requirements.txt has a hash; `check_requirements` then requires one in each."""
     return any(_ANY_HASH.search(line) for line in requirement_lines(name, content))
 
 
 def requirement_lines(name: str, content: bytes) -> list[str]:
-    """Return the lines of a requirements.txt, joined where they go on, without comments. Raises UsageError."""
+    """Return the lines of a requirements.txt without comments, continued lines joined. Raises UsageError."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -45,7 +45,7 @@ def requirement_lines(name: str, content: bytes) -> list[str]:
 
 
 def check_requirements(name: str, content: bytes) -> None:
-    """Raise UsageError for a line that is no package; where one has a hash, unless all are `package==version --hash=...`."""
+    """Raise UsageError for a line that is not a package or, if any has a hash, is not `package==version --hash=...`."""
     if has_hashes(name, content):
         _check_hashed(name, requirement_lines(name, content))
     else:
@@ -64,7 +64,7 @@ def _check_hashed(name: str, lines: list[str]) -> None:
     for line in lines:
         requirement, *hashes = re.split(r"\s+(?=--)", line)
         match = _REQUIREMENT.fullmatch(requirement)
-        do = "Make it with pip-compile --generate-hashes, or leave all hashes out: then they are made here."
+        do = "Make it with pip-compile --generate-hashes, or leave out all hashes: then they are made here."
         if match is None:
             raise UsageError(f"{name} has {line[:80]!r}", why="a line with hashes is package==version", do=do)
         if not hashes or not all(_HASH.fullmatch(one) for one in hashes):
@@ -72,7 +72,7 @@ def _check_hashed(name: str, lines: list[str]) -> None:
             raise UsageError(f"{name} has {match[1]} without a hash", why=why, do=do)
         if IMAGES_OWN.fullmatch(normalized(match[1])):
             why = "the image brings it, built for its driver"
-            raise UsageError(f"{name} names {match[1]}", why=why, do="Take it out: pip-compile --unsafe-package does.")
+            raise UsageError(f"{name} names {match[1]}", why=why, do="Remove it: pip-compile --unsafe-package does.")
 
 
 def _check_unhashed(name: str, lines: list[str]) -> None:

@@ -1,8 +1,8 @@
-"""A script's run, planned and registered: what it costs at most, its manifest, its record. Its life is that of any run.
+"""Plan and register a script's run: what it costs at most, its manifest, its record.
 
-Its time is that of the last run of the same script (its files, command, variables and data) on that type, of the runs that
-ended last; without one the plan says that it is not estimated. Of a script that runs over values it is the mean of a value, and
-each takes its own share of it, where it ran. Either way `max_duration` and the budget decide when it ends.
+Its duration is estimated from the last run of the same script (files, command, variables and data) on that type, among the runs
+that ended last; without one it is not estimated. For a script over values, the mean duration of a value and each value's share
+of it are known. In any case `max_duration` and the budget end the run.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class KnownTimes:
     """Measured speed of the same script: pieces a second by instance type, on one place, and each piece's share of the mean."""
 
     rates: Mapping[str, Rate] = field(default_factory=dict)
-    shares: Mapping[str, float] = field(default_factory=dict)  # of the last run of all
+    shares: Mapping[str, float] = field(default_factory=dict)  # by piece, in the last run on any type
 
 
 def known_times(objects: Objects, names: Iterable[str], sha256: str, *, rehearsal: bool) -> KnownTimes:
-    """Return how long the same script took where it ran last, by its pieces that were done. Trouble with a receipt is none.
+    """Return how long the same script took in its last runs, by the pieces that were done; unreadable receipts are skipped.
 
-    `names` are those that its runs have: its job's, its retrain's.
+    `names`: the names in the ids of its runs, that is of its job and its retrain.
     """
     parts = [f"-{name}-" for name in names]
     ended = [run_id for run_id in read_index(objects).ended if any(part in run_id for part in parts)]
@@ -68,7 +68,7 @@ def known_times(objects: Objects, names: Iterable[str], sha256: str, *, rehearsa
 
 
 def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
-    """Return the seconds of each piece of a receipt that is of this script and was done."""
+    """Return the seconds of each piece that was done, if the receipt is of this script."""
     if receipt["work"] != KIND:
         return {}
     if [item["sha256"] for item in receipt["scripts"]] == [sha256] and receipt["state"] == "done":  # with what was uploaded
@@ -88,7 +88,7 @@ def plan_script(
     input_bytes: int,
     boots: Boots | None = None,
 ) -> LaunchPlan:
-    """Return the plan of a script's job, by the times that are known. Raises ours as `make_plan` does."""
+    """Return the plan of a script's job, estimated from known times. Raises a TrainerError as `make_plan` does."""
     pieces = tuple(replace(piece, estimate=known.shares.get(piece.title, 1.0)) for piece in pieces_of(job, (), timeframe=""))
     unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
     return make_plan(
@@ -125,7 +125,7 @@ def script_record(
 
 
 def register_script(record: RunRecord, manifest: dict[str, Any], objects: Objects) -> None:
-    """Write manifest, entry in the index and record. Raises Conflict where the run's manifest or record is there."""
+    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record exists."""
     write_manifest(manifest, objects)
     begin_run(objects, record)
 
@@ -142,9 +142,9 @@ def script_manifest(
     sha256: str,
     attach: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the manifest: code, script and data by hash, and what its piece is called. Places at the desk are left out.
+    """Return the manifest: code, script and data by hash, and the pieces. Paths at the desk are left out.
 
-    `files` are the script's, by path, with their sha256; `sha256` is of all that its time depends on.
+    `files`: path -> sha256 of the script's files. `sha256`: of all that its duration depends on.
     """
     machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
     return {

@@ -1,7 +1,7 @@
-"""The files that a script's launch sends: the script with what it needs, for the bundle, and its data folder, by hash.
+"""Files that a script's launch uploads: the script's own, in the bundle, and its data folder, by hash.
 
 The script's files are those that the job names, else those that its command names and the modules beside them that they import.
-Data goes to raw/.files/<sha256>, so that the same file is sent once: no data set begins with a dot, and none reads them.
+Data goes to raw/.files/<sha256>, so that the same file is uploaded once. No data set's name begins with a dot, so none has it.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
 
 
 def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DataFile]) -> str:
-    """Return the hash of what a script's time depends on: command, variables, files and data, each by path and sha256.
+    """Return the hash of what a script's duration depends on: command, variables, files and data, each by path and sha256.
 
-    Of what it runs over these are the names, and the GPUs of each: one value more leaves the time of a value as it is.
+    Of a script over values, the variables' names and the GPUs of a value count: another value changes no value's duration.
     """
     read = sorted((file.path, file.sha256) for file in data)
     over = [script.value_variables, script.gpus] if script.over else []
@@ -97,7 +97,7 @@ def data_files(folder: str) -> list[DataFile]:
 
 
 def upload_data(files: Iterable[DataFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
-    """Put what is not there yet into raw/.files/, and return the entries of the manifest's inputs, with their paths."""
+    """Upload the files that raw/.files/ lacks, and return the entries of the manifest's inputs, with their paths."""
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
 
     client = access.client("s3", timeout_seconds=120.0)

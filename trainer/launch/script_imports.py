@@ -1,8 +1,8 @@
-"""The packages that a script's files import, at the versions of the desk's environment. Nothing of them is run or imported.
+"""Find the packages that a script's files import, at the versions of the desk's environment, without running them.
 
-Read are static imports, of the files that the command names and of those that they import. Left out are the standard library,
-modules among the script's own files, imports for type checkers, and what the machine's image brings. An import under an `if`,
-or whose ImportError is caught, may be missing here. Standard library only.
+Reads the static imports of the files that the command names and of those that they import. Leaves out the standard library, the
+script's own modules, imports for type checkers, and packages of the machine's image. An import under an `if`, or whose
+ImportError is caught, may be missing here. Standard library only.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Import:
 def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Collection[str] = ()) -> list[str]:
     """Return `name==version` of each package that the files import or the command names, by name.
 
-    `words` are the command's. `brought` are names of packages that the machine has: those are left out. A module that this
-    environment lacks may come from a wheel among the files. Raises UsageError for one that is nowhere, and for a package that
-    was installed here from a folder or a repository.
+    `words` are the command's. `brought`: names of packages that the machine has, which are left out. A module that this
+    environment lacks may come from a wheel among the files. Raises UsageError for a module that is found nowhere, and for a
+    package that was installed here from a folder or a repository.
     """
     modules, wheels = metadata.packages_distributions(), _modules_of_wheels(files)
     brought = {normalized(name) for name in brought}
@@ -72,10 +72,10 @@ def versions_here() -> dict[str, str]:
 
 
 def imports_of(files: Mapping[str, bytes], words: Sequence[str] = ()) -> list[Import]:
-    """Return the imports that are neither the standard library's nor of the files themselves.
+    """Return the imports that are neither of the standard library nor of the files themselves.
 
-    They are of the Python files that the words of a command name, as a file or as a module, and of those among the files that
-    these import; of all Python files where the words name none.
+    Starts from the Python files that the command's words name, as a file or as a module (from all if they name none), and
+    follows imports among the files.
     """
     own: dict[str, list[str]] = {}  # files by module name and by folder
     for place in (PurePosixPath(path) for path in files if path.endswith(".py")):
@@ -135,7 +135,7 @@ def _catches(kind: ast.expr | None) -> bool:
 
 
 def _programs(words: Sequence[str], modules: Collection[str]) -> Iterator[Import]:
-    """Yield the package whose program or module a command runs, `accelerate launch` or `python -m lightning`, if it is here."""
+    """Yield the installed package whose program or module a command runs: `accelerate launch`, `python -m lightning`."""
     if not words:
         return
     module = words[2] if len(words) > 2 and words[1] == "-m" else ""
@@ -146,7 +146,7 @@ def _programs(words: Sequence[str], modules: Collection[str]) -> Iterator[Import
 
 
 def _owners(item: Import, names: Sequence[str]) -> Sequence[str]:
-    """Return those of several packages that have a module of a namespace such as google; all where none is seen to."""
+    """Return the packages that have the imported module of a shared namespace, such as google; all if none is seen to."""
     if len(names) < 2:
         return names
     for dotted in item.names:

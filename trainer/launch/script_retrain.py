@@ -1,7 +1,7 @@
-"""A script's retrain, planned: by the files and the data that were published, or by what its data set holds at each time.
+"""Plan a script's retrain: from its published files, and from published data or what its data set has at that time.
 
-Data of a folder is pinned when it is published. `data.folder = "s3://BUCKET/raw/SET"`, of the stack's own bucket, is listed
-anew at each time, so that new files reach the script. Desk and control share this.
+A folder's data is pinned when it is published. `data.folder = "s3://BUCKET/raw/SET"`, of the stack's own bucket, is listed at
+each scheduled time, so that new files reach the script. Desk and control share this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.stack_outputs import StackOutputs
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedScript:
-    """A retrain's script with the data that it would read now, what the account offers, and its plan."""
+    """A retrain's script with its current data, the account's offers, and its plan."""
 
     job: Job
     files: Mapping[str, str]  # of the script, by path: sha256
@@ -58,7 +58,7 @@ def data_now(
     listed, prefix = list_inputs(objects, data_set), f"{RAW}{data_set}/"
     if not listed or len(listed) > MOST_DATA_FILES:
         why = f"there is nothing in {prefix}" if not listed else f"{len(listed):,} files, a run takes {MOST_DATA_FILES:,}"
-        raise DataError(f"the data set '{data_set}' can't be read by a script", why=why, do="Mend it, or name another.")
+        raise DataError(f"the data set '{data_set}' can't be read by a script", why=why, do="Correct it, or name another.")
     if unknown := [item.key for item in listed if not item.sha256]:
         do = f"Copy it with a hash: aws s3 cp --checksum-algorithm SHA256 FILE s3://{bucket}/{prefix}"
         raise DataError(f"{len(unknown)} files of {prefix} have no sha256", why=f"such as {unknown[0]}", do=do)
@@ -77,7 +77,7 @@ def plan_script_retrain(
     retrain: str,
     pinned_image: str = "",
 ) -> PlannedScript:
-    """Look at account and earlier runs, and plan a script that was published for a retrain, or is about to be. Raises ours."""
+    """Query the account and earlier runs, and plan a script that is, or will be, published. Raises a TrainerError."""
     machines = machines_of(job)
     if not access.rehearsal:
         if job.machine.instance:

@@ -9,12 +9,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from trainer.cost.instances import instance_type
 from trainer.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.knowledge import known_ways, own_profiles, profiles_of
+from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
@@ -95,7 +94,8 @@ def register(
     if candles.plan:
         objects.put(key=key, body=candles.plan, create=True)
         plan = {"key": key, "sha256": hashlib.sha256(candles.plan).hexdigest(), "bytes": len(candles.plan)}
-    machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
+    priced = {machine.name: machine for machine in offers.priced.machines}  # at the region's prices
+    machines = [priced[name] for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
     profiles = profiles_of(job, machines, rehearsal=record.rehearsal)
     manifest = build_manifest(
         run_id=record.run_id,
@@ -109,7 +109,7 @@ def register(
         plan=plan,
         encoder=pinned_encoder(job, objects),
         machines=machines,
-        tuned=known_ways(job, profiles, objects),
+        tuned=known_tunings(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),
         attach=attach,
     )

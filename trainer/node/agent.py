@@ -1,9 +1,9 @@
 """The agent of a node: checks the machine, moves bytes, starts the training process, and reports to S3.
 
-Of a prepare run it refreshes and checks a data set instead (refresh.py).
+In a prepare run it refreshes and checks a data set instead (refresh.py).
 
-Started by bootstrap.sh as `python -m trainer.node.agent`, with the variables of `environment.AgentEnvironment`; on a machine of
-the caller's own by `mayfly agent`. Exits with the code that result.json names. Never imports torch.
+bootstrap.sh starts it as `python -m trainer.node.agent` with the variables of `environment.AgentEnvironment`; on the caller's
+own machine `mayfly agent` starts it. Exits with the code in result.json. Never imports torch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.curves_page import serve_curves
 from trainer.node.devices import find_devices, own_devices, smoke_test
+from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity, read_identity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.packages import check_torch
@@ -35,7 +36,6 @@ from trainer.node.script import run_script
 from trainer.node.shared import Node
 from trainer.node.ssh import open_ssh
 from trainer.node.stage import Origins, fetch_inputs, read_patiently
-from trainer.node.telling import Telling
 from trainer.node.trainer_process import TrainerFiles, TrainerProcess
 from trainer.node.uplink import AWS_ERRORS, Uplink
 from trainer.runs import store
@@ -48,25 +48,25 @@ OWN_SMOKE_SECONDS = 300.0  # for all devices of the caller's own machine, whose 
 
 def main() -> int:
     """Do the node's work and return its exit code."""
-    told = environment.agent_environment()
-    log_file = told.work / "node.log"
+    settings = environment.agent_environment()
+    log_file = settings.work / "node.log"
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(message)s",
         handlers=[logging.StreamHandler(), logging.FileHandler(log_file)],
     )
     logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
-    status = report.Status(identity=own_identity(told.here) if told.here else read_identity(told.metadata_endpoint))
-    status.enter("boot", told.booted_at)
-    status.boot = report.boot(told.booted_at, told.boot_stages, utc_now(), baked=told.baked)
-    access = Access(region=told.region, endpoint_url=told.endpoint_url, folder=told.folder)
+    status = report.Status(identity=own_identity(settings.here) if settings.here else read_identity(settings.metadata_endpoint))
+    status.enter("boot", settings.booted_at)
+    status.boot = report.boot(settings.booted_at, settings.boot_stages, utc_now(), baked=settings.baked)
+    access = Access(region=settings.region, endpoint_url=settings.endpoint_url, folder=settings.folder)
     node = Node(
-        work=told.work,
-        rehearsal=told.rehearsal,
-        here=told.here is not None,
-        uplink=Uplink(access, told.bucket),
+        work=settings.work,
+        rehearsal=settings.rehearsal,
+        here=settings.here is not None,
+        uplink=Uplink(access, settings.bucket),
         status=status,
-        origins=Origins(kept=True) if told.here else open_origins(told.cache, told.cache_failed),
+        origins=Origins(kept=True) if settings.here else open_origins(settings.cache, settings.cache_failed),
     )
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -76,7 +76,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, on_signal)
     if node.here:
         end_at_deadline(node)
-    with Sampling(node), Telling(node, log_file):
+    with Sampling(node), HeartbeatThread(node, log_file):
         return run(node)
 
 
@@ -102,7 +102,7 @@ def open_origins(mount: Path | None, failed: str) -> Origins:
 
 
 def run(node: Node) -> int:
-    """Carry out the manifest, and always write the result; return its exit code."""
+    """Carry out the manifest, always write result.json, and return its exit code."""
     error: TrainerError | None = None
     trainer_exit: int | None = None
     try:
@@ -156,7 +156,10 @@ def check_machine(node: Node, manifest: dict[str, Any]) -> None:
 
 
 def check_own_machine(node: Node, manifest: dict[str, Any]) -> None:
-    """Find the devices of the caller's own machine; a training tries them out. A script needs neither them nor our torch."""
+    """Find the devices of the caller's own machine.
+
+    Training also checks torch and tests each device; a script needs neither.
+    """
     node.status.devices = devices = own_devices()
     log.info("%d devices: %s", devices.found, devices.note)
     if manifest.get("work") != "script":
@@ -192,7 +195,7 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
 
 
 def train(node: Node, manifest: dict[str, Any]) -> int:
-    """Run the trainer to its end, sending each model as it is done; return the trainer's exit code."""
+    """Run the trainer to its end, uploading each model as soon as it is done; return the trainer's exit code."""
     assert node.status.devices is not None
     job_file = node.work / "job.json"
     job_file.write_text(json.dumps(with_encoder(node, manifest)))
@@ -232,12 +235,12 @@ def with_encoder(node: Node, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
-    """Return the launch's plan of the data; None if no desk has read the bars: then the trainer makes it."""
+    """Return the path of the launch's data plan; None if the launch has none, so that the trainer makes it."""
     return node.work / "plan" / PurePosixPath(manifest["plan"]["key"]).name if manifest.get("plan") else None
 
 
 def send_beside_the_models(node: Node, name: str) -> None:
-    """Send a file that the trainer left beside its models: its results, or the plan that it made here. It may be missing."""
+    """Upload a file from the models' folder, such as results or plan; do nothing if it is missing."""
     path = node.work / "models" / name
     if path.exists():
         node.uplink.try_send(f"{node.status.identity.keys.folder}{name}", path.read_bytes())
@@ -250,15 +253,15 @@ def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
     """
     identity = node.status.identity
     machine = {} if node.here else manifest["instance_types"][identity.instance_type]
-    told = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s", "usd_per_hour")}
+    expected = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s", "usd_per_hour")}
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
-    known = {key: value for key, value in told.items() if value is not None}
+    known = {key: value for key, value in expected.items() if value is not None}
     path.write_text(json.dumps({"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}))
     return path
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
-    """Write the user's profiles and earlier measurements as the files that a desk has; return the profiles' file."""
+    """Write the manifest's GPU profiles and measurements as files, as on a desk; return the path of the profiles."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "measurements.json").write_text(json.dumps(manifest.get("tuned") or {}))
     profiles = folder / "gpu_profiles.json"
@@ -283,7 +286,7 @@ def follow(node: Node, trainer: TrainerProcess, models: ModelUploads) -> None:
 
 
 def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> int:
-    """Write result.json and return the exit code that it names."""
+    """Write result.json and return its exit code."""
     node.enter("end")
     status = node.status
     ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, trainer_exit=trainer_exit, now=utc_now())

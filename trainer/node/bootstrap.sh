@@ -1,5 +1,5 @@
 #!/bin/bash
-# Mayfly's user data: arm the machine's own end, fetch the code that its tags name, hand over to the agent, power off.
+# Mayfly's user data: arm a power-off timer, fetch the code that the instance's tags name, run the agent, power off.
 #
 # One static file for AWS (Ubuntu Deep Learning AMI, run as root by cloud-init) and for rehearsals (run in a sandbox folder
 # of a desk, MAYFLY_ROOT). Pulumi fills in its placeholders. User data is readable by every process of the instance: no secrets.
@@ -22,7 +22,7 @@ refuse() {
   exit 78
 }
 
-# A desk runs this file too, perhaps as root: it goes on only where powering off ends a sandbox or an EC2 instance of ours.
+# A desk runs this file too, perhaps as root: continue only where powering off ends a sandbox or one of our EC2 instances.
 check_where_we_are() {
   if [[ -n ${MAYFLY_ROOT+set} ]]; then
     [[ $root == /?* && -f $root/.mayfly-sandbox && $(cd "$root" && pwd -P) == "$root" ]] \
@@ -45,17 +45,17 @@ check_where_we_are() {
     [[ $EUID == 0 && $(readlink -f "$0") == /var/lib/cloud/instances/*/scripts/* ]] || refuse "not started by cloud-init"
     [[ $(cat /sys/class/dmi/id/sys_vendor) == "Amazon EC2" ]] || refuse "this machine is no EC2 instance"
     systemctl=$(type -P systemctl) poweroff=$(type -P poweroff)
-    python=/usr/bin/python3 # Ubuntu's own: the log gets out of an image that lacks all else
+    python=/usr/bin/python3 # Ubuntu's own, so that even an image without our environment uploads the log
     image_python=/opt/pytorch/bin/python
   fi
 }
 
-# L2 of the safety net: a unit on disk, so that it holds across a reboot, when user data does not run again.
+# L2 of the safety net: a unit on disk, since user data does not run again after a reboot.
 arm() { # epoch seconds
   local units=$root/etc/systemd/system
   cat > "$units/$timer.service.new" <<UNIT
 [Unit]
-Description=End this machine: its deadline is over
+Description=Power off: the deadline has passed
 
 [Service]
 Type=oneshot
@@ -63,7 +63,7 @@ ExecStart=$systemctl poweroff
 UNIT
   cat > "$units/$timer.timer.new" <<UNIT
 [Unit]
-Description=The latest end of this machine
+Description=Deadline of this machine
 
 [Timer]
 OnCalendar=$(date -u -d "@$1" '+%Y-%m-%d %H:%M:%S UTC')
@@ -78,9 +78,9 @@ UNIT
   mv "$units/$timer.timer.new" "$units/$timer.timer"
   "$systemctl" daemon-reload
   "$systemctl" enable --now "$timer.timer"
-  "$systemctl" restart "$timer.timer" # enable --now leaves a timer that runs already as it was
-  # systemd never fires a timer whose only instant was past when it was started.
-  (($(date +%s) < $1)) || { echo "bootstrap: the deadline is over" >&2; exit 104; }
+  "$systemctl" restart "$timer.timer" # `enable --now` does not update a running timer
+  # systemd never fires a timer that was started after its only instant.
+  (($(date +%s) < $1)) || { echo "bootstrap: the deadline has passed" >&2; exit 104; }
 }
 
 # L1: whatever happens from here on, the machine ends.
@@ -111,7 +111,7 @@ await_child() { # return its exit code, however many signals come meanwhile: a t
   return "$code"
 }
 
-# In the background, since bash answers a signal only between two commands; within what is left of the boot's time.
+# Run a command within the remaining boot time; in the background, since bash handles a signal only between two commands.
 stage() { # what, command ...
   local left=$((boot_ends - $(date +%s))) code=0
   echo "bootstrap: $1" >&2
@@ -119,11 +119,11 @@ stage() { # what, command ...
   child=$!
   await_child || code=$?
   [[ -z $signaled ]] || exit 143
-  ((code != 124)) || echo "bootstrap: the boot is not over after $boot_seconds s" >&2
+  ((code != 124)) || echo "bootstrap: the boot took longer than $boot_seconds s" >&2
   ((code == 0)) || { echo "bootstrap: failed: $1 (exit code $code)" >&2; exit "$code"; }
 }
 
-# The standard library is all that is sure to be there before the first download.
+# Before the first download only the standard library is sure to be there.
 s3=$(cat <<'PYTHON'
 import datetime, hashlib, hmac, json, os, sys, time, urllib.error, urllib.parse, urllib.request
 
@@ -177,7 +177,7 @@ def s3(method, key, body=None):  # AWS Signature Version 4
     headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
                                 f"SignedHeaders={names}, Signature={signing.hex()}")
     headers["content-type"] = "text/plain"  # else urllib says that it sends a form
-    # 50 s in all: where versioning is new, S3 may not find at once what was written.
+    # Up to 50 s: while versioning is new, S3 may answer 404 for an object that exists.
     return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method), attempts=9)
 
 
@@ -237,7 +237,7 @@ read_tags() {
   log_key=attempts/$own/bootstrap.log
 }
 
-# From here on the instance is heard of: its lease and this log go to S3 while the slow stages run.
+# Renew the lease and upload this log while the slow stages run.
 tell() {
   "$python" -I -c "$s3" tell "${tag[instance_id]}" "live/$own.json" "$log_key" "$root/var/log/cloud-init-output.log" \
     "$home/agent.log" "$boot_ends" &
@@ -251,7 +251,7 @@ fetch_code() {
   stages=$(date +%s.%N)
 }
 
-# By the script that image builds run too: it does nothing where the image has this environment already. One prefix for each lock.
+# Image builds run the same script: it does nothing if the image has this environment already. Each lock has its own prefix.
 install_environment() {
   local locked=(--lock "$home/code/trainer/node/$lock")
   [[ -z $root ]] || locked=() # a rehearsal's node has the packages of its desk
@@ -263,7 +263,7 @@ install_environment() {
   stages="$stages $(date +%s.%N) $baked"
 }
 
-# For data and checkpoints: local NVMe where the type has it, mounted by the image or by volumes.sh.
+# Print the folder for data and checkpoints: local NVMe if the type has it, mounted by the image or by volumes.sh.
 scratch_folder() {
   if [[ -z $root ]] && mountpoint -q /opt/dlami/nvme; then echo /opt/dlami/nvme/mayfly
   elif [[ -z $root ]] && mountpoint -q "$home/disks"; then echo "$home/disks/work"
@@ -274,14 +274,14 @@ attach_volumes() {
   local volumes=$home/code/trainer/node/volumes.sh
   [[ -n $root ]] || mountpoint -q /opt/dlami/nvme || stage "mount local disks" bash "$volumes" disks "$home/disks"
   [[ -n $file_system ]] || return 0
-  # half of what is left of the boot's time, at most: a run does without
+  # two steps, a quarter of the remaining boot time each: a run works without the cache
   stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache" "$(((boot_ends - $(date +%s)) / 4 + 1))"
   if [[ -f $home/cache.failed ]]; then MAYFLY_CACHE_FAILED=$(< "$home/cache.failed"); else MAYFLY_CACHE=$home/cache; fi
   export MAYFLY_CACHE MAYFLY_CACHE_FAILED
 }
 
-# An operating system that shuts down ends only cloud-init's own process (KillMode=process in its unit) and takes the
-# network away before it ends the rest. This unit is stopped before the network is, and lets the agent report first.
+# A shutdown ends only cloud-init's own process (KillMode=process in its unit) and takes the network down before it ends
+# the rest. This unit is stopped before the network, so that the agent can report first.
 announce_shutdown() {
   cat > /run/systemd/system/mayfly-agent.service <<UNIT
 [Unit]
@@ -324,12 +324,12 @@ main() {
   MAYFLY_WORK=$(scratch_folder)
   mkdir -p "$MAYFLY_WORK"
   cd "$MAYFLY_WORK"
-  ln -sfn "$MAYFLY_WORK/node.log" "$home/agent.log" # once the agent writes it, the agent speaks for the machine
+  ln -sfn "$MAYFLY_WORK/node.log" "$home/agent.log" # `tell` ends once it exists: from then on the agent reports
   export MAYFLY_WORK MAYFLY_BOOTED_AT=$booted_at MAYFLY_BOOT_STAGES=$stages PYTHONPATH=$home/code PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
   echo "bootstrap: start the agent" >&2
   "$venv/bin/python" -m trainer.node.agent &
   child=$!
-  # In a rehearsal every process of the node gets the signal by itself.
+  # In a rehearsal every process of the node receives the signal directly.
   [[ -n $root ]] || announce_shutdown || echo "bootstrap: a shutdown will not be announced to the agent" >&2
   await_child
 }

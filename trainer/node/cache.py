@@ -1,8 +1,8 @@
 """The shared cache of inputs, a mounted folder that every node of the stack writes: nothing in it is trusted.
 
-An entry is named by the hash of an input's key, version and sha256, and its bytes are hashed each time they are copied. What
-else lies there (a link, a pipe, other bytes) is refused, and replaced by a rename once S3 has given the input anew. Names have
-no folders and no link is followed, so nothing outside the folder is read or written.
+An entry is named by the hash of an input's key, version and sha256, and its bytes are hashed each time they are copied.
+Anything else there (a link, a pipe, other bytes) is refused, and replaced by a rename once the input was fetched from S3. Names
+have no folders and no link is followed, so nothing outside the folder is read or written.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LAYOUT = "inputs-1"  # the folder below the mount; another layout gets another n
 BLOCK_BYTES = 1 << 20
 UNUSED_SECONDS = 90 * 86400.0  # age at which unused entries are removed by the next node that adds one: EFS bills for storage
 HALF_WRITTEN_SECONDS = 86400.0  # likewise for partial files of a node that died
-MOST_LISTED = 100_000
-OF_THE_ENTRY = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO)  # a link, another user's file, a socket
+MOST_LISTED = 100_000  # entries that one prune looks at
+ENTRY_ERRORS = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO)  # a link, another user's file, a socket
 Taken = Literal["taken", "missing", "refused"]
 
 
@@ -42,13 +42,16 @@ class InputCache:
     clock: Callable[[], float] = time.time
 
     def take(self, entry: Mapping[str, Any], target: Path) -> Taken:
-        """Copy an input to `target` if its bytes are those of the manifest. Raises CacheUnusable, OSError for the target."""
+        """Copy an input to `target` if its bytes match the manifest; return the outcome.
+
+        Raises CacheUnusable, and OSError if `target` can't be written.
+        """
         try:
             source = os.open(_name(entry), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.folder)
         except FileNotFoundError:
             return "missing"
         except OSError as error:
-            if error.errno in OF_THE_ENTRY:
+            if error.errno in ENTRY_ERRORS:
                 return "refused"
             raise _unusable("an input could not be read", error) from error
         try:
@@ -57,8 +60,8 @@ class InputCache:
                 return "refused"
             if _copied(source, target, most=status.st_size) != entry["sha256"]:
                 return "refused"
-            with suppress(OSError):  # another user's
-                os.utime(source)  # in use: it is not removed
+            with suppress(OSError):  # another user's file
+                os.utime(source)  # mark as used, against `prune`
         finally:
             os.close(source)
         return "taken"
@@ -72,7 +75,7 @@ class InputCache:
                 with source.open("rb") as file:
                     while block := file.read(BLOCK_BYTES):
                         _write(target, block)
-                os.fsync(target)  # NFS says here, or at the close, that it could not write
+                os.fsync(target)  # NFS reports write errors here or at the close
             finally:
                 os.close(target)
             os.rename(new, _name(entry), src_dir_fd=self.folder, dst_dir_fd=self.folder)
@@ -102,7 +105,7 @@ class InputCache:
 
 
 def open_cache(mount: Path) -> InputCache:
-    """Open the cache below its mount point, whose own path bootstrap.sh made. Raises CacheUnusable."""
+    """Open the cache's folder below its mount point. Raises CacheUnusable."""
     try:
         root = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -130,7 +133,7 @@ def _unusable(what: str, error: OSError) -> CacheUnusable:
 
 
 def _copied(source: int, target: Path, *, most: int) -> str:
-    """Copy at most so many bytes and return the sha256 of what was copied; '' for a source that goes on."""
+    """Copy a file and return the sha256 of its bytes; '' if it is longer than `most` bytes."""
     digest, left = hashlib.sha256(), most
     with target.open("wb") as file:
         while block := _read(source):

@@ -1,7 +1,7 @@
-"""Learning curves of a running node as a web page on its own loopback: for `mayfly attach --tensorboard`, which forwards it.
+"""Learning curves of a running node as a web page on its loopback, which `mayfly attach --tensorboard` forwards.
 
-If the image has TensorBoard, that is served instead. The page is made from the events that also go to S3; nothing is written,
-and a node whose stack has attach = off serves nothing.
+If the image has TensorBoard, that is served instead. The page is made from the events that also go to S3; it writes nothing. A
+node whose stack has attach = off serves nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def serve_curves(node: Node, manifest: Mapping[str, Any], *, port: int = CURVES_
 
 
 def page_handler(title: str, events: Path) -> type[BaseHTTPRequestHandler]:
-    """Return a handler that serves `/` to requests with a loopback Host header only, against web pages from elsewhere."""
+    """Return a handler of `/` that refuses any Host header but loopback, as a guard against DNS rebinding."""
 
     class CurvesHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

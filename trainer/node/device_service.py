@@ -1,9 +1,9 @@
-"""Devices in service while a script runs over many values: one that fails what others don't gets no more of them. Pure.
+"""Take broken devices out of service while a script runs over many values. Pure.
 
-A broken GPU fails each value within seconds, and would take the whole queue. One on which IN_A_ROW values in a row failed
-within QUICK_SECONDS gets nothing while others are at work, and is taken out of service once another passes a value, or has one
-at work for longer than that. Its values are tried once more, elsewhere: where one fails there, too, the device is back in
-service.
+A broken GPU fails each value within seconds, and would drain the queue. A device on which IN_A_ROW values in a row failed
+within QUICK_SECONDS each is suspect: it gets no value while another device is at work. It is taken out of service once another
+device passes a value, or runs one for longer than QUICK_SECONDS. Its failed values are tried once more elsewhere; if one fails
+there too, the device is put back in service.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from dataclasses import dataclass, field
 
 QUICK_SECONDS = 30.0
 IN_A_ROW = 3
-FIRST = 10  # quick failures, at least, before a run in which nothing else happened gives up
+FIRST = 10  # quick failures, at least, before a run without any other outcome gives up
 
 Devices = tuple[int, ...]
 
 
 @dataclass(kw_only=True)
 class _Row:
-    """Values that failed quickly on a device since the last that did not, and whether another passed one meanwhile."""
+    """Values that failed quickly in a row on a device, and whether another device passed one meanwhile."""
 
     values: list[str] = field(default_factory=list)
     witnessed: bool = False
 
 
 class DeviceService:
-    """Decides by how values ended. `at_work` has the devices at work, with the seconds of the value that began first."""
+    """The service state of devices. Arguments named `at_work`: devices at work -> seconds since their oldest value began."""
 
     def __init__(self, devices: Iterable[Devices]) -> None:
         self._rows = {one: _Row() for one in devices}
         self._out: set[Devices] = set()
         self._again: dict[str, Devices] = {}  # value -> where it failed first
         self._failed_quickly = 0
-        self._sound = False  # whether any value passed, or went on for longer
+        self._sound = False  # whether any value passed, or ran for longer than QUICK_SECONDS
 
     def ended(self, devices: Devices, value: str, *, passed: bool, seconds: float) -> Devices | None:
-        """Take in the end of a value. Returns devices that are back in service by it: their value failed here, too."""
+        """Record the end of a value; return the devices that it puts back in service, since their value failed here too."""
         first, row = self._again.get(value), self._rows[devices]
         if passed or seconds > QUICK_SECONDS:
             self._sound = True
             self._rows[devices] = _Row()
-        elif first is None:  # of a second try the value is at fault
+        elif first is None:  # a value that fails twice is itself at fault
             row.values.append(value)
             self._failed_quickly += 1
         if passed:
@@ -61,7 +61,7 @@ class DeviceService:
         return not (self._is_suspect(devices) and any(other not in self._out for other in at_work if other != devices))
 
     def taken_out(self, at_work: Mapping[Devices, float]) -> dict[Devices, list[str]]:
-        """Take out of service what another device shows to be broken; return each with its values that are tried elsewhere."""
+        """Take broken devices out of service; return each with its values, which are to be tried elsewhere."""
         taken: dict[Devices, list[str]] = {}
         for devices, row in self._rows.items():
             others = self._rows.keys() - self._out - {devices}
@@ -75,7 +75,7 @@ class DeviceService:
         return taken
 
     def is_hopeless(self, at_work: Mapping[Devices, float]) -> bool:
-        """Return whether all that was tried failed quickly, on every device, so that the script is at fault."""
+        """Return whether every value so far failed quickly, so that the script itself must be at fault."""
         enough = max(FIRST, IN_A_ROW * len(self._rows))
         return not self._sound and self._failed_quickly >= enough and max(at_work.values(), default=0.0) <= QUICK_SECONDS
 

@@ -1,4 +1,4 @@
-"""The GPUs of this node: found by nvidia-smi, compared with what its type should have, tried out. Never imports torch."""
+"""GPUs of this node: listed by nvidia-smi, compared with its instance type, tested. Never imports torch."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Devices:
     found: int
     kind: str  # "cuda" or "cpu"
     note: str
-    out_of_service: tuple[str, ...] = ()  # what a script's values showed to be broken, and how
+    out_of_service: tuple[str, ...] = ()  # devices that a script's values showed to be broken, a line each
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the devices to try out, as torch names them."""
+        """Return the devices to test, by torch's names."""
         return tuple(f"cuda:{index}" for index in range(self.found)) if self.kind == "cuda" else ("cpu",)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as a result has them."""
-        told = asdict(self)
-        return told if self.out_of_service else {key: value for key, value in told.items() if key != "out_of_service"}
+        """Return the object that result.json has under `devices`."""
+        fields = asdict(self)
+        return fields if self.out_of_service else {key: value for key, value in fields.items() if key != "out_of_service"}
 
 
 def find_devices(*, expected: int, rehearsal: bool) -> Devices:
@@ -80,11 +80,10 @@ def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
 
 
 def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
-    """Run a few training steps on every device, all at once; return the seconds of the slowest import of torch.
+    """Run a few training steps on all devices at once; return the seconds of the slowest import of torch.
 
-    Raises TrainingFailed naming the first device that can't.
-
-    `seconds` is for all of them together: the first import of torch on a fresh volume is slow, and so are many GPUs.
+    `seconds` is the limit for all devices together: the first import of torch on a fresh volume is slow, and so are many GPUs.
+    Raises TrainingFailed, naming the first device that fails.
     """
     ends = time.monotonic() + seconds
     children = {

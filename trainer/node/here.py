@@ -1,11 +1,10 @@
-"""The agent on a machine of the caller's own: its work folder, which outlives a run that did not end, and its process.
+"""The agent on the caller's own machine: its process, and its work folder, which is kept until the work is done.
 
     <MAYFLY_HOME>/here/<hash of the work>/   lock (held by the agent), here.json (its run), agent.out, code/,
                                              data/ and inputs/ (checked by hash), models/ (with checkpoints/), script/
 
-The same work has the same folder: a run that begins there goes on from the checkpoints and finished models of the one before.
-What an agent that was killed left, processes too, goes at the next start of any.
-Linux only, like the rest of a node.
+The same work has the same folder, so that a run resumes from the checkpoints and finished models of the one before. The next
+start of any agent removes what a killed one left, and ends its processes. Linux only, like the rest of a node.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ from trainer import environment
 from trainer.errors import UsageError
 from trainer.node.scratch import remove_scratch
 from trainer.runs.record import utc_now
+from trainer.whole_file import whole_file
 
 STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
-# Of a run before: what it read, checked again by hash, and what it may go on from.
+# Kept from an earlier run: its inputs, which are checked again by hash, and what a run can resume from.
 _KEPT = {LOCK, STATE, "data", "inputs", "models", "script"}
 _KEPT_OF_A_SCRIPT = {"checkpoints", "out"}
 UNUSED_SECONDS = 30 * 24 * 3600.0
-KILL_SECONDS = 10.0  # one that waits for a disk can't be killed
+KILL_SECONDS = 10.0  # a process that waits for a disk can't be killed
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkFolder:
-    """The folder of some work, locked by this process, and by the agent once it is started."""
+    """The folder of one job's work, locked by this process, and by the agent once it is started."""
 
     path: Path
     lock: int  # descriptor
@@ -55,13 +55,13 @@ class WorkFolder:
             return ""
 
     @property
-    def goes_on(self) -> bool:
-        """Return whether a run before left something to go on from."""
+    def resumable(self) -> bool:
+        """Return whether an earlier run left something to resume from."""
         places = (self.path / "models", self.path / "script" / "checkpoints")
         return any(place.is_dir() and any(place.iterdir()) for place in places)
 
     def clear(self) -> int:
-        """Remove what no run goes on from, and kill what an agent that was killed left running; return how many processes."""
+        """Remove what no run can resume from and kill the processes that a dead agent left; return their number."""
         killed = _kill_left(self.path)
         remove_scratch(self.path)
         for place in self.path.iterdir():
@@ -78,16 +78,14 @@ class WorkFolder:
         with zipfile.ZipFile(BytesIO(bundle)) as archive:  # of our own making, a moment ago
             archive.extractall(self.path / "code")
         for source, name in files:
-            target = self.path / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                shutil.copyfile(source, target)
-        new = self.path / f"{STATE}.new"
-        new.write_text(json.dumps(dict(state)))
-        new.replace(self.path / STATE)
+            if not (target := self.path / name).exists():
+                with whole_file(target) as partial:
+                    shutil.copyfile(source, partial)
+        with whole_file(self.path / STATE) as partial:
+            partial.write_text(json.dumps(dict(state)))
 
     def start(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start the agent in a session of its own: a terminal that closes, and its Ctrl-C, don't end it."""
+        """Start the agent in a session of its own, so that neither Ctrl-C nor a closed terminal ends it."""
         own = {
             "MAYFLY_HERE": str(self.path / STATE),
             "MAYFLY_WORK": str(self.path),
@@ -105,7 +103,7 @@ class WorkFolder:
                 pass_fds=[self.lock],
             )
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """Return the last line that the agent printed."""
         with suppress(OSError):
             lines = (self.path / OUTPUT).read_text(errors="replace").strip().splitlines()
@@ -113,16 +111,16 @@ class WorkFolder:
         return ""
 
     def remove(self) -> None:
-        """Remove the folder: its work is done, and is where the run's bucket is."""
+        """Remove the folder, once its results are in the bucket."""
         _remove(self.path)
 
     def release(self) -> None:
-        """Let go of the lock; an agent that goes on holds it still."""
+        """Close the lock; an agent that still runs keeps it."""
         os.close(self.lock)
 
 
 def open_work(root: Path, sha256: str) -> WorkFolder:
-    """Open, and lock, the folder of some work. Raises UsageError if it is at work already."""
+    """Open and lock the folder of the work with this hash. Raises UsageError if an agent works there already."""
     path = root / sha256[:16]
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = _locked(path)
@@ -134,19 +132,21 @@ def open_work(root: Path, sha256: str) -> WorkFolder:
 
 
 def prune(root: Path) -> None:
-    """Clear the folders of work that no agent has, and remove those that nobody went on with for a month."""
+    """Clear the folders that no agent uses; remove those whose last run began more than 30 days ago."""
     for path in root.iterdir() if root.is_dir() else ():
         with suppress(OSError):
             if (lock := _locked(path)) is not None:
-                WorkFolder(path=path, lock=lock).clear()
-                begun = path / STATE if (path / STATE).exists() else path
-                if time.time() - begun.stat().st_mtime > UNUSED_SECONDS:
-                    _remove(path)
-                os.close(lock)
+                try:
+                    WorkFolder(path=path, lock=lock).clear()
+                    begun = path / STATE if (path / STATE).exists() else path
+                    if time.time() - begun.stat().st_mtime > UNUSED_SECONDS:
+                        _remove(path)
+                finally:
+                    os.close(lock)
 
 
 def _kill_left(work: Path) -> int:
-    """Kill the processes of the runs of a work folder that nobody has locked, which lost their agent; return their number."""
+    """Kill the processes that a dead agent left in a work folder; return their number. The caller holds the folder's lock."""
     killed: set[int] = set()
     ends = time.monotonic() + KILL_SECONDS
     while time.monotonic() < ends and (left := list(_processes_of(work))):
@@ -154,20 +154,20 @@ def _kill_left(work: Path) -> int:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         killed.update(left)
-        time.sleep(0.02)  # it takes them a while to go
+        time.sleep(0.02)  # killed processes take a moment to end
     return len(killed)
 
 
 def _processes_of(work: Path) -> Iterator[int]:
-    """Yield the ids of processes that were started with a variable of Mayfly's that names the work folder, or a place in it."""
-    marks = str(work).encode()
+    """Yield the ids of processes that have a path in the work folder in one of their MAYFLY_ variables."""
+    folder = str(work).encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):  # another user's, or it has just ended
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 values = [one.partition(b"=")[2] for one in variables if one.startswith(b"MAYFLY_")]
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX" and any(value == marks or value.startswith(marks + b"/") for value in values):
+                if state not in "ZX" and any(value == folder or value.startswith(folder + b"/") for value in values):
                     yield int(entry.name)
 
 

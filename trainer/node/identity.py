@@ -1,6 +1,6 @@
-"""Identity of this node, from instance metadata (IMDSv2): its instance, and the tags that its launch gave it.
+"""Identity of this node: its instance and its launch's tags, read from instance metadata (IMDSv2).
 
-On the caller's own machine it is in a file that `mayfly agent` wrote.
+On the caller's own machine it is read from a file that `mayfly agent` wrote.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def read_identity(endpoint: str) -> NodeIdentity:
 
 
 def own_identity(file: Path) -> NodeIdentity:
-    """Return the identity of an agent on a machine of the caller's own; its keys begin with the caller's `aws:userid`."""
-    told = json.loads(file.read_text())
+    """Return the identity of an agent on the caller's own machine; its keys begin with the caller's `aws:userid`."""
+    values = json.loads(file.read_text())
     return NodeIdentity(
-        run_id=told["run_id"],
+        run_id=values["run_id"],
         attempt=1,
         node=0,
-        deadline=from_iso(told["deadline"]),
+        deadline=from_iso(values["deadline"]),
         instance_id="",
         instance_type="",
-        role_id=told["user_id"],
+        role_id=values["user_id"],
     )
 
 

@@ -1,4 +1,4 @@
-"""Check of the image's torch against the version that this code was tested with. Reads package metadata, imports no torch."""
+"""Compare the image's torch with the version that this code was tested with. Reads package metadata, imports no torch."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from importlib.metadata import PackageNotFoundError, version
 
 from trainer.errors import ConfigError
 
-# The desk's torch (pyproject.toml, extra `train`; a test holds them together), up to its minor: a model trained by another
-# minor may differ in the last digits, and an older one may lack what the trainer calls.
+# Minor version of the desk's torch (pyproject.toml, extra `train`; a test compares them): a model trained by another minor may
+# differ in the last digits, and an older one may lack what the trainer calls.
 TORCH = "2.13"
 OWN_TORCH = "Install Mayfly with its extra `train` in an environment of its own: docs/other-machines.md."
 
 
 def check_torch(installed: str | None = None, *, here: bool = False) -> str:
-    """Return the version of torch beside this code. Raises ConfigError when there is none or its minor is another.
+    """Return the version of the installed torch. Raises ConfigError if there is none or its minor version differs.
 
-    `here`: on a machine of the caller's own, which has no image.
+    `here`: on the caller's own machine, which has no image.
     """
     place = "this Python" if here else "the image"
     try:

@@ -21,7 +21,7 @@ class Progress:
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> its tuner's entry
-    looking: bool = False  # for the fastest way to train
+    tuning: bool = False  # measuring the fastest way to train
     scripts_done: tuple[str, ...] = ()  # pieces that are scripts, and have ended well: they have no model
 
     @property
@@ -38,11 +38,11 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         waiting = {entry["piece"]: {"state": "waiting"} for entry in models.values()}
         return replace(progress, models=models, pieces=waiting, data=event.get("data", {}))
     if kind == "tuning":
-        return replace(progress, looking=True)
+        return replace(progress, tuning=True)
     if kind == "tuned":
         shapes = {**progress.tuned.get(event["profile"], {}), event["shape"]: event["entry"]}
         tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
-        return replace(progress, looking=False, tuned=tuned)
+        return replace(progress, tuning=False, tuned=tuned)
     if kind == "error":
         return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
     if kind == "ended":
@@ -58,17 +58,17 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "model_started":
         return _with_piece(progress, piece, state="training")
     if kind == "script":
-        told = {key: event[key] for key in ("epoch", "epochs", "step", "steps") if key in event}
-        told |= {"loss": event["loss"]} if event["loss"] is not None else {}
+        shown = {key: event[key] for key in ("epoch", "epochs", "step", "steps") if key in event}
+        shown |= {"loss": event["loss"]} if event["loss"] is not None else {}
         rates = {**progress.rates, event["worker"]: event["rate"]}
-        return replace(_with_piece(progress, piece, state="training", **told), rates=rates, unit=event["unit"])
+        return replace(_with_piece(progress, piece, state="training", **shown), rates=rates, unit=event["unit"])
     if kind == "script_done":
         return replace(_with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece))
     if kind == "progress":
-        told = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
+        shown = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
         unit = event.get("unit", progress.unit)
-        return replace(_with_piece(progress, piece, state="training", **told), rates=rates, unit=unit)
+        return replace(_with_piece(progress, piece, state="training", **shown), rates=rates, unit=unit)
     if kind == "epoch":
         return _with_piece(progress, piece, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
     if kind == "scoring":
@@ -89,5 +89,5 @@ def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item[key] for key in ("piece", "kind", "series", "fold", "seed")}
 
 
-def _with_piece(progress: Progress, piece: str, **told: Any) -> Progress:
-    return replace(progress, pieces={**progress.pieces, piece: {**progress.pieces.get(piece, {}), **told}})
+def _with_piece(progress: Progress, piece: str, **fields: Any) -> Progress:
+    return replace(progress, pieces={**progress.pieces, piece: {**progress.pieces.get(piece, {}), **fields}})

@@ -1,6 +1,6 @@
-"""Texts of a script that knows secrets, without them: its output, line by line, and names that it gives.
+"""Remove secrets from a script's output, line by line, and from the names that it gives.
 
-It keeps a secret out of logs by accident, not by intent: a script can write one backwards.
+This prevents accidents, not intent: a script can print a secret backwards.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import IO
 from urllib.parse import quote, quote_plus
 
 MOST_LINE, MOST_LINES = 8 * 1024, 10_000
-FEWEST_LETTERS = 4  # of a line of a secret: shorter ones would black out words
-FEWEST_OF_BASE64 = 8  # of what is left of it there without its first and last letters
+FEWEST_LETTERS = 4  # of a secret's line: redacting shorter ones would black out words
+FEWEST_OF_BASE64 = 8  # of a secret's base64 form without its first and last letters, which depend on the text around it
 
 
 class RedactedStream:
-    """Lines of a stream without secrets, also if one spans the end of a block."""
+    """Lines of a stream without secrets, even where one spans two blocks."""
 
     def __init__(self, stream: IO[bytes], redaction: Redaction) -> None:
         self._stream, self._redaction, self._held = stream, redaction, b""
 
     def readline(self, most: int) -> bytes:
-        """Return a line, or a part of it, as the stream would; a possible beginning of a secret is held back."""
+        """Return a redacted line, or a part of one; a possible beginning of a secret is held back. b'' at the stream's end."""
         while block := self._stream.readline(most):
             text = self._redaction.redacted_bytes(self._held + block)
             keep = 0 if text.endswith(b"\n") else max(0, self._redaction.longest_bytes - 1)
-            told, self._held = (text[:-keep], text[-keep:]) if keep else (text, b"")
-            if told:
-                return told
-        told, self._held = self._held, b""
-        return told
+            ready, self._held = (text[:-keep], text[-keep:]) if keep else (text, b"")
+            if ready:
+                return ready
+        ready, self._held = self._held, b""
+        return ready
 
     def __enter__(self) -> RedactedStream:
         return self
@@ -44,7 +44,7 @@ class RedactedStream:
 
 
 class Redaction:
-    """Secrets to be left out, by their names, and the last line that was logged."""
+    """The secrets to replace by their names, and the last line that was logged."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self.last_line = ""
@@ -54,7 +54,7 @@ class Redaction:
                 spelled = [line, quote(line), quote(line, safe=""), quote_plus(line), json.dumps(line)[1:-1], repr(line)[1:-1]]
                 spelled += _in_base64(line.encode(errors="surrogateescape"))
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
-        self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # what contains another comes first
+        self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # longest first: one may contain another
         self._longest = max(map(len, forms), default=0)
         self._bytes = [(form.encode(errors="surrogateescape"), f"[{name}]".encode()) for form, name in self._forms]
         self.longest_bytes = max((len(form) for form, _ in self._bytes), default=0)
@@ -72,7 +72,7 @@ class Redaction:
         return text
 
     def shows(self, text: str) -> bool:
-        """Return whether a text has a secret in it."""
+        """Return whether a text contains a secret."""
         return self.redacted(text) != text
 
     @contextmanager
@@ -94,10 +94,10 @@ class Redaction:
         while block := stream.readline(MOST_LINE):
             whole, first = block.endswith(b"\n"), begins
             begins = whole
-            if not first:  # the rest of a line that was cut
+            if not first:  # the rest of a long line
                 continue
             text = block.decode(errors="replace").rstrip("\r\n")
-            if not whole and len(block) == MOST_LINE:  # a secret may go on behind the cut
+            if not whole and len(block) == MOST_LINE:  # a secret may continue after the cut
                 text = text[: -self._longest or None]
             number += 1
             line = self.redacted(text)

@@ -1,4 +1,4 @@
-"""Work of a prepare run's node: fetch a data set, run the user's refresh script on it, check new files, upload them.
+"""Prepare run: fetch a data set, run the user's refresh script on it, check new files, upload them.
 
 The script runs in its own process, the only one with the secrets; they are removed from its output. New and unchecked files
 are described by `trainer.plan.check` in a child process. No training happens here.
@@ -97,7 +97,7 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
     added, size = [], 0
     if gone := sorted(before.keys() - {path.name for path in data.iterdir()}):
         why, do = "a data set keeps each file as it is", "Have it leave the set's files alone."
-        raise DataError(f"the refresh script took {gone[0]} away", why=why, do=do)
+        raise DataError(f"the refresh script removed {gone[0]}", why=why, do=do)
     for path in sorted(data.iterdir()):
         name, status = path.name, path.lstat()
         if name in before:
@@ -147,7 +147,7 @@ def refuse_disagreement(node: Node, data: Path, entries: list[dict[str, Any]]) -
         for symbol in (str(held["symbol"]) for held in entry["holds"]):
             if symbol in errors:
                 why = f"{errors[symbol]['what']}: {errors[symbol]['why']}".replace(f"{data}/", "")
-                raise DataError(f"the refresh script added {entry['file']}, which does not go with the set", why=why, do=_DO)
+                raise DataError(f"the refresh script added {entry['file']}, which disagrees with the set", why=why, do=_DO)
 
 
 def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
@@ -171,9 +171,9 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
 
 
 def _ended(node: Node, child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child and end what is left of its group; return its exit code, None if its time was over.
+    """Wait for a child, kill the rest of its group, and return its exit code; None if it took longer than `seconds`.
 
-    The child is reaped last: until then its process id is not reused, and its group may be signalled.
+    The child is reaped last: until then its process id is not reused, and its group can be signalled.
     """
     ends = time.monotonic() + seconds
     over = False
@@ -193,7 +193,7 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None:
-    """Send an added file and the index entry of a file, and report it. Raises a TrainerError if S3 does not take them."""
+    """Upload a file, if it was added, and its index entry, and report it. Raises a TrainerError if S3 does not accept them."""
     keys, uplink = node.status.identity.keys, node.uplink
     try:
         if added:

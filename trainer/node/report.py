@@ -33,10 +33,10 @@ class Status:
     phases: dict[str, datetime] = field(default_factory=dict)  # when each began
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
-    failed: list[dict[str, Any]] = field(default_factory=list)  # trained, yet not to be uploaded
+    failed: list[dict[str, Any]] = field(default_factory=list)  # trained, but the upload failed
     files: list[dict[str, Any]] = field(default_factory=list)  # candle files of a prepare run, output files of a script
     scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
-    python_packages: str = ""  # where a script's came from; empty: those of the agent and the training
+    python_packages: str = ""  # where a script's packages came from; empty: the training's
     boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
@@ -50,7 +50,7 @@ class Status:
 
 
 def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, baked: bool) -> dict[str, Any]:
-    """Return the seconds of a boot's steps so far: code fetched, environment there, agent started; {} if none is known."""
+    """Return the seconds of each boot step (code fetched, environment installed, agent started); {} if they are unknown."""
     if len(stages) != 2:
         return {}
     ends = (*stages, now)
@@ -65,21 +65,21 @@ def lease(status: Status, now: datetime) -> dict[str, Any]:
 
 def progress(status: Status) -> bytes:
     """Return progress.json: the node's phase and its models' progress, within the limits of `runs.reports`."""
-    told = status.progress
-    message = "looking for the fastest way to train" if told.looking else status.message
+    progressed = status.progress
+    message = "looking for the fastest way to train" if progressed.tuning else status.message
     value = {
         **_header(status.identity),
         "phase": status.phase,
         "phases": {name: iso(at) for name, at in status.phases.items()},
-        "models_total": len(told.models),
-        "models_done": len(status.models) + len(status.progress.scripts_done),
-        "rate": told.rate,
-        "unit": told.unit,
+        "models_total": len(progressed.models),
+        "models_done": len(status.models) + len(progressed.scripts_done),
+        "rate": progressed.rate,
+        "unit": progressed.unit,
         "message": cut(message),
         "sample": _plain(status.sample.to_dict()) if status.sample else None,
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
-        body = json.dumps(_plain({**value, "progress": _most_telling(told.pieces, most)})).encode()
+        body = json.dumps(_plain({**value, "progress": _most_active(progressed.pieces, most)})).encode()
         if len(body) <= MOST_PROGRESS_BYTES:
             break
     return body
@@ -108,11 +108,11 @@ def ending(
         return "expired", expired.exit_code, expired.as_dict()
     if stop_reason:
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
-    told: Mapping[str, Any] | None = error.as_dict() if error is not None else status.progress.error
-    if told is not None:
+    known: Mapping[str, Any] | None = error.as_dict() if error is not None else status.progress.error
+    if known is not None:
         # Bad data has code 2 at a desk, and 100 on a machine.
-        code = TrainingFailed.exit_code if told["code"] == UsageError.exit_code else int(told["code"])
-        return "failed", code, {**told, "code": code}
+        code = TrainingFailed.exit_code if known["code"] == UsageError.exit_code else int(known["code"])
+        return "failed", code, {**known, "code": code}
     why = "; ".join(f"{entry['piece']}: {entry['reason']}" for entry in failed if entry["reason"])
     what = f"{len(failed)} of {len(status.progress.models)} models failed" if failed else "the trainer failed"
     ended = TrainingFailed(what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`.")
@@ -146,14 +146,14 @@ def result(
 
 def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
-    told: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
-    accounted = {entry["piece"] for entry in (*told, *status.models)} | {*status.progress.scripts_done}
+    reported: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
+    accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.scripts_done}
     left = [{**model, "reason": unfinished} for model in status.progress.models.values() if model["piece"] not in accounted]
-    return [*(dict(entry) for entry in told), *left]
+    return [*(dict(entry) for entry in reported), *left]
 
 
-def _most_telling(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
-    """Return the progress of at most so many models, those at work and failed ones first."""
+def _most_active(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
+    """Return the progress of at most `most` models: those at work first, then failed ones."""
     if len(models) <= most:
         return dict(models)
     order = {state: place for place, state in enumerate(("training", "scoring", "failed", "done", "waiting"))}
@@ -161,7 +161,7 @@ def _most_telling(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    """Replace numbers that JSON lacks by None, such as the loss of a diverged model."""
+    """Replace numbers that JSON can't hold by None, such as the loss of a diverged model."""
     if isinstance(value, float):
         return value if math.isfinite(value) and abs(value) <= MOST_NUMBER else None
     if isinstance(value, Mapping):

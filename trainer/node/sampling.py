@@ -1,6 +1,6 @@
-"""Use, memory and power of the machine's GPUs, and use of its processors, every few seconds: for `mayfly gpu`.
+"""Sample the use, memory and power of GPUs and the use of processors every few seconds, for `mayfly gpu`.
 
-Sources: nvidia-smi and Linux's /proc. If a driver does not answer, the sample has a note, and nothing else waits.
+Sources: nvidia-smi and Linux's /proc. If a driver does not answer, the sample has a note; nothing else waits for it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def sample_gpus(run: Callable[..., subprocess.CompletedProcess[str]] = subproces
 
 
 def read_gpus(listing: str) -> tuple[GpuSample, ...]:
-    """Read nvidia-smi's CSV; malformed lines are skipped, figures that are no numbers ([N/A]) are None."""
+    """Return the GPUs in nvidia-smi's CSV. Malformed lines are skipped; figures that are not numbers ([N/A]) are None."""
     gpus = []
     for line in listing.splitlines():
         index, *cells = (cell.strip() for cell in line.split(","))
@@ -73,7 +73,7 @@ def read_gpus(listing: str) -> tuple[GpuSample, ...]:
 
 
 def cpu_times(stat: Path) -> CpuTimes:
-    """Read /proc/stat: ticks of all cores at work, and altogether; (0, 0) where it can't be read (proc(5))."""
+    """Return the busy and the total ticks of all cores from /proc/stat (proc(5)); (0, 0) if it can't be read."""
     try:
         # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user's already
         ticks = [int(text) for text in stat.read_text().split("\n", 1)[0].split()[1:9]]

@@ -1,6 +1,7 @@
-"""A script's folder for temporary files, right below the system's own, since sockets lie there whose path holds 107 bytes.
+"""Temporary folder of a script, directly below the system's: a socket's path has at most 107 bytes.
 
-A DataLoader's workers need one. The work folder has a link to it, by which the next run removes what a killed agent left.
+DataLoader workers open such sockets. The work folder has a link to it, so that the next run can remove what a killed agent
+left.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ LINK = "tmp"
 
 
 def make_scratch(work: Path) -> Path:
-    """Make the folder of a run in this work folder, and return it."""
+    """Make a temporary folder, linked from the work folder, and return its path."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=environment.temporary_folder()))
     (work / LINK).symlink_to(folder)
     return folder
 
 
 def remove_scratch(work: Path) -> None:
-    """Remove it with its link, if it is this user's own, right in the temporary folder, and has our name."""
+    """Remove the link, and its folder if that is this user's, directly in the temporary folder and named by us."""
     link = work / LINK
     with suppress(OSError):
         folder = link.readlink()

@@ -1,7 +1,6 @@
-"""Work of a script's node: lay out files and folders by the contract, and run the user's command to its end (script_run.py).
+"""Lay out a script's files and folders by the contract in docs/scripts.md, and run its command to the end (script_run.py).
 
-docs/scripts.md is the contract. If the agent is root, the script runs as a user of its own (stranger.py). Nothing that it
-writes is trusted.
+If the agent is root, the script runs as a user of its own (script_user.py). Nothing that it writes is trusted.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.node.script_outputs import Outputs
 from trainer.node.script_packages import install, make_venv
 from trainer.node.script_run import ScriptPiece, ScriptRun, ScriptStart
+from trainer.node.script_user import close_to_others, leave_mount, make_script_user
 from trainer.node.shared import Node
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
-from trainer.node.stranger import close_to_others, leave_mount, make_stranger
 from trainer.script import FOLDER, VISIBLE, ScriptSettings, replaced
 from trainer.script_values import variables_of
 from trainer.symbols import path_flaw
@@ -41,7 +40,7 @@ class Place:
 
     @property
     def script(self) -> Path:
-        """Return its working folder, with its files."""
+        """Return its working folder, which has its files."""
         return self.root / "files"
 
     @property
@@ -58,7 +57,7 @@ class Place:
 
     @property
     def own(self) -> Path:
-        """Return the folder of its events, its home and, where it has a user of its own, its temporary files."""
+        """Return the folder of its events, its home and, if it has a user of its own, its temporary files."""
         return self.root / "own"
 
     @property
@@ -67,12 +66,12 @@ class Place:
 
     @property
     def copies(self) -> Path:
-        """Return the folder of the working folders of values, each with a copy of the script's files while it runs."""
+        """Return the folder that has a working folder, a copy of the script's files, for each value that runs."""
         return self.root / "copies"
 
     @property
     def events_of_values(self) -> Path:
-        """Return the folder of the values' events, a file each."""
+        """Return the folder that has an events file for each value."""
         return self.root / "events"
 
     @property
@@ -103,7 +102,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
     lay_out(node, manifest, place)
     secrets = own_secrets(script.secrets) if node.here else read_secrets(node, manifest.get("secrets") or {})
     node.redaction = Redaction(secrets)
-    stranger = make_stranger(rehearsal=node.rehearsal or node.here)
+    script_user = make_script_user(rehearsal=node.rehearsal or node.here)
     python = environment.image_python()
     bare = environment.for_script({}, path=os.defpath)
     image = "the desk's .venv" if node.rehearsal else python if node.here else "the image"
@@ -113,23 +112,23 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
         requirements = place.script / script.requirements
         install(node, python=python, venv=place.venv, requirements=requirements, wheels=place.script, environment=bare)
     pieces = _pieces(manifest, script, place)
-    if stranger is not None:
-        stranger.give(
+    if script_user is not None:
+        script_user.give(
             place.out, place.checkpoints, place.events_of_values, place.own, *(() if script.over else (place.script,))
         )
         close_to_others(*(path for path in node.work.iterdir() if path != place.root))
         close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
-        leave_mount(_code().parent / "cache")  # of inputs: who reaches it may read and write what other runs read
+        leave_mount(_code().parent / "cache")  # the input cache: its files are read by other runs
     found = node.status.devices.found if node.status.devices else 1
     places = script.places(found)
     if not places:
         why, do = f"a value takes {script.gpus:g}", "Lower script.gpus, or name a larger --instance."
         raise TrainingFailed(f"this machine has {found} GPUs", why=why, do=do)
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
-    scratch = place.own / "tmp" if stranger else make_scratch(node.work)
+    scratch = place.own / "tmp" if script_user else make_scratch(node.work)
     home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(scratch)}
 
-    own = environment.visible_gpus() if node.here else None  # those that the caller leaves to it, by their names
+    own = environment.visible_gpus() if node.here else None  # names of the GPUs that the caller allows
     names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
 
     def start_of(piece: ScriptPiece, gpus: tuple[int, ...]) -> ScriptStart:
@@ -139,17 +138,17 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
         return ScriptStart(words=[replaced(word, given) for word in script.words], variables=variables)
 
     outputs = Outputs(folder=place.out, node=node, most_bytes=int(script.out_gib * 2**30))
-    run = ScriptRun(node, script, pieces, places, start_of, stranger=stranger)
+    run = ScriptRun(node, script, pieces, places, start_of, script_user=script_user)
     try:
         return run.to_the_end(outputs, sha256=manifest["script_sha256"])
     finally:
         remove_scratch(node.work)
-        if stranger is None:  # a desk's disk: its packages may be gigabytes
+        if script_user is None:  # a desk's disk: its packages may be gigabytes
             shutil.rmtree(place.venv, ignore_errors=True)
 
 
 def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -> list[ScriptPiece]:
-    """Return the run's pieces, the folders of each made: before anything of the script's runs, which could put a link there."""
+    """Return the run's pieces and make their folders, before the script runs: it could put links there."""
     combinations = script.combinations
     made = []
     for entry in manifest["pieces"]:
@@ -186,7 +185,7 @@ def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str
 
 
 def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
-    """Put the script's files from the bundle into its folder, and its data from S3. Raises a TrainerError."""
+    """Copy the script's files from the bundle and its data from S3 into their folders. Raises a TrainerError."""
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest["script_files"]:
         _refuse_flaw(path)

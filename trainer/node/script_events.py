@@ -1,9 +1,9 @@
-"""Events that a script writes to MAYFLY_EVENTS, a JSON object a line: read strictly, bounded, and turned into ours.
+"""Events that a script writes to MAYFLY_EVENTS, one JSON object a line: read strictly and within bounds, converted to ours.
 
     {"step": 100, "steps": 5000, "epoch": 1, "epochs": 3, "loss": 0.31, "accuracy": 0.8}
 
-`step`, `steps`, `epoch`, `epochs` and `loss` are the progress that is drawn; every other number is a curve of its own name. A
-line that is none is counted and left out. A script may be wrong or hostile: no line of it becomes an event as it stands.
+`step`, `steps`, `epoch`, `epochs` and `loss` are shown as progress; every other number is a curve with its own name. Malformed
+lines are counted and left out. A script may be wrong or hostile: none of its lines becomes an event unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_LINE_BYTES = 16 * 1024
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = 64 * 2**20  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
-# Numbers by which a script is told in a receipt or a message, the first that it names, and which of two is better.
+# The metric of a script in receipts and messages is the first of these that it reports; `max` or `min` picks the better value.
 METRICS: Mapping[str, Callable[[float, float], float]] = {
     "score": max,
     **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), min),
@@ -64,7 +64,7 @@ class ScriptEvents:
     def _lines(self) -> list[bytes]:
         block = self._block()
         *lines, self._rest = (self._rest + block).split(b"\n")
-        if len(self._rest) > MOST_LINE_BYTES:  # its end comes later, and counts as a line of its own
+        if len(self._rest) > MOST_LINE_BYTES:  # its end counts as another line later
             self.unsound += 1
             self._rest = b""
         return lines
@@ -87,7 +87,7 @@ class ScriptEvents:
 
 
 class EventFile:
-    """events.jsonl as the agent sends it in parts: events of ours, with their time, within MOST_BYTES."""
+    """events.jsonl, which the agent uploads in parts: our events with their time, up to MOST_BYTES."""
 
     def __init__(self, path: Path, *, now: Callable[[], datetime] = utc_now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,31 +103,31 @@ class EventFile:
 
 @dataclass(kw_only=True)
 class BestMetric:
-    """The best value of the metric that a script is told by: the first of METRICS that it names."""
+    """Best value of a script's metric: the first of METRICS that it reports."""
 
     _values: dict[str, float] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in one event as `ScriptEvents` yields it."""
-        told = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
+        numbers = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
         for name, better in METRICS.items():
-            if name in told:
-                self._values[name] = better(self._values.get(name, told[name]), told[name])
+            if name in numbers:
+                self._values[name] = better(self._values.get(name, numbers[name]), numbers[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name and value, {} if it named none."""
+        """Return its name and value; {} if the script reported none."""
         name = next((name for name in METRICS if name in self._values), "")
         return {"metric": name, "value": self._values[name]} if name else {}
 
 
 class StepRate:
-    """Steps a second, from the steps that a script names and when they came."""
+    """Steps a second, from the steps that a script reports and when they arrive."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._last, self.value = clock, (0, clock()), 0.0
 
     def update(self, step: int) -> float:
-        """Return the rate since a step that came at least a second before."""
+        """Record a step and return the rate since one at least a second older."""
         now = self._clock()
         before, at = self._last
         if step < before:

@@ -1,7 +1,7 @@
-"""Files of MAYFLY_OUT on their way to S3: each state that stays unchanged for 30 s, and at the end the last one.
+"""Upload the files of MAYFLY_OUT: each state that stays unchanged for 30 s, and the last state at the end.
 
-A state lies under its sha256 and never changes; outputs.json names the last state of each file. The folder is a stranger's: its
-entries are opened without following links, from the folder that was listed, and S3 checks what is sent against the hash.
+A state is stored under its sha256 and never changes; outputs.json names the last state of each file. The folder is untrusted:
+its entries are opened without following links, from the folder that was listed, and S3 checks what is sent against the hash.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCAN_SECONDS = 5.0
 POLL_SECONDS = 0.5
 _BLOCK_BYTES = 1 << 20
 MOST_LOOKED_AT = 100_000  # files and folders, kept or not
-State = tuple[int, int, int, int]  # of a file: inode, size, time of its last change, and that of its inode, which nobody sets
+State = tuple[int, int, int, int]  # of a file: inode, size, mtime, and ctime, which no program can set
 
 
 class _Changed(Exception):
@@ -48,7 +48,7 @@ class _Seen:
 
 @dataclass(kw_only=True)
 class Outputs:
-    """The files of a script's output folder, as far as they were seen and sent."""
+    """The files of a script's output folder: those seen, sent and refused so far."""
 
     folder: Path
     node: Node
@@ -62,13 +62,13 @@ class Outputs:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def notes(self, prefix: str = "") -> list[str]:
-        """Return what people are told of the files whose path begins so: that there is none, and what was refused."""
-        told = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items()) if path.startswith(prefix)]
-        told = list(map(self.node.redaction.redacted, told))
-        if not told and not any(path.startswith(prefix) for path in self.sent):
+        """Return the receipt's notes on files whose path begins with `prefix`: each that was refused, or that there is none."""
+        notes = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items()) if path.startswith(prefix)]
+        notes = list(map(self.node.redaction.redacted, notes))
+        if not notes and not any(path.startswith(prefix) for path in self.sent):
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
-        more = [f"{len(told) - MOST_NOTES + 1:,} more files were not uploaded"] if len(told) > MOST_NOTES else []
-        return told[: MOST_NOTES - len(more)] + more
+        more = [f"{len(notes) - MOST_NOTES + 1:,} more files were not uploaded"] if len(notes) > MOST_NOTES else []
+        return notes[: MOST_NOTES - len(more)] + more
 
     def __enter__(self) -> Outputs:
         self._thread = threading.Thread(target=self._watch, name="outputs", daemon=True)
@@ -83,11 +83,11 @@ class Outputs:
         while not self._ended.wait(SCAN_SECONDS):
             try:
                 self.scan()
-            except OSError as error:  # the folder changes under us: the next look, or the last, sends it
+            except OSError as error:  # the folder changed meanwhile: a later scan sends it
                 log.warning("the output folder can't be read: %s", error)
 
     def scan(self, *, final: bool = False) -> bool:
-        """Look at every file and send those that have settled, or all; return whether none is left to send."""
+        """Send the files that have settled, or all if `final`; return whether none is left to send."""
         complete, total, all_seen = True, 0, True
         there: set[str] = set()
         self.refused = {}
@@ -101,7 +101,7 @@ class Outputs:
             about = None if why else _about(name, descriptor)
             if about is not None:
                 why = _flaw(path, about, len(there)) or ("a secret is in its name" if self.node.redaction.shows(path) else "")
-            if why or about is None:  # None: it was removed since it was listed
+            if why or about is None:  # None: removed since it was listed
                 self.refused |= {_shown(path): why} if why else {}
                 continue
             there.add(path)
@@ -110,7 +110,7 @@ class Outputs:
                 continue
             total += about.st_size
             complete = self._look(path, name, descriptor, about, final=final) and complete
-        if final and all_seen:  # what was removed: people get what the script left
+        if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             if self.sent.keys() - there:
                 self.sent = {path: entry for path, entry in self.sent.items() if path in there}
@@ -118,7 +118,7 @@ class Outputs:
         return complete
 
     def finish(self) -> None:
-        """Send the last state of every file, and tell of what S3 did not take in time."""
+        """Send the last state of every file, and record those that S3 did not accept in time."""
         began = time.monotonic()
         while not self._all_sent() and time.monotonic() - began < self.node.patience_seconds:
             time.sleep(POLL_SECONDS)
@@ -134,14 +134,14 @@ class Outputs:
             return False
 
     def _look(self, path: str, name: str, descriptor: int, about: os.stat_result, *, final: bool) -> bool:
-        """Send a file where it has settled; return whether its last state is in S3."""
+        """Send a file if it has settled; return whether its last state is in S3."""
         state, now = _state(about), self.clock()
         seen = self._seen.get(path)
         if seen is None or seen.state != state:
             seen = self._seen[path] = _Seen(state=state, since=now, sent=seen.sent if seen else None)
         if seen.sent == state:
             return True
-        # Earlier states of files that are written again and again may not fill the bucket: the last ones always go.
+        # Intermediate states of files that are written again and again must not fill the bucket; last states are always sent.
         if not final and (now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.most_bytes):
             return False
         try:
@@ -172,7 +172,7 @@ class Outputs:
         return {"file": path, "key": key, "version_id": self._uploaded[sha256], "sha256": sha256, "bytes": about.st_size}
 
     def _put(self, body: Any, key: str, sha256: str, size: int) -> str:
-        """Send an open file whose bytes S3 checks: where it changes meanwhile, S3 refuses it. Returns its version."""
+        """Upload an open file and return its VersionId. S3 checks the hash, and so refuses a file that changed meanwhile."""
         uplink = self.node.uplink
         answer = uplink.s3.put_object(
             Bucket=uplink.bucket,
@@ -190,9 +190,9 @@ class Outputs:
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, str, int, str]]:
-    """Yield relative path, name and open folder of each file below a folder, by name, and '' or why it is not looked into.
+    """Yield (relative path, name, descriptor of its folder, reason to skip it or '') of each file below a folder, by name.
 
-    Links are not followed; they and folders of unfit names come with the reason.
+    Links are not followed; they, and folders with unfit names, have a reason.
     """
     for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
         base = Path(here).relative_to(folder).as_posix()
@@ -219,7 +219,7 @@ def _about(name: str, descriptor: int) -> os.stat_result | None:
 
 
 def _flaw(path: str, about: os.stat_result, before: int) -> str:
-    """Return what keeps a file from being sent, '' if nothing does."""
+    """Return why a file can't be sent, '' if it can."""
     if stat.S_ISLNK(about.st_mode):
         return "it is a link"
     if not stat.S_ISREG(about.st_mode):

@@ -1,7 +1,7 @@
-"""The Python of a script: a venv over the image's packages, and in it what the script's requirements name, hashes checked.
+"""A script's Python: a venv on top of the image's packages, with the script's requirements, checked by hash.
 
-The image's torch stays: the desk refuses requirements that name it, and dependencies are installed only where they are named.
-Wheels among the script's files stand for the package index: then nothing is asked of the network.
+The image's torch stays: the desk refuses requirements that name it, and no dependency is installed that they do not name.
+Wheels among the script's files replace the package index, and the network is not used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trainer.node.shared import Node
 log = logging.getLogger("trainer.node")
 INSTALL_SECONDS = 1200.0
 POLL_SECONDS = 0.1
-_FIRST_BYTES = 256  # of a console script, in which its first line ends
-# What pip writes where a Python's path is too long for a first line: a shell and Python each read their half of it.
+_FIRST_BYTES = 256  # a console script's first line is shorter
+# pip writes this if Python's path is too long for `#!`: a shell runs the first half, Python skips it as a string.
 _LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 _MADE_FOR = re.compile(r"# Packages of a script for Python (3\.\d{1,2})\b")  # trainer/cli/script_packages.py writes it
 # One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come first.
@@ -32,7 +32,10 @@ pathlib.Path(folder, "beside.pth").write_text("\\n".join(site.getsitepackages())
 
 
 def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Make the script's venv beside the packages of `python`, with its console scripts; return its bin. Raises ours."""
+    """Make the script's venv on top of the packages of `python`, with its console scripts; return its bin folder.
+
+    Raises Stopped and TrainingFailed.
+    """
     for what, words in {
         "make the script's environment": [python, "-I", "-m", "venv", "--without-pip", str(folder)],
         "add the image's packages": [python, "-I", "-c", _BESIDE, str(folder)],
@@ -43,7 +46,7 @@ def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str
 
 
 def install(node: Node, *, python: str, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]) -> None:
-    """Install what the requirements name into the venv. Raises TrainingFailed with pip's error, and for another Python."""
+    """Install the requirements into the venv. Raises TrainingFailed with pip's error, or if they are for another Python."""
     _refuse_other_python(node, python, requirements, environment)
     folders = sorted({str(wheel.parent) for wheel in wheels.rglob("*.whl")})
     source = ["--no-index", *(word for folder in folders for word in ("--find-links", folder))] if folders else []
@@ -54,7 +57,7 @@ def install(node: Node, *, python: str, venv: Path, requirements: Path, wheels: 
 
 
 def _refuse_other_python(node: Node, python: str, requirements: Path, environment: Mapping[str, str]) -> None:
-    """Raise TrainingFailed where requirements that the desk has resolved are not for this machine's Python."""
+    """Raise TrainingFailed if the desk resolved the requirements for another Python than this machine's."""
     with requirements.open(encoding="utf-8", errors="replace") as file:
         made = _MADE_FOR.match(file.readline(200))
     if made:
@@ -66,7 +69,7 @@ def _refuse_other_python(node: Node, python: str, requirements: Path, environmen
 
 
 def _copy_programs(theirs: Path, ours: Path) -> None:
-    """Copy the image's console scripts, torchrun for one, so that they run with the venv's Python and see its packages."""
+    """Copy the image's console scripts, such as torchrun, so that they run with the venv's Python and see its packages."""
     for place in sorted(theirs.iterdir()):
         target = ours / place.name
         if target.exists() or not place.is_file() or place.is_symlink() or place.stat().st_size > 1 << 16:
@@ -78,13 +81,13 @@ def _copy_programs(theirs: Path, ours: Path) -> None:
 
 
 def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Run a program and return its lines. Raises Stopped and TrainingFailed."""
+    """Run a program, log its output and return its lines. Raises Stopped and TrainingFailed."""
     output = node.work / "packages.log"
-    with output.open("wb") as told:
+    with output.open("wb") as printed:
         child = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
-            stdout=told,
+            stdout=printed,
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
@@ -103,7 +106,7 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
         log.info("packages: %s", line)
     if code:
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
-        do = "Mend script.requirements: every package with its dependencies, as wheels for the image's Python, with hashes."
+        do = "Correct script.requirements: every package with its dependencies, as wheels for the image's Python, with hashes."
         raise TrainingFailed(f"can't {what}", why=errors[0][:300] if errors else f"exit code {code}", do=do)
     if code is None:
         raise TrainingFailed(f"can't {what}", why=f"not within {INSTALL_SECONDS / 60:.0f} minutes", do="Name fewer packages.")

@@ -1,4 +1,4 @@
-"""A script as a process: its output into the log, line by line, SIGTERM with a grace, and its end with all that it forked."""
+"""A script's process: log its output line by line, stop it by SIGTERM and then SIGKILL, kill all that it forked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import IO
 
 from trainer.errors import TrainingFailed
 from trainer.node.redaction import RedactedStream, Redaction
-from trainer.node.stranger import Stranger
+from trainer.node.script_user import ScriptUser
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
 log = logging.getLogger("trainer.node")
-MOST_LOG_BYTES = 64 * 2**20  # of one start's output; of several that run beside each other, each has a share
+MOST_LOG_BYTES = 64 * 2**20  # of one start's output; the pieces of a run share it
 LEAST_LOG_BYTES = 1 << 20
-READER_SECONDS = 1.0  # for the last lines; who left the session may hold the pipe
-_BLOCK = 8 * 1024  # of a line, at most
+READER_SECONDS = 1.0  # for the last lines; a process that left the session may hold the pipe open
+_BLOCK = 8 * 1024  # most bytes of a line that are read at once
 
 
 class ScriptProcess:
@@ -35,7 +35,7 @@ class ScriptProcess:
         *,
         folder: Path,
         environment: Mapping[str, str],
-        stranger: Stranger | None = None,
+        script_user: ScriptUser | None = None,
         grace_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         name: str = "",
@@ -45,13 +45,13 @@ class ScriptProcess:
     ) -> None:
         """Start it. Raises TrainingFailed if its first word is no program of this machine.
 
-        Where others run beside it, `name` begins each line of its log, `share` is that of the log's bound, and `mark` is the
-        variable, as NAME=value, by which what it forked away is told from what they did.
+        If others run beside it: `name` begins each line of its log, `share` is its part of the log's bound, and `mark` is a
+        variable (NAME=value) of its environment, by which the processes that it forked are told from theirs.
         """
-        self._stranger, self._grace, self._clock, self._mark = stranger, grace_seconds, clock, mark
+        self._script_user, self._grace, self._clock, self._mark = script_user, grace_seconds, clock, mark
         self._kill_at: float | None = None
         self.output = ScriptOutput(name=name, most_bytes=max(LEAST_LOG_BYTES, int(MOST_LOG_BYTES * share)))
-        user = {"user": stranger.uid, "group": stranger.gid, "extra_groups": []} if stranger else {}
+        user = {"user": script_user.uid, "group": script_user.gid, "extra_groups": []} if script_user else {}
         program = _program(words[0], folder, environment["PATH"])
         try:
             self._child: subprocess.Popen[bytes] = subprocess.Popen(
@@ -69,8 +69,8 @@ class ScriptProcess:
             do = "Name another program in script.command, such as python."
             raise TrainingFailed(f"the machine can't run {words[0]}", why=str(error), do=do) from error
         assert self._child.stdout is not None
-        told = RedactedStream(self._child.stdout, redaction or Redaction({}))
-        self._reader = threading.Thread(target=self.output.follow, args=(told,), name="script", daemon=True)
+        redacted = RedactedStream(self._child.stdout, redaction or Redaction({}))
+        self._reader = threading.Thread(target=self.output.follow, args=(redacted,), name="script", daemon=True)
         self._reader.start()
 
     def __enter__(self) -> ScriptProcess:
@@ -78,7 +78,7 @@ class ScriptProcess:
 
     def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
-        if self._stranger is not None and not self._stranger.kill_all(self._mark):
+        if self._script_user is not None and not self._script_user.kill_all(self._mark):
             log.warning("the script forks faster than it can be killed: its machine ends all the same")
         self._child.wait()
         self._reader.join(timeout=READER_SECONDS)
@@ -92,8 +92,8 @@ class ScriptProcess:
         """Return the exit code once it has ended, -N for signal N; kill it when it was asked to stop and did not in time."""
         if self._kill_at is not None and self._clock() > self._kill_at:
             self._signal(signal.SIGKILL)
-            if self._stranger is not None:
-                self._stranger.kill_all(self._mark)
+            if self._script_user is not None:
+                self._script_user.kill_all(self._mark)
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if ended is None:
             return None
@@ -127,7 +127,7 @@ class ScriptOutput:
         """Read a stream to its end."""
         with stream:
             while block := stream.readline(_BLOCK):
-                # A progress bar draws itself anew after each carriage return: what it drew last counts.
+                # A progress bar redraws itself after each carriage return: keep what it drew last.
                 text = block.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
                 if text.strip():
                     self._last.append(text[:MOST_LINE])

@@ -1,8 +1,7 @@
-"""The starts of a node's script: a piece for each of its values, each on a place of its own, by the queue that models use.
+"""Run a script's pieces, one for each of its values, each on a place (its GPUs) of its own, by the queue that models use.
 
-A piece that a signal killed is started again, alone, with its checkpoints; one that ends with an exit code of its own is not,
-unless its device is at fault (device_service.py). Owns the order, the events and the ends; folders and variables come from
-script.py.
+A piece that a signal killed is restarted alone, with its checkpoints; one that ended with an exit code is not, unless its
+device is at fault (device_service.py). Owns order, events and outcomes; folders and variables come from script.py.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from trainer.node.progress import advance
 from trainer.node.script_events import BestMetric, EventFile, ScriptEvents, StepRate
 from trainer.node.script_outputs import Outputs
 from trainer.node.script_process import ScriptProcess
+from trainer.node.script_user import ScriptUser
 from trainer.node.shared import Node
-from trainer.node.stranger import Stranger
 from trainer.pieces.piece import Piece
 from trainer.pieces.piece_queue import PieceQueue
 from trainer.script import KIND, ScriptSettings
@@ -40,17 +39,17 @@ IDENTITY = ("piece", "kind", "series", "fold", "seed")
 class ScriptPiece:
     """A piece of the run: its identity in events, its values, and its folders and file."""
 
-    model: Mapping[str, Any]  # what an event says of it
+    model: Mapping[str, Any]  # its identity in events
     values: Mapping[str, str]  # {} where the script runs once
     folder: Path  # to run in
-    copy_of: Path | None  # what this folder is made from when the piece begins; None where it is there
+    copy_of: Path | None  # copied to `folder` when the piece begins; None if `folder` exists already
     prefix: str  # of its files in OUT: its name and a slash, or nothing
     events: Path
     estimate: float = 1.0
 
     @property
     def title(self) -> str:
-        """Return what people call it."""
+        """Return its display name."""
         return str(self.model["piece"])
 
 
@@ -64,7 +63,7 @@ class ScriptStart:
 
 @dataclass(kw_only=True)
 class _Life:
-    """A piece that has begun: its process, and how it went."""
+    """A piece that has begun: its process and its outcome."""
 
     piece: ScriptPiece
     place: int
@@ -73,7 +72,7 @@ class _Life:
     rate: StepRate = field(default_factory=StepRate)
     best: BestMetric = field(default_factory=BestMetric)
     began: float
-    started: float = 0.0  # the last time
+    started: float = 0.0  # when it was last started
     open: ExitStack = field(default_factory=ExitStack)
     process: ScriptProcess | None = None
     starts: int = 0
@@ -87,7 +86,7 @@ class _Life:
 
 
 class ScriptRun:
-    """Pieces of a script, as many at a time as there are places. `start_of` returns what a piece is started with on a place."""
+    """Runs a script's pieces, as many at a time as there are places. `start_of` returns a piece's command for a place."""
 
     def __init__(
         self,
@@ -97,13 +96,13 @@ class ScriptRun:
         places: Sequence[tuple[int, ...]],
         start_of: Callable[[ScriptPiece, tuple[int, ...]], ScriptStart],
         *,
-        stranger: Stranger | None,
+        script_user: ScriptUser | None,
     ) -> None:
-        self._node, self._script, self._stranger = node, script, stranger
+        self._node, self._script, self._script_user = node, script, script_user
         self._pieces = {piece.title: piece for piece in pieces}
         self._places, self._start_of = places, start_of
         self._service = DeviceService(places)
-        self._again: dict[str, _Life] = {}  # what failed on a device that is out of service, by title
+        self._again: dict[str, _Life] = {}  # title -> its failed try on a device that is out of service
         self._hopeless = False
         self._queue = PieceQueue(_queued(piece) for piece in pieces)
         self._told = EventFile(node.work / "events" / "events.jsonl")
@@ -111,9 +110,9 @@ class ScriptRun:
         self._begun: list[_Life] = []
 
     def to_the_end(self, outputs: Outputs, *, sha256: str) -> int:
-        """Run every piece, and send what they left. Raises TrainingFailed, or Stopped.
+        """Run every piece, upload its outputs and return 0. Raises TrainingFailed or Stopped.
 
-        `sha256` is the script's, by which a later launch knows how long it took.
+        `sha256` is the script's hash, under which later launches look up its duration.
         """
         node = self._node
         node.enter("train")
@@ -127,7 +126,7 @@ class ScriptRun:
         finally:
             for life in self._running.values():
                 life.open.close()
-            if self._stranger is not None and not self._stranger.kill_all():
+            if self._script_user is not None and not self._script_user.kill_all():
                 log.warning("the script forks faster than it can be killed: its machine ends all the same")
             node.enter("upload")
             outputs.finish()
@@ -149,7 +148,7 @@ class ScriptRun:
             time.sleep(POLL_SECONDS)
 
     def _may_begin(self, devices: Devices) -> bool:
-        """Return whether a piece waits that may begin on a device."""
+        """Return whether a waiting piece may begin on a device."""
         if not len(self._queue) or self._node.stopping.is_set():
             return False
         at_work = self._at_work()
@@ -157,7 +156,7 @@ class ScriptRun:
         return not self._hopeless and self._service.may_begin(devices, at_work)
 
     def _at_work(self) -> dict[Devices, float]:
-        """Return the devices at work, with the seconds since the first start that goes on there."""
+        """Return the devices at work, with the seconds since their oldest running start."""
         now, at_work = time.monotonic(), dict[Devices, float]()
         for life in self._running.values():
             devices = self._places[life.place]
@@ -165,7 +164,7 @@ class ScriptRun:
         return at_work
 
     def _look_at_devices(self) -> None:
-        """Take broken devices out of service, and queue what failed there, once, for another."""
+        """Take broken devices out of service, and queue their failed pieces once more for other devices."""
         for devices, titles in self._service.taken_out(self._at_work()).items():
             named = f"{_named(devices)}: {', '.join(titles)} failed there within {QUICK_SECONDS:.0f} s each, in a row"
             log.warning("out of service: %s", named)
@@ -179,17 +178,17 @@ class ScriptRun:
                 self._queue.put(_queued(life.piece))
 
     def _set_out_of_service(self, devices: Devices, line: str) -> None:
-        """Store for the receipt what is out of service; '' for a device that is back."""
+        """Record a device that is out of service in the receipt; an empty line removes it."""
         if known := self._node.status.devices:
             others = tuple(one for one in known.out_of_service if not one.startswith(f"{_named(devices)}:"))
             self._node.status.devices = replace(known, out_of_service=(*others, line) if line else others)
 
     def _begin(self, piece: ScriptPiece, number: int) -> None:
-        """Give a piece the place; one that can't be started has failed, and the place stays free."""
-        if piece.copy_of is not None:  # several run at once: what one writes beside its files is no other's
+        """Start a piece on a place; a piece that can't be started has failed, and the place stays free."""
+        if piece.copy_of is not None:  # several run at once, and may write beside their files
             shutil.copytree(piece.copy_of, piece.folder)
-            if self._stranger is not None:
-                self._stranger.give(piece.folder)
+            if self._script_user is not None:
+                self._script_user.give(piece.folder)
         start = self._start_of(piece, self._places[number])
         life = _Life(
             piece=piece,
@@ -215,7 +214,7 @@ class ScriptRun:
                 life.start.words,
                 folder=life.piece.folder,
                 environment=life.start.variables,
-                stranger=self._stranger,
+                script_user=self._script_user,
                 grace_seconds=grace,
                 redaction=self._node.redaction,
                 name=life.piece.title if several else "",
@@ -233,7 +232,7 @@ class ScriptRun:
         return True
 
     def _has_ended(self, life: _Life) -> bool:
-        """Look at a piece that runs, and start it again where a signal killed it; return whether it is at its end."""
+        """Follow a running piece, restarting it if a signal killed it; return whether it has ended."""
         assert life.process is not None
         if (code := life.process.poll()) is None:
             if self._node.stopping.is_set():
@@ -255,18 +254,18 @@ class ScriptRun:
         return True
 
     def _decide(self, life: _Life) -> None:
-        """Store how a piece ended that is not started again."""
-        if life.asked_to_end:  # whatever its exit code: it may end well when it is asked to, and is not done
+        """Record the outcome of a piece that is not restarted."""
+        if life.asked_to_end:  # not done, even if it exits with 0
             return
-        told = {**life.piece.model, "worker": life.place}
+        piece = {**life.piece.model, "worker": life.place}
         if life.exit_code == 0:
             life.done = True
-            self._tell({"event": "script_done", **told})
+            self._tell({"event": "script_done", **piece})
             return
         how = f"was {_killed(life.exit_code)}" if life.exit_code < 0 else f"ended with exit code {life.exit_code}"
         why = life.last_lines[-1] if life.last_lines else "it printed nothing"
         life.failure = TrainingFailed(f"the script {how}", why=why, do="Read `mayfly logs`.")
-        self._tell({"event": "model_failed", **told, "reason": f"it {how}: {why}"})
+        self._tell({"event": "model_failed", **piece, "reason": f"it {how}: {why}"})
 
     def _leave(self, life: _Life) -> None:
         now, devices = time.monotonic(), self._places[life.place]
@@ -285,7 +284,7 @@ class ScriptRun:
         for event in life.events.new():
             counts, values = event["counts"], event["values"]
             life.best.add(event)
-            if "steps" in counts or "epochs" in counts:  # a bar needs both; what is missing counts as one
+            if "steps" in counts or "epochs" in counts:  # a progress bar needs both; a missing one counts as one
                 counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
             rate = life.rate.update(counts["step"]) if "step" in event["counts"] else life.rate.value
             numbers = {"rate": round(rate, 3), "unit": "steps", "worker": life.place, "loss": event["loss"], "values": values}
@@ -295,7 +294,7 @@ class ScriptRun:
                 self._tell({"event": "epoch", **model, "epoch": counts["epoch"], **losses})
 
     def _end(self, life: _Life, sha256: str, outputs: Outputs) -> dict[str, Any]:
-        """Return how a piece that began has ended, as the receipt has it."""
+        """Return the receipt's entry of a piece that began."""
         left_out = [f"{life.events.unsound:,} lines of its events could not be read"] if life.events.unsound else []
         return {
             **{key: life.piece.model[key] for key in IDENTITY},
@@ -315,7 +314,7 @@ class ScriptRun:
         failed = [life for life in self._begun if life.failure is not None]
         if self._hopeless and not self._node.stopping.is_set():
             what = f"the first {len(failed)} values failed within {QUICK_SECONDS:.0f} s each, and no other began"
-            raise TrainingFailed(what, why=_reason(failed[0]), do="Mend the script, or its first values; read `mayfly logs`.")
+            raise TrainingFailed(what, why=_reason(failed[0]), do="Correct the script or its values; read `mayfly logs`.")
         if len(done) + len(failed) < len(self._pieces):
             raise Stopped("the script was stopped")
         if not failed:

@@ -14,8 +14,8 @@ from trainer.node.uplink import Uplink
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
-LAST_UPLOADS_SECONDS = 900.0  # S3 may be down for a while, and the models are what the machine was paid for
-STOPPED_UPLOADS_SECONDS = 30.0  # an operating system that shuts down waits for about 90 s
+LAST_UPLOADS_SECONDS = 900.0  # S3 may be down for a while, and the models were paid for
+STOPPED_UPLOADS_SECONDS = 30.0  # a shutdown waits for about 90 s
 
 
 @dataclass(kw_only=True)
@@ -24,7 +24,7 @@ class Node:
 
     work: Path
     rehearsal: bool
-    here: bool = False  # on a machine of the caller's own: its deadline ends the work, and nothing of the machine is changed
+    here: bool = False  # on the caller's own machine: the deadline ends the work, not the machine
     uplink: Uplink
     status: report.Status
     origins: Origins = field(default_factory=Origins)

@@ -1,7 +1,7 @@
 """SSH on a node whose stack has attach = ssh: create a user for the run's key, and publish the host keys.
 
-The user has no password, is in no group but its own and may not become root. Nothing here ends a run: training goes on without
-it. The machine's own sshd is what its image has; the security group decides who reaches it.
+The user has no password, is in no group but its own and may not become root. A failure here is logged and does not end the run.
+sshd is the image's own; the security group decides who reaches it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="loc
 
 
 def open_ssh(node: Node, manifest: Mapping[str, Any], *, etc: Path = Path("/etc")) -> None:
-    """Authorize the run's key and publish the host keys, if the manifest has a key; a failure is a log line."""
+    """Authorize the run's key and publish the host keys, if the manifest has a key; log a failure."""
     key = (manifest.get("attach") or {}).get("public_key", "")
     if not key or node.rehearsal:
         return
     if not isinstance(key, str) or not PUBLIC_KEY.fullmatch(key):
-        log.warning("nobody can attach: the manifest's SSH key is none")
+        log.warning("nobody can attach: the manifest's SSH key is not an ed25519 key")
         return
     try:
         authorize(make_user(), key)
@@ -59,7 +59,7 @@ def make_user() -> Path:
 
 
 def authorize(home: Path, key: str) -> None:
-    """Let a public key, and no other, sign in as the owner of a home folder."""
+    """Make `key` the only public key that can sign in as the owner of `home`."""
     owner = home.stat()
     folder = home / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Secrets of a user's script on its machine, for that script alone.
+"""Read the secrets of a user's script, for that script alone.
 
-On EC2 they are SecureStrings of the stack that the machine's role may read; on a machine of the caller's own, variables of the
-agent's environment.
+On EC2 they are the stack's SecureStrings, which the machine's role may read; on the caller's own machine, environment variables
+of the agent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def own_secrets(names: Sequence[str]) -> dict[str, str]:
     values = environment.variables_named(names)
     for name in names:
         if name not in values:
-            why, do = "on a machine of yours it comes from this shell", f"Set it: export {name}=..."
+            why, do = "on your own machine it comes from the environment", f"Set it: export {name}=..."
             raise ConfigError(f"the secret {name} is not set", why=why, do=do)
         _refuse_unfit(name, values[name], f"Set another value: export {name}=...")
     return values
@@ -47,5 +47,5 @@ def own_secrets(names: Sequence[str]) -> dict[str, str]:
 
 def _refuse_unfit(name: str, value: str, do: str) -> None:
     if len(value.strip()) < FEWEST_LETTERS or "\0" in value:
-        why = f"one of fewer than {FEWEST_LETTERS} characters can't be left out of logs, one with a NUL is no variable"
+        why = f"it needs {FEWEST_LETTERS} characters or more, to be redacted in logs, and no NUL"
         raise ConfigError(f"the secret {name} can't be used", why=why, do=do)

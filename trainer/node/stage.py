@@ -1,4 +1,4 @@
-"""Fetch the manifest's inputs by VersionId, from the stack's cache, if any, or from S3; check each sha256."""
+"""Fetch the manifest's inputs by VersionId, from the stack's cache if it has one, else from S3; check each sha256."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trainer.node.cache import CacheUnusable, InputCache, cacheable
 from trainer.runs.reports import INPUT_COUNTS
 
 log = logging.getLogger(__name__)
-# Seconds between two reads of an object that a launch has written. Half a minute in all: in the first quarter of an hour of a
-# bucket's versioning S3 may answer 404 for what is there (S3 User Guide, "Enabling versioning", read 2026-11-22).
+# Seconds between reads of an object that a launch has written. Half a minute in all: for 15 minutes after a bucket's versioning
+# is enabled, S3 may answer 404 for an object that exists (S3 User Guide, "Enabling versioning", read 2026-11-22).
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 Read = TypeVar("Read")
 AT_ONCE = 8
@@ -31,7 +31,7 @@ SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
 
 @dataclass(kw_only=True)
 class Origins:
-    """Counts of a node's inputs from the cache and from S3, in files and bytes, and the reason where the cache was not used."""
+    """Counts of a node's inputs from the cache and from S3, in files and bytes, and why the cache was not used."""
 
     cache: InputCache | None = None
     cache_failed: str = ""
@@ -55,9 +55,9 @@ class Origins:
     @property
     def summary(self) -> str:
         """Return the counts in one line."""
-        told = self.counts
-        cached = f", {told['cache_files']} from the cache, {told['cache_refused']} refused there" if self.cache else ""
-        return f"{told['s3_files']} files from S3{cached}"
+        counts = self.counts
+        cached = f", {counts['cache_files']} from the cache, {counts['cache_refused']} refused there" if self.cache else ""
+        return f"{counts['s3_files']} files from S3{cached}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts and the note for the node's result."""
@@ -73,11 +73,11 @@ def fetch_inputs(
     stopped: Callable[[], bool],
     origins: Origins | None = None,
 ) -> None:
-    """Fetch objects that the manifest pins into `folder`, eight at once, each under the last part of its key.
+    """Fetch the objects that the manifest pins into `folder`, eight at once, each named by the last part of its key.
 
-    With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for a file
-    whose sha256 is not the manifest's or that S3 doesn't give, TrainingFailed when the disk is too small, Stopped as soon as
-    `stopped` says so.
+    With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for a file that S3
+    does not return or whose sha256 is not the manifest's, TrainingFailed if the disk is too small, and Stopped once `stopped`
+    returns true.
     """
     folder.mkdir(parents=True, exist_ok=True)
     needed, free = sum(int(entry["bytes"]) for entry in inputs), shutil.disk_usage(folder).free
@@ -98,7 +98,7 @@ def fetch_inputs(
 def read_patiently(
     read: Callable[[], Read], key: str, *, stopped: Callable[[], bool], pause: Callable[[float], None] = time.sleep
 ) -> Read:
-    """Read an object that a launch has written, again after PAUSES where S3 fails. Raises Stopped, or botocore's error."""
+    """Read an object that a launch has written, retrying after PAUSES if S3 fails. Raises Stopped, or botocore's error."""
     for seconds in (*PAUSES, None):
         if stopped():
             raise Stopped(f"stopped while fetching {key}")
@@ -134,7 +134,7 @@ def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: C
 
 
 def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
-    """Return whether the cache gave the input, byte for byte as the manifest has it."""
+    """Copy an input from the cache; return whether it was there with the manifest's bytes."""
     if not (cache := origins.cache) or not cacheable(entry):
         return False
     try:
@@ -146,9 +146,7 @@ def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
         origins.count(cache_files=1, cache_bytes=int(entry["bytes"]))
     if taken == "refused":
         origins.count(cache_refused=1)
-        log.warning(
-            "what the cache holds of %s (version %s) is something else: fetched anew", entry["key"], entry["version_id"]
-        )
+        log.warning("the cache has other bytes for %s (version %s): fetching it from S3", entry["key"], entry["version_id"])
     return taken == "taken"
 
 

@@ -24,9 +24,7 @@ STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerFiles:
-    """The files that the trainer is given: the job, the plan of its data if a desk made one, what the machine should be, and a
-    user's own profiles. What is known of this chip lies beside the last.
-    """
+    """Files for the trainer: job, data plan (if a desk made one), expected machine, GPU profiles (measurements beside them)."""
 
     job: Path
     plan: Path | None
@@ -38,7 +36,7 @@ class TrainerProcess:
     """The manifest's program, in its own process group, with its output appended to the node's log."""
 
     def __init__(self, program: Sequence[str], *, work: Path, files: TrainerFiles, workers: int, device: str) -> None:
-        """Raises TrainingFailed for a program with an unknown variable."""
+        """Prepare the command. Raises TrainingFailed for a program with an unknown variable."""
         self._events = work / "events" / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
         self._offset = 0
@@ -112,7 +110,7 @@ class TrainerProcess:
     def _end(self, flags: int) -> int | None:
         """Return the exit code of the ended trainer, as Popen does, without reaping it.
 
-        Until it is reaped, its process id is not reused, and its group may be signalled.
+        Until it is reaped, its process id is not reused, and its group can be signalled.
         """
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | flags)
         if ended is None:

@@ -64,7 +64,7 @@ class Uplink:
         return value
 
     def send_json(self, key: str, value: dict[str, Any], *, patience_seconds: float) -> None:
-        """Write a JSON object, trying for `patience_seconds`. Raises ConnectionFailed when S3 did not take it."""
+        """Write a JSON object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept it."""
         deadline = time.monotonic() + patience_seconds
         while not self.try_send(key, json.dumps(value).encode()):
             if time.monotonic() > deadline:
@@ -95,8 +95,8 @@ class Uplink:
     def upload_model(self, *, path: Path, key: str, sha256: str) -> UploadedModel:
         """Create the model's object from its file and return it.
 
-        Raises TrainingFailed if the file is not the trainer's, or the key has another object; botocore's errors if S3 does not
-        accept it now.
+        Raises TrainingFailed if the file's sha256 is not `sha256` or the key has another object, botocore's errors if S3 does
+        not accept it now.
         """
         try:
             with path.open("rb") as body:

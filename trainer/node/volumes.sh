@@ -1,10 +1,10 @@
 #!/bin/bash
-# Mount what a node can use and does not need: its local disks as one volume, and the cache of the storage mode efs-cache.
+# Mount a node's optional volumes: its local disks as one, and the cache of the storage mode efs-cache.
 #
-#   volumes.sh disks FOLDER                          where the type has local disks that the image has not mounted itself
+#   volumes.sh disks FOLDER                          local disks that the image has not mounted itself
 #   volumes.sh cache FILE_SYSTEM:ACCESS_POINT FOLDER SECONDS
 #
-# bootstrap.sh runs it as root. It always exits 0: what fails is printed and written to FOLDER.failed, and the node does without.
+# bootstrap.sh runs it as root. It always exits 0: a failure is printed and written to FOLDER.failed, and the node continues.
 set -uo pipefail
 
 failed() { # folder, what
@@ -13,8 +13,8 @@ failed() { # folder, what
   exit 0
 }
 
-# Instance store is told from EBS by the device's model, https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html
-# (looked up 2026-11-22). A disk that something holds (a partition, LVM, RAID) or that is mounted is left alone.
+# The device's model tells instance store from EBS: https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html
+# (looked up 2026-11-22). Disks that are mounted or in use (a partition, LVM, RAID) are left alone.
 local_disks() { # sysfs
   local disk name
   for disk in "$1"/block/nvme*n1; do
@@ -27,7 +27,7 @@ local_disks() { # sysfs
   done
 }
 
-# RAID 0: nothing on these disks outlives the instance, and a lost disk is a lost node. AWS encrypts them, with a key of each boot.
+# RAID 0: nothing on these disks outlives the instance, and a lost disk is a lost node. AWS encrypts them with a key per boot.
 disks() { # folder, sysfs where a test has its own
   local folder=$1 found device
   mapfile -t found < <(local_disks "${2:-/sys}")
@@ -44,9 +44,9 @@ disks() { # folder, sysfs where a test has its own
   echo "volumes: ${#found[@]} local disks at $folder" >&2
 }
 
-# amazon-efs-utils speaks TLS to EFS and signs in with the instance's role; Amazon Linux has it in its own repositories, which
-# lie in S3, and elsewhere an image brings it. `soft`: a file system that does not answer is an error and not a node that hangs.
-# What half a read would spoil, the agent's check of each hash finds.
+# amazon-efs-utils speaks TLS to EFS and signs in with the instance's role; Amazon Linux has it in its own repositories, which are
+# in S3, and other images must bring it. `soft`: a file system that does not answer is an error instead of a node that hangs; the
+# agent's hash checks find partial reads.
 cache() { # file system:access point, folder, seconds that each of two steps may take
   local folder=$2 why
   if ! type -P mount.efs > /dev/null && type -P dnf > /dev/null; then

@@ -15,9 +15,8 @@ from trainer.pieces.pooled import POOLED
 from trainer.pieces.script import SCRIPT
 from trainer.pieces.symbol import SYMBOL
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (SYMBOL, POOLED, PANEL, SCRIPT)
-}  # the last one that takes a job makes its pieces
+# The last kind that takes a job makes its pieces.
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (SYMBOL, POOLED, PANEL, SCRIPT)}
 
 
 def kind_of(job: Job) -> Kind:
@@ -26,7 +25,7 @@ def kind_of(job: Job) -> Kind:
 
 
 def takes_all_devices(job: Job) -> bool:
-    """Return whether all devices of a machine train each piece of the job together, where it has several."""
+    """Return whether all devices of a machine, if it has several, train each piece of the job together."""
     return kind_of(job).all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
 
 

@@ -1,4 +1,4 @@
-"""The fewest bars that a series can be trained on, for the plan of its bars, and for a desk that knows only their number."""
+"""The fewest bars that a series can be trained on: for the plan of its bars, and for a desk that knows only their number."""
 
 from __future__ import annotations
 

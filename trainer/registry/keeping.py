@@ -32,7 +32,7 @@ def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: st
 def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
     """Put a model of a receipt in production under its stable name; return False if it is there already.
 
-    Raises ConfigError for a model that can't be verified, or where others replaced it each time.
+    Raises ConfigError for a model that can't be verified, or if others replaced it each time.
     """
     stored = objects.head(key=str(model["key"]), version_id=str(model["version_id"]))
     _verify(objects, model, stored)
@@ -68,7 +68,7 @@ def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Sto
     current, *older = production_versions(objects, name)
     wanted = [one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag]
     if not wanted:
-        why = f"version {version_id} is none of it, or the current one" if version_id else "it has no older version"
+        why = f"it has no older version {version_id}" if version_id else "it has no older version"
         raise UsageError(f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions.")
     try:
         objects.copy(source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag)
@@ -80,7 +80,7 @@ def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Sto
 def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -> None:
     """Raise ConfigError unless the object has the receipt's bytes and the card of its own name."""
     name, what = _file(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
-    do = "It stays what it is, an experiment; train it again."
+    do = "It stays an experiment; train it again."
     if stored is None or stored.size > MOST_PROMOTED_BYTES:
         why = f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}" if stored else "it is not there"
         raise ConfigError(what, why=why, do=do)

@@ -1,7 +1,7 @@
 """The models of a bucket: list them with versions and scores, and download one with its hash checked.
 
-Experiments are read through the receipts of their runs, which name the attempt whose keys count; a run without a receipt is
-looked at in S3. Production models, where there are any, are the objects themselves.
+Experiments are read through the receipts of their runs, which name the attempt whose keys count; for a run without a receipt S3
+is listed. Production models have no receipt: the objects themselves are listed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
 from trainer.runs.store import Objects, Stored, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
+from trainer.whole_file import whole_file
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
@@ -44,7 +45,7 @@ class Model:
     version_id: str
     sha256: str
     family: str
-    piece: str  # what people call what it was made of; empty for a production model without a card
+    piece: str  # display name of its piece; empty for a production model without a card
     series: tuple[str, ...]
     created_at: datetime
     fold: int = 1
@@ -55,7 +56,7 @@ class Model:
     stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
 
     def expires(self, experiment_days: int) -> date | None:
-        """Return the first day on which S3 may remove it; None for one that stays, or where the stack does not say (0)."""
+        """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no days (0)."""
         if self.stage == "production" or self.stored_after is None or not experiment_days:
             return None
         return (self.stored_after + timedelta(days=experiment_days)).date()
@@ -112,7 +113,7 @@ def find_model(objects: Objects, name_or_key: str) -> Model:
         return max(finished, key=lambda model: (model.stage == "production", model.created_at))
     if named:
         do = f"Wait for its end, or name it {named[0].run_id}/{named[0].name}."
-        raise UsageError(f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} goes on", do=do)
+        raise UsageError(f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} has not ended", do=do)
     hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
 
@@ -144,23 +145,13 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
         why = f"sha256 is {sha256}, it should be {model.sha256}"
         raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
     path = into / name
-    write_whole(path, stored.body)
+    with whole_file(path) as partial:
+        partial.write_bytes(stored.body)
     with suppress(DataError):  # an object that is no model of ours has no card
-        write_whole(path.with_suffix(".json"), read_card(stored.body).to_json(indent=2).encode())
+        card = read_card(stored.body).to_json(indent=2)
+        with whole_file(path.with_suffix(".json")) as partial:
+            partial.write_text(card, encoding="utf-8")
     return path
-
-
-def write_whole(path: Path, body: bytes) -> None:
-    """Write a file atomically, by rename; create missing folders.
-
-    An existing link is replaced and not followed: the folder may have come with a repository.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with part.open("xb") as file:
-        file.write(body)
-    part.replace(path)
 
 
 def _model(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shutil
@@ -17,9 +16,8 @@ from trainer.rehearsal.applied_program import open_folder
 UNUSED_SECONDS = 24 * 3600.0
 
 
-def unpack(code: bytes, *, into: Path) -> Path:
-    """Unpack a zip below `into`, in the folder of its hash, unless it is there; return the folder."""
-    folder = into / hashlib.sha256(code).hexdigest()[:32]
+def unpack(code: bytes, *, folder: Path) -> Path:
+    """Unpack a zip into a folder, named after its hash, unless it is there; return the folder."""
     open_folder(folder.parent)
     if not keep(folder):
         partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")

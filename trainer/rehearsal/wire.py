@@ -1,7 +1,7 @@
 """AWS's wire format: any request to (service, operation, parameters), a result or an error back, and calls into moto itself.
 
 moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned exactly.
-Only this module and `object_log` import moto. It has no rules of services.
+Only this module, `http_server` and `object_log` import moto. It has no rules of services.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from trainer import environment
 # moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a region).
 environment.set_moto_images(Path(__file__).with_name("images.json"))
 
-from botocore.awsrequest import HeadersDict  # noqa: E402  (the variable above comes first)
+import botocore.session  # noqa: E402  (the variable above comes first)
+from botocore.awsrequest import HeadersDict  # noqa: E402
 from botocore.exceptions import UnknownServiceError  # noqa: E402
+from botocore.loaders import create_loader  # noqa: E402
 from botocore.parsers import create_parser  # noqa: E402
 from botocore.serialize import create_serializer  # noqa: E402
+from moto.backends import get_backend  # noqa: E402
 from moto.core import responses  # noqa: E402
 from moto.core.base_backend import BackendDict  # noqa: E402
 from moto.core.parse import PROTOCOL_PARSERS  # noqa: E402
@@ -48,6 +51,8 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 _MODEL_NAMES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
 _SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
 
+# moto opens four sessions when it loads EC2, and each would parse EC2's API description anew, in 0.1 s.
+botocore.session.create_loader = functools.lru_cache(maxsize=None)(create_loader)
 get_model = functools.lru_cache(maxsize=None)(get_service_model)
 _moto = DomainDispatcherApplication(create_backend_app)
 # moto looks through its own folder and its classes anew at each request: a quarter of its time.
@@ -179,6 +184,11 @@ def call_moto(account: str, region: str, service: str, operation: str, params: d
         return to_moto(environ, account, start_response)
 
     return call_application(moto, account, region, service, operation, params)
+
+
+def state_of(account: str, region: str, service: str) -> Any:
+    """Return what moto holds of a service in an account's region."""
+    return get_backend(service)[account][region]  # type: ignore[call-overload]  # it wants a literal
 
 
 def call_application(

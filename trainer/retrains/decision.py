@@ -39,22 +39,22 @@ def decide(
         do = f"Publish it: mayfly retrains publish {name} --job FILE."
         return Verdict(step="refuse", error=ConfigError(f"retrain {name} was never published", do=do))
     if published.paused:
-        do = f"Go on with it: mayfly retrains pause {name} --off."
+        do = f"Resume it: mayfly retrains pause {name} --off."
         return Verdict(step="skip", error=Interrupted(f"retrain {name} is paused", do=do))
     before = [one for one in others if one.is_open and one.scheduled_at < entry.scheduled_at]
     if not before:
         return Verdict(step="begin")
-    running = f"the run of {iso(before[-1].scheduled_at)} goes on"
+    running = f"the run of {iso(before[-1].scheduled_at)} has not ended"
     do = "Give it less to do, or more time between two runs."
     following = next_fire(schedule.expression, start=entry.scheduled_at, after=entry.scheduled_at)
     if schedule.overlap == "skip" or (following is not None and now >= following):
-        rule = "it skips where runs overlap" if schedule.overlap == "skip" else "it waits until the next scheduled time at most"
-        return Verdict(step="skip", error=Interrupted(f"{running}, and this one was skipped", why=rule, do=do))
-    return Verdict(step="wait", error=Interrupted(f"{running}, and this one waits for it"))
+        rule = "overlap is skip" if schedule.overlap == "skip" else "a run waits until the next scheduled time at most"
+        return Verdict(step="skip", error=Interrupted(f"{running}, so this one was skipped", why=rule, do=do))
+    return Verdict(step="wait", error=Interrupted(f"{running}, so this one waits for it"))
 
 
 def spent_in_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun]) -> float:
-    """Return the dollars of the entry's calendar month: by receipts, and the maximum of open runs."""
+    """Return the dollars of the entry's calendar month: receipts' high bounds, and the most that open runs may cost."""
     same = [one for one in others if schedule.same_month(one.scheduled_at, entry.scheduled_at)]
     return sum(one.most_usd if one.is_open else one.spent_usd for one in same)
 

@@ -39,7 +39,7 @@ class ScheduledRun:
     updated_at: datetime
     state: EntryState = "due"
     prepare_run_id: str = ""  # of the run that refreshes and checks its data, if there is one
-    prepare_usd: float = 0.0  # what that cost, by its receipt
+    prepare_usd: float = 0.0  # that run's cost, by its receipt
     refreshed: str = ""  # the result of the refresh, as text
     run_id: str = ""  # once its run is on record
     most_usd: float = 0.0  # what its runs may cost at most
@@ -107,11 +107,11 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
         if stored is None:
             raise Unsound("it is not there")
         entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,))
-        if entry_key(entry.retrain, entry.scheduled_at) != key:  # its own words make the key of the next write
+        if entry_key(entry.retrain, entry.scheduled_at) != key:  # the next write's key is derived from these fields
             raise Unsound(f"it is that of {entry.retrain[:80]!r} at {iso(entry.scheduled_at)}")
         runs = run_id_of(entry.retrain, entry.scheduled_at), prepare_run_id_of(entry.retrain, entry.scheduled_at)
         if entry.run_id not in ("", runs[0]) or entry.prepare_run_id not in ("", runs[1]):
-            raise Unsound(f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are none of this time")
+            raise Unsound(f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are not this time's")
         return replace(entry, error=read_error(Fields({"error": entry.error}, key))), stored.etag
     except Unsound as error:
         raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error

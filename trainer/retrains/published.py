@@ -54,7 +54,7 @@ class PublishedScript:
 
     files: Mapping[str, str]  # by path: sha256
     inputs: tuple[Mapping[str, Any], ...]  # entries of a manifest, with paths; () if the data is listed at each time
-    sha256: str  # of what its time depends on
+    sha256: str  # of settings, files and data, by which earlier durations are looked up
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
@@ -144,7 +144,7 @@ def _read_script(fields: Fields) -> PublishedScript:
         for item in fields.rows("inputs", most=MOST_FILES)
     )
     if why := next(filter(None, map(path_flaw, (*files, *(str(entry["path"]) for entry in inputs)))), ""):
-        raise Unsound(f"a file of it has no name that a node takes: {why}")
+        raise Unsound(f"one of its files has a name that a node refuses: {why}")
     return PublishedScript(files=files, inputs=inputs, sha256=fields.value("sha256").sha256())
 
 

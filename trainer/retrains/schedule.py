@@ -33,7 +33,7 @@ class RetrainSchedule:
     budget: float  # dollars that one run may cost at most
     budget_month: float  # dollars that its runs of one calendar month may cost together
     promote: str = "never"  # models to production: none, or those whose gain over their baselines is beyond chance
-    overlap: str = "skip"  # where the run before goes on: skip this one, or wait until the next scheduled time at most
+    overlap: str = "skip"  # while the run before has not ended: skip this one, or wait until the next scheduled time at most
 
     def __post_init__(self) -> None:
         kinds = {"name": str, "cron": str, "time_zone": str, "overlap": str, "promote": str}

@@ -30,7 +30,7 @@ def scheduled_summary(
     before: Mapping[str, Any] | None,
     month_usd: float,
 ) -> PersonMessage:
-    """Return the message about a scheduled time that has come to its end. `before`: receipt of the last run that was done."""
+    """Return the message about a scheduled time that has ended. `before`: receipt of the last run that was done."""
     at = schedule.local(entry.scheduled_at) if schedule else entry.scheduled_at
     zone = schedule.time_zone if schedule else "UTC"
     lines = [f"{entry.retrain}, scheduled {at:%a %Y-%m-%d %H:%M} {zone}: {entry.state}"]
@@ -84,7 +84,7 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
 
 
 def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the best metric of each piece of a script that is done, and its last lines where there is one piece only."""
+    """Yield the best metric of each piece of a script that is done, and the last lines of a single piece."""
     last = {str(script["piece"]): script["best"] for script in before}
     done = [script for script in scripts if script["done"]]
     if len(scripts) > 1:
@@ -93,8 +93,8 @@ def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[s
     for script in done[:MOST_MODELS]:
         best, then = script["best"], last.get(str(script["piece"]), {})
         beside = f" (last time {then['value']:.4g})" if best and then.get("metric") == best["metric"] else ""
-        told = f"best {best['metric']} {best['value']:.4g}{beside}" if best else "done"
-        yield f"{script['piece']}: {told}"
+        outcome = f"best {best['metric']} {best['value']:.4g}{beside}" if best else "done"
+        yield f"{script['piece']}: {outcome}"
     if len(done) > MOST_MODELS:
         yield f"and {len(done) - MOST_MODELS} more values"
     if len(scripts) == 1:

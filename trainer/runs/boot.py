@@ -11,7 +11,7 @@ from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_BOOT_SECONDS, NODE_STEPS, NodeResult
 
 OBJECT = "memory/boots.json"
-STEPS = ("machine", *NODE_STEPS)  # of which only the launch and the first command of user data see the first one
+STEPS = ("machine", *NODE_STEPS)  # "machine": from the launch to the first command of user data
 BAKED, PLAIN = "baked", "plain"  # whether the image had the environment
 MOST_BYTES, MOST_TYPES = 1 << 20, 1_000
 WEIGHT = 9  # earlier runs that a remembered mean counts as, at most

@@ -1,4 +1,4 @@
-"""The life of a run on a machine of the caller's own: watched and closed like any other, without any instance. Pure.
+"""The life of a run on the caller's own machine: watched and closed like any other, without an instance. Pure.
 
 The command that runs it (`mayfly agent --here`) closes it when its agent has ended. Any other command may close it if its
 result is in S3, or if it is silent past its deadline or past the grace period of a stop request. The control function
@@ -17,7 +17,7 @@ from trainer.runs.observation import Observation
 from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_result
 from trainer.runs.record import RunRecord, iso
 
-AGAIN = "Repeat its command on its machine: a new run goes on from the checkpoints of this one."
+AGAIN = "Repeat its command on its machine: a new run resumes from the checkpoints of this one."
 LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading
 
 
@@ -34,7 +34,7 @@ def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tup
 
 def gone(record: RunRecord, now: datetime) -> RunRecord:
     """Return the record of a run whose agent was killed, or whose machine went down, without a result."""
-    ending = _interrupted("its agent ended without a result", "it was killed, or its machine was")
+    ending = _interrupted("its agent ended without a result", "it was killed, or its machine went down")
     return record.ended(ending.outcome, ending.error, now)
 
 
@@ -49,7 +49,7 @@ def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending |
     if now > record.effective_deadline.at + LATE:
         beat = observed.heartbeat
         why = f"its last heartbeat came at {iso(beat.at)}" if beat else "it never sent a heartbeat"
-        return _interrupted("nothing was heard of it past its deadline", why)
+        return _interrupted("it fell silent and is past its deadline", why)
     return None
 
 

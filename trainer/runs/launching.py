@@ -39,7 +39,7 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     """Return the next step of a run that has no instance yet."""
     launch = record.last_launch
     if not observed.may_start:
-        return (Wait(why="starting; its driver goes on"),)
+        return (Wait(why="starting; its driver continues"),)
     if launch is None:
         return (_intend(record, 0, now),)
     if launch.outcome == "intended":
@@ -66,13 +66,13 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
 
 
 def latest_start(record: RunRecord, rung: Rung) -> datetime:
-    """Return the last instant at which an attempt on a rung has its P90 left, or half of the run's time without an estimate."""
+    """Return the last instant at which an attempt on a rung has its P90 left; without an estimate, half of the run's time."""
     half = (record.deadline - record.created_at) / 2
     return record.deadline - (timedelta(seconds=rung.p90_seconds) if rung.p90_seconds else half)
 
 
 def pause_after(calls: int, token: str) -> timedelta:
-    """Return the pause after so many calls: doubled each time, with jitter of up to one half that follows from the token."""
+    """Return the pause after `calls` calls: doubled each time, half to all of it, by a jitter that follows from the token."""
     longest = min(FIRST_PAUSE * 2 ** min(calls - 1, 10), LONGEST_PAUSE)
     digest = hashlib.sha256(f"{token}/{calls}".encode()).digest()
     return longest * (0.5 + digest[0] / 510)
@@ -144,9 +144,9 @@ def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
     Only then may another token be used: it could make a second instance.
     """
     if may_still_appear(launch, now):
-        return Wait(why="CreateFleet gave no clear answer; an instance with the run's tag is looked for")
-    calls, them = ("1 call", "it") if launch.calls == 1 else (f"{launch.calls} calls", "them")
-    message = f"{calls}, and no instance of {them} within {UNANSWERED // timedelta(minutes=1)} minutes"
+        return Wait(why="CreateFleet gave no clear answer; looking for an instance with the run's tag")
+    calls = "1 call" if launch.calls == 1 else f"{launch.calls} calls"
+    message = f"{calls} brought no instance within {UNANSWERED // timedelta(minutes=1)} minutes"
     closed = replace(launch, outcome="refused", unanswered=False, error_code=NO_CLEAR_ANSWER, error_message=message)
     return Store(record=record.with_launch(closed, now), why="no clear answer, and no instance")
 
@@ -154,7 +154,7 @@ def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
 def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
     """Ask the same rung under a new token after a pause, up to this error's time limit; then the next rung.
 
-    Where AWS itself is busy or failing, rungs are asked as long as the job could still be done there.
+    While AWS itself is busy or failing, rungs are asked as long as the job could still finish on them.
     """
     tries, error_class = list(_tries_on_rung(record)), launch.refusal.error_class
     over = tries[-1].intended_at + PATIENCE.get(error_class, timedelta(0))

@@ -30,7 +30,7 @@ class Lease:
 
 
 def boot_allowance(tag: str) -> timedelta:
-    """Read the boot allowance in seconds from an instance's tag, where its launch put it. The default for any other text."""
+    """Return the boot allowance in an instance's tag, which has seconds; the default for any other text."""
     seconds = int(tag) if re.fullmatch("[1-9][0-9]{0,5}", tag, re.ASCII) else 0
     return timedelta(seconds=seconds) if 0 < seconds <= LONGEST_BOOT.total_seconds() else BOOT_ALLOWANCE
 
@@ -44,9 +44,9 @@ def read_lease(body: bytes, now: datetime) -> Lease:
         lease_until=fields.instant("lease_until"),
     )
     if lease.at > now + CLOCKS_APART:
-        raise Unsound(f"the lease is of {lease.at:%Y-%m-%dT%H:%M:%SZ}, which is still to come")
+        raise Unsound(f"the lease is dated {lease.at:%Y-%m-%dT%H:%M:%SZ}, which is in the future")
     if not lease.at <= lease.lease_until <= lease.at + LEASE:
-        raise Unsound(f"the lease lasts until {lease.lease_until:%Y-%m-%dT%H:%M:%SZ}, longer than one may")
+        raise Unsound(f"the lease lasts until {lease.lease_until:%Y-%m-%dT%H:%M:%SZ}, longer than is allowed")
     return lease
 
 

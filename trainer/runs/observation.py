@@ -69,7 +69,7 @@ class Observation:
 
 
 def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[InstanceSeen, ...]:
-    """Return the record's instances updated by a look, and new ones, in the order of their first sight."""
+    """Return the record's instances updated by a look, and new ones, in the order in which they were first seen."""
     before = {seen.instance_id: seen for seen in record.instances}
     by_id = {instance.instance_id: instance for instance in observed.instances}
     for attempt in record.attempts:  # an instance that CreateFleet named but no description has shown yet
@@ -94,7 +94,7 @@ def all_gone(record: RunRecord, observed: Observation) -> bool:
 
 
 def may_still_appear(launch: Launch, now: datetime) -> bool:
-    """Return whether an instance of a launch without a clear answer is to be looked for by its tag."""
+    """Return whether an instance of a launch without a clear answer may still appear."""
     return launch.is_open and now < launch.last_call_at + UNANSWERED
 
 

@@ -103,7 +103,7 @@ def _of_attempt(record: RunRecord) -> list[InstanceSeen]:
 
 
 def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
-    """Return how a run ended by its node's own word."""
+    """Return how a run ended, as its node reports it."""
     if result.state == "done":
         return Ending(outcome="done")
     if result.state == "failed":
@@ -128,7 +128,7 @@ def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch
     if record.stop_requested_at is not None:
         return _stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    looks = launch is not None and (launch.is_open or launch.had_no_answer)  # for its instance, or did so until now
+    looks = launch is not None and (launch.is_open or launch.had_no_answer)  # for its instance, or did so before
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
         return _interrupted("the launcher ended before an instance was started", "")

@@ -1,7 +1,7 @@
 """The pieces of a run, as its record and its receipt name them.
 
 The record has them from the launch on, so that the Lambda that closes a run need not know their kinds. Records and receipts
-of before 2026-11-22 name symbols instead; here their pieces are made of these.
+from before 2026-11-22 name symbols instead, from which their pieces are derived here.
 """
 
 from __future__ import annotations

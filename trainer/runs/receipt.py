@@ -1,8 +1,8 @@
 """The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its schema: docs/receipt.md.
 
-The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one
-at which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the first look
-that found the instance ended; both with the 60 seconds that a start costs at least.
+The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one at which an OS power-off
+ended it. Low runs from the first sign of life to the last, high from the launch to the first look that found the instance
+ended; both are at least the 60 seconds that a start costs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REHEARSAL_NOTE = (
     "type's list price, no forecast."
 )
 
-HERE_NOTE = "No instance: it ran on a machine of yours, which Mayfly neither pays for nor ends."
+HERE_NOTE = "No instance: it ran on your own machine, which Mayfly neither pays for nor ends."
 
 Receipt = dict[str, Any]
 
@@ -111,9 +111,8 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
 def seconds(record: RunRecord, observed: Observation, now: datetime | None = None) -> dict[str, float]:
     """Return the seconds of each phase and their total, to the millisecond; a phase that never began took none.
 
-    `now` ends the phase that a run is in; without it the run is one that has ended.
-
-    A phase lasts until the next one that is known to have begun, so that the phases always sum to the total.
+    A phase lasts until the next one that is known to have begun, so that the phases sum to the total. `now` ends the current
+    phase of an open run.
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
     finished = max(ends, default=None) or record.closed_at or now or record.ending_at or record.created_at
@@ -133,7 +132,7 @@ def seconds(record: RunRecord, observed: Observation, now: datetime | None = Non
     for phase in PHASES[1:]:
         began = starts[phase]
         if began is not None:
-            began = min(max(began, since), max(finished, since))  # the node's clock is another one
+            began = min(max(began, since), max(finished, since))  # by the node's clock
             milliseconds[current] += round((began - since).total_seconds() * 1000)
             current, since = phase, began
     milliseconds[current] += round((max(finished, since) - since).total_seconds() * 1000)

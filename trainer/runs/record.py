@@ -25,7 +25,7 @@ from trainer.runs.pieces import RunPiece
 # 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before jobs had tables;
 # 1: no vcpus.
 FORMAT = 6
-HERE_FORMAT = 7  # of a run on a machine of the caller's own: a reader from before there were any refuses it, and no other
+HERE_FORMAT = 7  # of a run on the caller's own machine: older readers refuse these records, and only these
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
 Driver = Literal["desk", "control", "here"]
 Work = Literal["train", "prepare", "script"]
@@ -46,7 +46,7 @@ def iso(moment: datetime) -> str:
 
 
 def from_iso(text: str) -> datetime:
-    """Read what `iso` wrote. Raises ValueError for anything without a zone, or centuries away."""
+    """Parse an instant that `iso` wrote. Raises ValueError for one without a zone, or centuries away."""
     return instant(text)
 
 
@@ -164,9 +164,10 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
-    driver: Driver = "desk"  # the driver, which starts it: the command at the desk, or the control function; all may settle it
-    # "here": a command on the caller's own machine, without any instance (`runs.here`)
-    work: Work = "train"  # or to refresh and check a data set, or to run a user's script: neither makes models
+    # Who starts it: the command at the desk, the control function, or `here`, a command on the caller's own machine
+    # (`runs.here`). Anyone may settle it.
+    driver: Driver = "desk"
+    work: Work = "train"  # "prepare" refreshes and checks a data set, "script" runs a user's script: neither makes models
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     user_id: str = ""  # `aws:userid` of who runs it on a machine of their own; '' for a run on an instance
     host: str = ""  # the host name of that machine
@@ -187,7 +188,7 @@ class RunRecord:
 
     @property
     def is_here(self) -> bool:
-        """Return whether it runs on a machine of the caller's own: nothing launches it, and no instance is to be ended."""
+        """Return whether it runs on the caller's own machine: nothing launches it, and there is no instance to end."""
         return self.driver == "here"
 
     @property
@@ -218,7 +219,7 @@ class RunRecord:
 
     @property
     def effective_deadline(self) -> Deadline:
-        """Return the deadline that holds: the last launch's, or the run's before the first launch and after a refused one."""
+        """Return the deadline in force: the last launch's, or the run's before the first launch and after a refused one."""
         launch = self.last_launch
         if launch is None or launch.outcome == "refused":
             return Deadline(at=self.deadline.replace(microsecond=0), cause=self.deadline_cause)

@@ -43,7 +43,7 @@ def record_from_json(text: str | bytes) -> RunRecord:
         raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
     record = _built(values, RunRecord, "the run record")
     assert isinstance(record, RunRecord)
-    _check_sums(record)
+    _check_consistency(record)
     return record
 
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...]) -> T:
-    """Read another document of the control plane's, a frozen dataclass with a `format`, as strictly as a record.
+    """Read another document of the control plane, a frozen dataclass with a `format`, as strictly as a record.
 
     Raises Unsound. Keys that it does not know are ignored.
     """
@@ -64,7 +64,7 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats
     return value
 
 
-def _check_sums(record: RunRecord) -> None:
+def _check_consistency(record: RunRecord) -> None:
     """Raise Unsound if the parts of a record are inconsistent, so that decisions on it can't fail."""
     launches = [launch for attempt in record.attempts for launch in attempt.launches]
     numbers = [attempt.number for attempt in record.attempts]
@@ -75,19 +75,17 @@ def _check_sums(record: RunRecord) -> None:
         "no rung": not record.ladder and not record.is_here,
         "no user of its machine": record.is_here and not re.fullmatch(USER_ID, record.user_id),
         "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
-        "a boot allowance of another kind": not all(
-            0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
-        ),
-        "a launch on a rung that its ladder has not": any(launch.rung >= len(record.ladder) for launch in launches),
+        "an invalid boot allowance": not all(0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder),
+        "a launch on a rung that is not on its ladder": any(launch.rung >= len(record.ladder) for launch in launches),
         "two launches of one token": len({launch.token for launch in launches}) < len(launches),
         "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
         "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
-        "no instance, and it is running": record.state == "running"
+        "no instance although it is running": record.state == "running"
         and not record.is_here
         and (record.last_launch is None or record.last_launch.outcome != "created"),
-        "no outcome, and it has ended": record.state in ("ending", "closed") and record.outcome is None,
-        "no instant of its end": record.state == "ending" and record.ending_at is None,
-        "a job of another kind": not all(type(number) is int and 0 < number <= 10_000 for number in planned)
+        "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,
+        "no time of its end": record.state == "ending" and record.ending_at is None,
+        "an invalid job": not all(type(number) is int and 0 < number <= 10_000 for number in planned)
         or type(job_setting(job, "train.seed", 0)) is not int
         or not isinstance(symbols, list)
         or not all(isinstance(symbol, str) for symbol in symbols),
@@ -143,7 +141,7 @@ def _reader(hint: Any) -> Reader:
 def _checked(fits: Callable[[Any], bool], read: Reader) -> Reader:
     def checked(value: Any, name: str) -> Any:
         if not fits(value):
-            raise Unsound(f"{name} is {str(value)[:80]!r}, which no record of ours has")
+            raise Unsound(f"{name} is {str(value)[:80]!r}, which is not a valid value")
         return read(value, name)
 
     return checked

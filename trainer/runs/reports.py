@@ -1,6 +1,6 @@
-"""Reports of a node: progress while it works, its result at the end. Each is read here once, strictly and bounded.
+"""Reports of a node, read strictly and within bounds: progress while it works, its result at the end.
 
-Owns the limits, which `node.report` observes. A report that passes is typed; any other raises `Unsound`, and counts as none.
+Owns the limits, which `node.report` keeps to. A malformed report raises `Unsound` and counts as missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.symbols import file_flaw, path_flaw
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
-MOST_SHOWN = 2_000  # models whose progress is reported; of more, `models_total` and `models_done`
+MOST_SHOWN = 2_000  # models whose progress is reported; `models_total` and `models_done` count all
 MOST_MODELS = 20_000  # of one run
 MOST_LISTED = 2 * MOST_MODELS  # keys of them: each has its card beside it
 MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
@@ -77,7 +77,7 @@ class NodeResult:
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
-    files: tuple[Mapping[str, Any], ...] = ()  # candle files that a prepare run added or looked at
+    files: tuple[Mapping[str, Any], ...] = ()  # candle files that a prepare run added or checked
     scripts: tuple[Mapping[str, Any], ...] = ()  # ends of scripts
 
 
@@ -88,7 +88,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         **vars(lease),
         phase=fields.text("phase", ""),
         phases=fields.instants("phases", most=MOST_PHASES),
-        progress={name: _model_progress(told) for name, told in fields.tables("progress", most=MOST_SHOWN)},
+        progress={name: _model_progress(model) for name, model in fields.tables("progress", most=MOST_SHOWN)},
         models_total=fields.whole("models_total", 0, most=MOST_MODELS),
         models_done=fields.whole("models_done", 0, most=MOST_MODELS),
         rate=fields.number("rate", least=0),
@@ -101,8 +101,8 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
 def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (), work: str = "train") -> NodeResult:
     """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed one.
 
-    `names`: the models that the run was launched for; () if its record names none. Of a script's node the output files
-    are read apart (`read_outputs`), since most ends leave a list of them and no result.
+    `names`: the models that the run was launched for; () if its record names none. A script's output files are read by
+    `read_outputs`, since a node that was ended leaves their list, but no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
     models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
@@ -140,7 +140,7 @@ def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
     for item in fields.rows("files", most=MOST_FILES):
         name = item.text("file", most=MOST_TEXT)
         if why := file_flaw(name):
-            raise Unsound(f"{item.name}.file is none: {why}")
+            raise Unsound(f"{item.name}.file can't be used: {why}")
         if not item.text("sha256"):
             raise Unsound(f"{item.name} has no sha256")
         files.append(
@@ -231,7 +231,7 @@ def model_entry(fields: Fields) -> dict[str, Any]:
 
 
 def read_metrics(fields: Fields) -> dict[str, Any]:
-    """Return the field `metrics`, with a description that can be shown."""
+    """Return the field `metrics`. Raises Unsound if it can't be shown."""
     metrics = fields.table("metrics").values
     try:
         check_metrics(metrics)
@@ -272,8 +272,8 @@ def read_devices(fields: Fields) -> dict[str, Any]:
         return {}
     counts = {key: fields.whole(key, 0, most=1024) for key in ("expected", "found")}
     out = [line.text(most=MOST_TEXT) for line in fields.value("out_of_service", []).items(most=1024)]
-    told = {"kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
-    return {**counts, **told, **({"out_of_service": out} if out else {})}
+    texts = {"kind": fields.text("kind", ""), "note": fields.text("note", "", most=MOST_TEXT)}
+    return {**counts, **texts, **({"out_of_service": out} if out else {})}
 
 
 def read_identity(fields: Fields) -> dict[str, Any]:
@@ -287,11 +287,11 @@ def read_identity(fields: Fields) -> dict[str, Any]:
 
 def _model_progress(fields: Fields) -> dict[str, Any]:
     """Return one model's progress, without missing fields."""
-    told: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
+    progress: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
     for key in ("epoch", "epochs", "step", "steps"):
         if fields.values.get(key) is not None:
-            told[key] = fields.whole(key, most=MOST_COUNT)
+            progress[key] = fields.whole(key, most=MOST_COUNT)
     for key in ("loss", "train_loss", "validation_loss"):
         if (value := fields.number(key)) is not None:
-            told[key] = value
-    return told
+            progress[key] = value
+    return progress

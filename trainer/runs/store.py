@@ -46,7 +46,7 @@ class Stored:
     version_id: str = ""
     size: int = 0
     modified_at: datetime
-    sha256: str = ""  # S3's own checksum where the writer asked for one, else the writer's metadata
+    sha256: str = ""  # S3's own checksum if the writer asked for one, else the writer's metadata
     checksum: str = ""  # S3's own only, which no writer can forge
     metadata: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -81,7 +81,7 @@ class S3Objects:
         self._s3, self._bucket = s3, bucket
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
-        """Return the object with its bytes (the first so many, or all), or None if there is none."""
+        """Return the object with its bytes (all, or the first `first_bytes`), or None if there is none."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}

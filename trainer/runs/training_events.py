@@ -53,12 +53,12 @@ class EventReader:
 def _progress(fields: Fields) -> dict[str, Any]:
     counts = {key: fields.whole(key, least=1, most=MOST_COUNT) for key in ("epoch", "epochs", "steps")}
     worker = fields.whole("worker", 0, most=MOST_WORKERS)
-    told = {
+    values = {
         "step": fields.whole("step", most=MOST_COUNT),
         "loss": fields.number("loss"),
         "rate": fields.number("rate", least=0),
     }
-    return {**_model(fields), **counts, **told, "unit": fields.choice("unit", UNITS, "windows"), "worker": worker}
+    return {**_model(fields), **counts, **values, "unit": fields.choice("unit", UNITS, "windows"), "worker": worker}
 
 
 def _epoch(fields: Fields) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def _script(fields: Fields) -> dict[str, Any]:
     }
     named = fields.table("values", most=MOST_SCORES)
     values = {name: named.number(name) for name in named.values if CURVE_NAME.fullmatch(name)}
-    told = {"loss": fields.number("loss"), "rate": fields.number("rate", least=0), "values": values}
-    return {**_model(fields), **counts, **told, "unit": fields.choice("unit", UNITS, "steps")}
+    numbers = {"loss": fields.number("loss"), "rate": fields.number("rate", least=0), "values": values}
+    return {**_model(fields), **counts, **numbers, "unit": fields.choice("unit", UNITS, "steps")}
 
 
 def _done(fields: Fields) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _model(fields: Fields) -> dict[str, str]:
     """Return the model's name, which becomes the name of a file, and its piece's."""
     name = fields.text("model")
     if not is_model_file(f"{name}{MODEL_SUFFIX}"):
-        raise Unsound(f"{fields.name}.model is {name[:120]!r}, no name of a model")
+        raise Unsound(f"{fields.name}.model is {name[:120]!r}, not a model's name")
     return {"model": name, "piece": fields.text("piece", name, most=MOST_TITLE)}
 
 

@@ -22,6 +22,7 @@ import safetensors
 import torch
 
 from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
+from trainer.whole_file import whole_file
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -89,9 +90,8 @@ class CheckpointManifest:
             "shards": dict(self.shards),
             "tensors": [_row(name, stored) for name, stored in self.tensors.items()],
         }
-        partial = place / f"{MANIFEST}.partial"
-        partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-        partial.replace(place / MANIFEST)
+        with whole_file(place / MANIFEST) as partial:
+            partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
 
 
 def read_manifest(place: Path) -> CheckpointManifest:
@@ -161,8 +161,7 @@ def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with whole_file(path) as partial, partial.open("wb") as file:
         for part in (len(text).to_bytes(8, "little"), text):
             file.write(part)
             digest.update(part)
@@ -171,7 +170,6 @@ def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
             content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
             file.write(content)
             digest.update(content)
-    partial.replace(path)
     return digest.hexdigest()
 
 

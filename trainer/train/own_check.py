@@ -24,6 +24,7 @@ from typing import Any
 from trainer.errors import ConfigError, UsageError
 from trainer.job import Job, job_from
 from trainer.own_file import OwnFile, in_bundle, read_file
+from trainer.whole_file import whole_file
 
 LIMIT_SECONDS = 300.0  # once torch is loaded: a large model takes a while on a laptop
 LOAD_SECONDS = 600.0  # for Python and torch to load on a busy machine
@@ -51,12 +52,10 @@ def copied(job: Job, folder: Path) -> Job:
     """Copy the job's own files into `folder`, named by hash; return the job with the copies, so that edits change no run."""
     homes = {}
     for table, home in job.own_files.items():
-        folder.mkdir(parents=True, exist_ok=True)
         place = folder / f"{home.sha256}.py"
         if not place.exists():
-            partial = place.with_suffix(f".{os.getpid()}.partial")
-            partial.write_bytes(read_file(home.file, sha256=home.sha256))
-            partial.replace(place)
+            with whole_file(place) as partial:
+                partial.write_bytes(read_file(home.file, sha256=home.sha256))
         homes[table] = home.with_copy(place)
     return job.with_own_files(homes)
 

@@ -102,7 +102,7 @@ def test_a_machine_without_a_key_of_the_published_kinds_is_refused(server: SshSe
 
 def test_another_key_does_not_get_in(server: SshServer, tmp_path: Path) -> None:
     key_pair(tmp_path / "other")
-    with pytest.raises(PermissionDenied, match="does not take the run's key"), connect(server, tmp_path / "other"):
+    with pytest.raises(PermissionDenied, match="refuses the run's key"), connect(server, tmp_path / "other"):
         pass
 
 

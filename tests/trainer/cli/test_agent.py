@@ -45,8 +45,8 @@ def test_a_secret_that_this_shell_lacks_or_that_logs_would_show_is_refused(
 ) -> None:
     words = ("agent", "--here", "--local", "store", "--script", "train.py", "--set", "script.secrets=WANDB_API_KEY")
     assert main([*words]) == 103
-    assert "the secret WANDB_API_KEY is not set (on a machine of yours it comes from this shell)" in capsys.readouterr().err
+    assert "the secret WANDB_API_KEY is not set (on your own machine it comes from the environment)" in capsys.readouterr().err
     monkeypatch.setenv("WANDB_API_KEY", "abc")
     assert main([*words]) == 103
-    assert "the secret WANDB_API_KEY can't be used (one of fewer than 4 characters" in capsys.readouterr().err
+    assert "the secret WANDB_API_KEY can't be used (it needs 4 characters or more" in capsys.readouterr().err
     assert not desk_home.exists() and not Path("store").exists()

@@ -102,7 +102,7 @@ def test_links_pipes_and_hidden_files_are_left_out_and_nothing_is_written_throug
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (folder / "models").symlink_to(elsewhere)
     told = mayfly("backup", "--restore")[1]
-    assert told["skipped"] == {MODEL: "a link lies in its way"} and not list(elsewhere.iterdir())
+    assert told["skipped"] == {MODEL: "a link is in its place"} and not list(elsewhere.iterdir())
 
 
 def test_what_s3_gives_otherwise_than_the_index_says_is_refused(mayfly: Any, folder: Path, account: Objects) -> None:

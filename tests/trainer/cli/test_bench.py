@@ -60,7 +60,7 @@ def test_a_chip_costs_what_the_cheapest_machine_asks_for_one(profile, price, ins
 
 
 def test_a_chip_that_aws_does_not_rent_has_no_price():
-    assert verb._price(None, "rtx_4090", "cuda") == (0.0, "no price of AWS's is known for rtx_4090; --price says one")
+    assert verb._price(None, "rtx_4090", "cuda") == (0.0, "AWS's price for rtx_4090 is not known; set it with --price")
     assert verb._price(None, "cpu", "cpu")[0] == 0.0
 
 

@@ -95,7 +95,7 @@ def test_what_is_amiss_is_said_each_with_what_to_do(
     assert failed["alarms"]["why"] == "12 minutes" and "mayfly stop RUN" in failed["alarms"]["do"]
     assert "aws sqs purge-queue" in failed["dead letters"]["do"]
     assert "servicequotas" in failed["quotas"]["do"] and "L-DB2E81BA" in failed["quotas"]["do"]
-    assert "a@b.example did not confirm yet" in seen.findings["messages"]["what"]
+    assert "a@b.example has not confirmed yet" in seen.findings["messages"]["what"]
 
 
 def test_without_a_stack_there_is_no_more_to_check(access: Access) -> None:

@@ -34,7 +34,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · warm-up 256 bars · 2 epochs"
     assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
     assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
-    assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: a rehearsal only; 2 of 4 GPUs idle"
+    assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: rehearsals only; 2 of 4 GPUs idle"
     assert lines[7].startswith("Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured")
     assert lines[-2].startswith("Hard stop 35m after the launch ($7.14 at most, on demand), even if this desk is off")
     assert lines[-2].endswith("Set by the default of max_duration.")

@@ -93,7 +93,7 @@ def test_a_receipt_from_before_prices_were_kept_has_no_price():
 def test_what_the_cache_gave_or_why_it_gave_nothing_is_shown():
     counts = {"s3_files": 1, "s3_bytes": 5, "cache_files": 2, "cache_bytes": 2_400_000, "cache_added": 1, "cache_refused": 1}
     told = text_of({**RECEIPT, "inputs": {**counts, "cache_failed": ""}})
-    assert "2 of 3 files (2.4 MB), the rest from S3 · 1 refused and fetched anew" in told
+    assert "2 of 3 files (2.4 MB), the rest from S3 · 1 refused and fetched from S3" in told
     assert "not used, inputs came from S3: no way" in text_of({**RECEIPT, "inputs": {**counts, "cache_failed": "no way"}})
     assert "cache" not in text_of({**RECEIPT, "inputs": {**dict.fromkeys(counts, 0), "s3_files": 3, "cache_failed": ""}})
 

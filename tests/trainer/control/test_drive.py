@@ -254,7 +254,7 @@ def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_c
     receipt = drive(cloud, record)
     assert (receipt["state"], len(asked)) == ("done", 3)
     lost_from_sight(cloud, "/receipt.json", 999)
-    with pytest.raises(ConnectionFailed, match="does not find its receipt"):
+    with pytest.raises(ConnectionFailed, match="does not return its receipt"):
         drive(cloud, record)
 
 

@@ -89,7 +89,7 @@ def test_doctor_names_them_and_deletes_them_when_it_may(
     access, outputs = stack
     objects, now = open_objects(access, outputs.bucket), utc_now()
     assert orphans_note("volume", access, outputs, objects, now=now).startswith(
-        f"of runs that ended: {remains['ended volume']} of run {ENDED} (8 GiB). mayfly doctor --fix"
+        f"left by ended runs: {remains['ended volume']} of run {ENDED} (8 GiB). mayfly doctor --fix"
     )
     assert main(["doctor", "--fix"]) == 2  # nobody to ask
     assert "Add -y" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_new_files_join_the_set_and_a_plan_finds_them_twice_is_as_good_as_once(r
 def test_files_that_came_by_other_means_are_found_by_hash_from_then_on(run: PreparedRun) -> None:
     run.there_before()
     assert list_inputs(run.objects, "main")[0].summary == {}
-    assert run.taken() == "1 looked at"
+    assert run.taken() == "1 checked"
     (item,) = list_inputs(run.objects, "main")
     assert (item.sha256, item.summary["holds"]) == (SHA256, INDEX["holds"])
 
@@ -142,7 +142,7 @@ def test_a_name_that_leads_elsewhere_is_no_result(run: PreparedRun, file: str) -
         ({"bytes": 0}, "bytes"),
         ({"bytes": 6 * 2**30}, "bytes"),
         ({"file": "another.parquet"}, "not in the bucket"),
-        ({"added": False}, "no such file to look at"),
+        ({"added": False}, "no such file to check"),
     ],
 )
 def test_a_report_that_the_bucket_does_not_bear_out_is_refused(run: PreparedRun, reported: dict[str, Any], why: str) -> None:
@@ -156,7 +156,7 @@ def test_the_hash_is_s3s_own_and_not_the_writers_word(run: PreparedRun) -> None:
     run.add(checksum="")
     key = f"{run.keys.files}{FILE}"
     run.objects.stored[key][-1] = replace(run.objects.stored[key][-1], sha256=SHA256)  # as its metadata says
-    run.refused("its sha256 is not known to S3")
+    run.refused("its sha256 is unknown to S3")
     run.write(key, b"other bars too", hashlib.sha256(b"other bars too").hexdigest())
     run.refused("was reported")
 
@@ -201,7 +201,7 @@ def test_a_false_hash_of_a_file_that_the_set_had_is_found_out(run: PreparedRun) 
 
 def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> None:
     run.there_before(indexed=True)
-    run.refused("no such file to look at")
+    run.refused("no such file to check")
 
 
 def test_limits_hold_before_anything_is_read(run: PreparedRun, monkeypatch: pytest.MonkeyPatch) -> None:

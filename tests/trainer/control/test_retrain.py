@@ -144,7 +144,7 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
 
     # An overlap: one retrain skips, the other waits until its next time at most.
     second = begin(home, "weekly", SUNDAY + WEEK)
-    assert second.state == "skipped" and "goes on" in str(second.error)
+    assert second.state == "skipped" and "has not ended" in str(second.error)
     begin(home, "waiting", SUNDAY)
     waits = begin(home, "waiting", SUNDAY + WEEK)
     assert waits.state == "waiting"
@@ -303,7 +303,7 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert [(item["key"], item["indexed"]) for item in manifest["inputs"]] == [("raw/main/BTC-USD_1m.parquet", True)]
     assert 0.04 < entry.most_usd < 0.05
     second = begin(home, "weekly", SUNDAY + WEEK)
-    assert second.state == "skipped" and "goes on" in str(second.error)
+    assert second.state == "skipped" and "has not ended" in str(second.error)
 
     # stale = "train": by what is there, within what is left of the budget; the message says so.
     ended(home, entry, error=failed)

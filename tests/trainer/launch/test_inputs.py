@@ -75,7 +75,7 @@ def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the
     assert brief.startswith(f"ABC has no bar left in train ({first} more).")
     assert short.startswith("NEW has 300 bars (one label needs 321: 256 that log_atr_14 looks back, 60 that the model sees, 5 ")
     panel = choose_from_set(with_settings(job, panel=True), [long, item("short", "1d", ("NEW", 300))])
-    with pytest.raises(DataError, match="a panel of one symbol .raw/main/ has SPY alone at 1d"):
+    with pytest.raises(DataError, match="a panel of one symbol .raw/main/ has only SPY at 1d"):
         choose_from_set(with_settings(job, panel=True), [long])
     assert set(panel.bars) >= {"NEW"} and not panel.refused  # it counts in the ranks of its dates
     assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {"ABC": 340}  # 60 bars of warm-up

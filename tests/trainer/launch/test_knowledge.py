@@ -12,7 +12,7 @@ from trainer.cost.instances import instance_type
 from trainer.errors import PermissionDenied
 from trainer.gpu_profiles.measurements import OBJECT, Entry, shape_of, to_bytes
 from trainer.job import Job, job_of
-from trainer.launch.knowledge import known_rates, known_ways, own_profiles, profiles_of
+from trainer.launch.knowledge import known_rates, known_tunings, own_profiles, profiles_of
 from trainer.runs.store import Stored
 
 MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xlarge")]
@@ -44,9 +44,9 @@ def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
 def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
     bucket = measured("l4", Job(), job_of(hidden=128))
     profiles = profiles_of(Job(), MACHINES, rehearsal=False)
-    assert known_ways(Job(), profiles, bucket) == {"l4": {shape_of(Job()): MEASURED}}
-    assert known_ways(job_of(hidden=256), profiles, bucket) == {}
-    assert known_ways(Job(), profiles, Bucket(b"{")) == known_ways(Job(), profiles, Bucket(None)) == {}
+    assert known_tunings(Job(), profiles, bucket) == {"l4": {shape_of(Job()): MEASURED}}
+    assert known_tunings(job_of(hidden=256), profiles, bucket) == {}
+    assert known_tunings(Job(), profiles, Bucket(b"{")) == known_tunings(Job(), profiles, Bucket(None)) == {}
 
 
 def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -82,6 +82,6 @@ def test_where_gpus_train_one_model_together_the_shape_is_that_of_a_ranks_share(
     job = job_of(batch=64, distributed="always")
     share = job_of(batch=16, distributed="always", strategy="sequential", pack=1)
     bucket, (one, four, _) = measured("l4", share), MACHINES
-    assert known_ways(job, profiles_of(job, MACHINES, rehearsal=False), bucket) == {"l4": {shape_of(share): MEASURED}}
+    assert known_tunings(job, profiles_of(job, MACHINES, rehearsal=False), bucket) == {"l4": {shape_of(share): MEASURED}}
     found = known_rates(job, MACHINES, bucket, rehearsal=False)
     assert found[four.name].is_measured and found[one.name].is_estimate

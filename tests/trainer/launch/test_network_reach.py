@@ -53,9 +53,9 @@ def test_the_group_lets_https_out_and_in_only_whom_the_stack_lets_in() -> None:
     check_group(group(), attach="off")
     check_group(group(IpPermissionsEgress=[{"IpProtocol": "-1", "IpRanges": HTTPS["IpRanges"]}]), attach="off")
     check_group(group(IpPermissions=[SSH]), attach="ssh")
-    with pytest.raises(ConfigError, match="sg-1 lets no HTTPS out"):
+    with pytest.raises(ConfigError, match="sg-1 blocks outbound HTTPS"):
         check_group(group(IpPermissionsEgress=[]), attach="off")
-    with pytest.raises(ConfigError, match=r"sg-1 lets somebody in \(a rule of it admits port 22"):
+    with pytest.raises(ConfigError, match=r"sg-1 allows inbound traffic \(one of its rules opens port 22"):
         check_group(group(IpPermissions=[SSH]), attach="ssm")
 
 

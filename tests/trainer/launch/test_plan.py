@@ -68,7 +68,7 @@ def test_a_type_that_no_zone_offers_is_shown_and_not_asked():
     made = plan(
         job_of(instance=("g5.xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES}, elsewhere={"g5.xlarge": ("us-east-1f",)}
     )
-    assert made.candidates[0].refused == "offered in us-east-1f alone, where the stack has no subnet"
+    assert made.candidates[0].refused == "offered only in us-east-1f, where the stack has no subnet"
     assert {rung.instance_type for rung in made.ladder} == {"g6.xlarge"}
 
 
@@ -133,7 +133,7 @@ def test_a_longer_run_than_the_template_allows_is_refused():
 
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
     made = plan(job_of(instance=("p3.8xlarge",)), rehearsal=True)
-    assert made.first.note == "retired by AWS in 2026: a rehearsal only; 3 of 4 GPUs idle"
+    assert made.first.note == "retired by AWS in 2026: rehearsals only; 3 of 4 GPUs idle"
 
 
 def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
-from trainer.launch.prices import table_prices
+from trainer.launch.prices import PricedTypes, table_prices
 from trainer.launch.start import attach_entry, new_record, register
 from trainer.runs.index import INDEX_KEY
 from trainer.runs.record import from_iso
@@ -120,6 +120,16 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     assert manifest["attach"] == {"mode": "ssh", "public_key": "ssh-ed25519 AAAA"} and attach_entry(OUTPUTS) == {}
     assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
+
+
+def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
+    record, _ = record_and_plan()
+    memory, machine = Memory(), replace(instance_type("g6.xlarge"), price_usd_per_hour=1.23)
+    offers = replace(OFFERS, priced=PricedTypes(machines=(machine,), basis="list prices of eu-west-1"))
+    chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    register(record, JOB, build_bundle(), chosen, offers, memory, attach={})
+    manifest = json.loads(memory.written[manifest_key(record.run_id)])
+    assert manifest["instance_types"]["g6.xlarge"]["usd_per_hour"] == 1.23
 
 
 def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it_is_not_registered():

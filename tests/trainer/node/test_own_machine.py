@@ -16,11 +16,13 @@ from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.environment import temporary_folder
 from trainer.node.agent import lay_out_machine
 from trainer.node.devices import Devices
-from trainer.node.here import open_work, prune
+from trainer.node.here import WorkFolder, open_work, prune
 from trainer.node.identity import own_identity
 from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.runs.record import utc_now
 from trainer.train.machine_file import read_machine
+
+EMPTY_BUNDLE = b"PK\x05\x06" + bytes(18)  # a zip without files
 
 
 def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devices(tmp_path: Path) -> None:
@@ -40,14 +42,41 @@ def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path)
     for name in (*kept, "script/venv/x", "events/events.jsonl", "node.log"):
         (work.path / name).parent.mkdir(parents=True, exist_ok=True)
         (work.path / name).write_text("")
-    assert work.goes_on and not work.last_run
+    assert work.resumable and not work.last_run
     (tmp_path / "b.csv").write_text("b")
-    bundle = b"PK\x05\x06" + bytes(18)  # a zip without files
     work.clear()
-    work.lay_out(bundle, {"run_id": "r2"}, [(tmp_path / "b.csv", "data/b.csv")])
+    work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(tmp_path / "b.csv", "data/b.csv")])
     left = {path.relative_to(work.path).as_posix() for path in work.path.rglob("*") if path.is_file()}
     assert left == {*kept, "data/b.csv", "here.json", "lock"} and work.last_run == "r2"
     work.release()
+
+
+def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, source = open_work(tmp_path, "ab" * 32), tmp_path / "b.csv"
+    source.write_text("all of it")
+
+    def killed(_: Path, target: Path) -> None:
+        Path(target).write_text("all")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("trainer.node.here.shutil.copyfile", killed)
+        work.lay_out(EMPTY_BUNDLE, {"run_id": "r1"}, [(source, "data/b.csv")])
+    work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(source, "data/b.csv")])
+    assert [path.read_text() for path in (work.path / "data").iterdir()] == ["all of it"]
+    work.release()
+
+
+def test_a_folder_that_can_not_be_cleared_is_not_locked_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_work(tmp_path, "ab" * 32).release()
+
+    def refused(_: WorkFolder) -> int:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkFolder, "clear", refused)
+        prune(tmp_path)
+    open_work(tmp_path, "ab" * 32).release()
 
 
 def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_not_have_them(

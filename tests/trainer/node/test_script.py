@@ -25,15 +25,15 @@ from trainer import environment
 from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
 from trainer.node import script_run
-from trainer.node import stranger as stranger_module
+from trainer.node import script_user as script_user_module
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, progress, result
 from trainer.node.script import run_script
 from trainer.node.script_events import EventFile, ScriptEvents, StepRate
 from trainer.node.script_outputs import UNCHANGED_SECONDS, Outputs
 from trainer.node.script_process import ScriptOutput, ScriptProcess
+from trainer.node.script_user import ScriptUser, make_script_user
 from trainer.node.shared import Node
-from trainer.node.stranger import Stranger, make_stranger
 from trainer.reading import Fields
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.script import CONTRACT
@@ -432,12 +432,12 @@ while True:
 
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
 def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_its_own(node, start, monkeypatch):
-    stranger = Stranger(uid=64_321, gid=64_321)
-    base = Path(tempfile.mkdtemp(prefix="stranger-", dir="/tmp"))  # pytest's own folders are closed to others
+    script_user = ScriptUser(uid=64_321, gid=64_321)
+    base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own folders are closed to others
     base.chmod(0o755)
     node.work = base / "work"
     node.work.mkdir(parents=True)
-    monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
+    monkeypatch.setattr(module, "make_script_user", lambda **_: script_user)
     monkeypatch.setattr(script_run, "REHEARSAL_GRACE_SECONDS", 0.2)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     follow = script_run.ScriptRun._follow
@@ -452,7 +452,7 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
         with pytest.raises(Stopped) as stopped:
             start(HOSTILE, command=f"{PYTHON} -I run.sh", out_gib=20_000_000 / 2**30)
         read = reported(node, None, stopped.value)
-        assert list(stranger.processes()) == [], "whatever it forked away is gone"
+        assert list(script_user.processes()) == [], "whatever it forked away is gone"
         hidden = Path("/proc") / listed(node)["ready"] / "stat"  # of the one that hid
         assert not hidden.exists() or hidden.read_text().rpartition(")")[2].split()[0] in "ZX"
         assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
@@ -464,23 +464,23 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
         assert ".bashrc was not" in told and "log was not uploaded: it is a link" in told and "zzz-large was not" in told
         assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
     finally:
-        stranger.kill_all()
+        script_user.kill_all()
         shutil.rmtree(base)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
 def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_path, monkeypatch):
     ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(stranger_module, "ETC", tmp_path)
+    monkeypatch.setattr(script_user_module, "ETC", tmp_path)
     (tmp_path / "at.deny").write_text("daemon\n")
-    monkeypatch.setattr(stranger_module, "_run", lambda *words: ran.append(words) or 0)
-    monkeypatch.setattr(stranger_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321))
+    monkeypatch.setattr(script_user_module, "_run", lambda *words: ran.append(words) or 0)
+    monkeypatch.setattr(script_user_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321))
     with socket.create_server(("127.0.0.1", 0)) as metadata:
-        monkeypatch.setattr(stranger_module, "METADATA", metadata.getsockname())
+        monkeypatch.setattr(script_user_module, "METADATA", metadata.getsockname())
         with pytest.raises(ConfigError, match="the script can't be kept from the machine's credentials"):
-            make_stranger(rehearsal=False)
-    assert make_stranger(rehearsal=False) == Stranger(uid=64_321, gid=64_321)  # nothing answers there any more
-    assert make_stranger(rehearsal=True) is None
+            make_script_user(rehearsal=False)
+    assert make_script_user(rehearsal=False) == ScriptUser(uid=64_321, gid=64_321)  # nothing answers there any more
+    assert make_script_user(rehearsal=True) is None
     assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
     rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
     assert ran[4:] == [
@@ -489,9 +489,9 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_pa
     ]
     assert (tmp_path / "at.deny").read_text() == "daemon\nmayfly-script\n"
     assert (tmp_path / "cron.deny").read_text() == "mayfly-script\n"
-    monkeypatch.setattr(stranger_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
-    with pytest.raises(ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so that"):
-        make_stranger(rehearsal=False)
-    monkeypatch.setattr(stranger_module, "_run", lambda *words: 1)
+    monkeypatch.setattr(script_user_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
+    with pytest.raises(ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so its"):
+        make_script_user(rehearsal=False)
+    monkeypatch.setattr(script_user_module, "_run", lambda *words: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
-        make_stranger(rehearsal=False)
+        make_script_user(rehearsal=False)

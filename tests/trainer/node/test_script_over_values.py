@@ -17,7 +17,7 @@ from trainer.node import script as module
 from trainer.node import script_run
 from trainer.node.devices import Devices
 from trainer.node.report import ending, progress, result
-from trainer.node.stranger import Stranger
+from trainer.node.script_user import ScriptUser
 from trainer.runs.lease import Lease
 from trainer.runs.reports import heartbeat, read_result
 
@@ -173,18 +173,18 @@ while [ ! -s $MAYFLY_OUT/child ]; do sleep 0.01; done
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):  # noqa: F811
-    stranger = Stranger(uid=64_322, gid=64_322)
-    base = Path(tempfile.mkdtemp(prefix="stranger-", dir="/tmp"))  # pytest's own folders are closed to others
+    script_user = ScriptUser(uid=64_322, gid=64_322)
+    base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own folders are closed to others
     base.chmod(0o755)
     eight.work = base / "work"
     eight.work.mkdir()
-    monkeypatch.setattr(module, "make_stranger", lambda **_: stranger)
+    monkeypatch.setattr(module, "make_script_user", lambda **_: script_user)
     try:
         assert start(LEAVES, over={"name": ["A", "B"]}) == 0
         assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [("A", []), ("B", ["alive"])]
-        assert list(stranger.processes()) == []
+        assert list(script_user.processes()) == []
     finally:
-        stranger.kill_all()
+        script_user.kill_all()
         shutil.rmtree(base)
 
 

@@ -200,5 +200,5 @@ def test_what_lies_outside_its_role_is_refused_and_a_secret_that_is_missing_or_t
     with pytest.raises(ConfigError, match=r"the secret X is not set .* aws ssm put-parameter --type SecureString"):
         read_secrets(run.node, {"X": parameter})
     run.access.client("ssm").put_parameter(Name=parameter, Value="abc", Type="SecureString")
-    with pytest.raises(ConfigError, match=r"the secret X can't be used \(one of fewer than 4 characters .* Set another value"):
+    with pytest.raises(ConfigError, match=r"the secret X can't be used \(it needs 4 characters or more.* Set another value"):
         read_secrets(run.node, {"X": parameter})

@@ -85,5 +85,5 @@ def test_what_is_not_there_is_no_champion_to_roll_back(objects: Objects) -> None
     promote(objects, stored(objects, weights()))
     with pytest.raises(UsageError, match="no older version"):
         roll_back(objects, "lstm_BTC-USD_1m")
-    with pytest.raises(UsageError, match="version v9 is none of it"):
+    with pytest.raises(UsageError, match="no older version v9"):
         roll_back(objects, "lstm_BTC-USD_1m", version_id="v9")

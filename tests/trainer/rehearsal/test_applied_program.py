@@ -95,12 +95,16 @@ def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_o
     made = applied(call("CreateVpc", Body=b"\x00\xff", Sizes=[1, 2]))
     with store.locked("new"):
         assert store.read("new") is None
+    (tmp_path / "new.bin").touch()
     for text in ("", "[]", "{}", '{"format": 99}', to_json(made).replace('"calls"', '"call"')):
         (tmp_path / "new.json").write_text(text)
         assert store.read("new") is None
-    (tmp_path / "old.json").write_text(to_json(made))
+    for old in ("old.json", "old.bin"):
+        (tmp_path / old).write_text(to_json(made))
     store.write("new", made)
-    assert store.read("new") == made and not (tmp_path / "old.json").exists()
+    assert store.read("new") == made and not list(tmp_path.glob("old.*"))
+    (tmp_path / "new.bin").write_bytes(b"\x00")  # a disk that was full
+    assert store.read("new") is None
 
 
 def test_a_folder_that_others_may_write_is_refused_with_the_remedy(tmp_path: Path) -> None:

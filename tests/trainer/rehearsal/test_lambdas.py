@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import io
 import json
 import os
@@ -158,6 +160,19 @@ def test_a_full_disk_is_said_and_the_function_may_be_created_again(
             create(access, role, ECHO + FULL)
     assert failed.value.response["Error"]["Code"] == "DiskFull"
     create(access, role, ECHO + FULL)
+
+
+def test_size_and_hash_are_those_of_the_zip(access: Access, role: str) -> None:
+    code, own = io.BytesIO(), {"FunctionName": "work", "Runtime": "python3.13", "Role": role, "Handler": "work.main.handler"}
+    with zipfile.ZipFile(code, "w") as archive:
+        archive.writestr("work/main.py", ECHO)
+    functions, sha256 = access.client("lambda"), hashlib.sha256(code.getvalue()).digest()
+    made = functions.create_function(**own, Code={"ZipFile": code.getvalue()})
+    read = functions.get_function(FunctionName="work")["Configuration"]
+    assert made["ResponseMetadata"]["HTTPStatusCode"] == 201
+    for one in (made, read, *functions.list_functions()["Functions"]):
+        assert (one["CodeSize"], one["CodeSha256"]) == (len(code.getvalue()), base64.b64encode(sha256).decode())
+        assert (one["FunctionArn"], one["Handler"]) == (made["FunctionArn"], own["Handler"])
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "."])

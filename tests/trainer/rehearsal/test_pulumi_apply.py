@@ -234,12 +234,9 @@ def account_as_text(access: Access, outputs: dict[str, Any], image_builder: dict
 def test_a_replay_leaves_the_account_as_an_application_does(
     aws_server: EmbeddedAws, application: tuple[Access, AppliedProgram]
 ) -> None:
-    from trainer.rehearsal.wire import call_application  # late: it loads moto
-
     (one, program), other = application, aws_server.account()
     cloud = aws_server.cloud(other)
-    send = partial(call_application, aws_server.front.inside, cloud.account, "us-east-1")
-    outputs = replay(from_json(to_json(program)), account=cloud.account, send=send)
+    outputs = replay(from_json(to_json(program)), account=cloud.account, send=partial(aws_server.call, cloud.account))
     assert outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]
     assert (
         outputs["sweeper_arn"]

@@ -47,7 +47,7 @@ BUSY = entry(SUNDAY - WEEK, state="training", run_id="r", most_usd=5.0)
         (None, PUBLISHED, [], 0, "refuse", "the stack has no retrain weekly"),
         (WEEKLY, None, [], 0, "refuse", "retrain weekly was never published"),
         (WEEKLY, replace(PUBLISHED, paused=True), [], 0, "skip", "retrain weekly is paused"),
-        (WEEKLY, PUBLISHED, [BUSY], 0, "skip", "goes on, and this one was skipped"),
+        (WEEKLY, PUBLISHED, [BUSY], 0, "skip", "has not ended, so this one was skipped"),
         (replace(WEEKLY, overlap="wait"), PUBLISHED, [BUSY], 0, "wait", "waits for it"),
         (replace(WEEKLY, overlap="wait"), PUBLISHED, [BUSY], 6.9, "wait", "waits for it"),
         (replace(WEEKLY, overlap="wait"), PUBLISHED, [BUSY], 7, "skip", "was skipped"),

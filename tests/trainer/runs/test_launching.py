@@ -91,7 +91,7 @@ def test_an_unclear_answer_is_replayed_once_under_the_same_token_after_a_pause(s
 
 
 UNCLEAR_TWICE = {"called_at": at(10), "calls": 2}
-CLOSED = {"code": "NoClearAnswer", "message": "2 calls, and no instance of them within 5 minutes"}
+CLOSED = {"code": "NoClearAnswer", "message": "2 calls brought no instance within 5 minutes"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_call_without_a_clear_answer_is_not_replayed_once_the_job_could_not_be
     ended = only_store(reconcile(closed, Observation(), at(1790) + UNANSWERED))
     assert (ended.state, ended.error["code"]) == ("ending", 103)
     assert ended.error["what"] == "no clear answer from CreateFleet for g5.12xlarge on-demand in us-east-1a"
-    assert "1 call, and no instance of it within 5 minutes" in ended.error["why"]
+    assert "1 call brought no instance within 5 minutes" in ended.error["why"]
 
 
 def test_a_rung_without_a_clear_answer_is_asked_under_one_more_token_and_then_gives_way_to_the_next(starting):

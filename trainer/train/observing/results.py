@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.train.machine_file import MachineFacts
 from trainer.train.observing.events import finite
+from trainer.whole_file import whole_file
 
 FORMAT = 1
 FILE = "training_results.json"
@@ -65,7 +66,5 @@ class TrainingResults:
             "retries": self._retries,
             "models": list(self._models.values()),
         }
-        path = out / FILE
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(finite(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
+        with whole_file(out / FILE) as partial:
+            partial.write_text(json.dumps(finite(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The user that a script runs as: a separate one if the agent is root on EC2, without the agent's rights.
+"""The user that a script runs as: a separate one without the agent's rights, if the agent is root on EC2.
 
 That user can't read the agent's files, and a firewall rule keeps it from instance metadata, where credentials are. The rule is
-tried before anything of the script's runs. In a rehearsal a script runs as the desk's user, whose own it is.
+tested before the script runs. In a rehearsal a script runs as the user of the desk.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PYTHON = "/usr/bin/python3"  # Ubuntu's own, which every user may run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stranger:
+class ScriptUser:
     """The script's own user."""
 
     uid: int
     gid: int
 
     def give(self, *folders: Path) -> None:
-        """Make the stranger the owner of folders and their content."""
+        """Make this user the owner of folders and their contents."""
         for folder in folders:
             os.chown(folder, self.uid, self.gid)
             for here, names, files in os.walk(folder):
@@ -43,9 +43,9 @@ class Stranger:
                     os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
 
     def kill_all(self, having: str = "") -> bool:
-        """Kill every process of the stranger, forked ones included; return whether none is left.
+        """Kill every process of this user; return whether none is left.
 
-        With `having`, a variable as NAME=value, only those that were started with it.
+        With `having` (NAME=value), only those that have this variable in their environment.
         """
         ends = time.monotonic() + KILL_SECONDS
         while pids := list(self.processes(having)):
@@ -58,11 +58,11 @@ class Stranger:
         return True
 
     def processes(self, having: str = "") -> Iterator[int]:
-        """Yield the ids of its processes; with `having`, of those that were started with this variable."""
+        """Yield the ids of its processes; with `having`, of those that have this variable in their environment."""
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):  # it has just ended
-                    # Of all its uids: one that runs a set-uid program is root's by its effective uid alone.
+                    # Look at all its uids: the effective one of a set-uid program is root's.
                     about = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
                     if str(self.uid) not in about["Uid"].split() or about["State"][0] in "ZX":
                         continue
@@ -70,31 +70,31 @@ class Stranger:
                         yield int(folder.name)
 
 
-def make_stranger(*, rehearsal: bool) -> Stranger | None:
-    """Return the script's own user, kept from metadata; None if there is no root to make one. Raises ConfigError."""
+def make_script_user(*, rehearsal: bool) -> ScriptUser | None:
+    """Return the script's own user, barred from instance metadata; None if the agent is not root. Raises ConfigError."""
     if rehearsal or os.geteuid() != 0:
         return None
     made = _run("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER)
     if made not in (0, _EXISTS):
         raise ConfigError(f"the user {USER} can't be made", why=f"useradd ended with {made}", do="Choose another image_line.")
     entry = pwd.getpwnam(USER)
-    stranger = Stranger(uid=entry.pw_uid, gid=entry.pw_gid)
+    script_user = ScriptUser(uid=entry.pw_uid, gid=entry.pw_gid)
     _refuse_timers()
     rules = {
-        tool: _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(stranger.uid), "-j", "REJECT")
+        tool: _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(script_user.uid), "-j", "REJECT")
         for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6))
     }
-    if rules["iptables"] != 0 or _reaches_metadata(stranger):
-        why = f"its user still reaches {METADATA[0]} beside the firewall rule"
+    if rules["iptables"] != 0 or _reaches_metadata(script_user):
+        why = f"its user still reaches {METADATA[0]}, despite the firewall rule"
         if rules["iptables"] != 0:
-            why = f"iptables ended with {rules['iptables']}, so that its user may reach {METADATA[0]}"
+            why = f"iptables ended with {rules['iptables']}, so its user may reach {METADATA[0]}"
         do = "Choose an image_line whose image has iptables with its owner match."
         raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
-    return stranger
+    return script_user
 
 
 def _refuse_timers() -> None:
-    """Bar the user from cron and at, which would start its commands after it is killed."""
+    """Bar the user from cron and at, which could start its commands after its processes are killed."""
     for name in DENIED:
         place = ETC / name
         known = place.read_text().splitlines() if place.exists() else []
@@ -116,11 +116,11 @@ def leave_mount(place: Path) -> None:
         raise ConfigError(f"{place} can't be kept from the script", why="umount failed", do=do)
 
 
-def _reaches_metadata(stranger: Stranger) -> bool:
+def _reaches_metadata(script_user: ScriptUser) -> bool:
     asked = subprocess.run(
         [_PYTHON, "-I", "-S", "-c", f"import socket; socket.create_connection({METADATA!r}, timeout=3)"],
-        user=stranger.uid,
-        group=stranger.gid,
+        user=script_user.uid,
+        group=script_user.gid,
         extra_groups=[],
         cwd="/",
         env={},

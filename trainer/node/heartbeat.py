@@ -1,4 +1,4 @@
-"""Second thread of the agent: upload heartbeat, log and metrics every few seconds, and poll for a stop request."""
+"""Upload heartbeat, log and metrics every few seconds, and poll for a stop request, in the agent's second thread."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
 
 
-class Telling:
-    """The second thread: sends heartbeat, log and metrics to S3 every few seconds, and reads the stop request."""
+class HeartbeatThread:
+    """The second thread, for as long as the `with` lasts."""
 
     def __init__(self, node: Node, log_file: Path) -> None:
         identity = node.status.identity
         keys = identity.keys
         self._node = node
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._lease_key, self._progress_key = keys.lease, keys.progress
-        self._progress = b""  # as it was sent last
+        self._progress = b""  # the last that was sent
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
             Parts(node.uplink, path=log_file, prefix=keys.log, suffix=".log"),
@@ -44,7 +44,7 @@ class Telling:
         for parts in self._parts:
             parts.send(final=True)
 
-    def _tell(self) -> None:
+    def _run(self) -> None:
         parts_due = 0.0
         while not self._ended.is_set():
             self._send_heartbeat()
