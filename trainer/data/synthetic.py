@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     symbols = [tidy(name.strip()) for name in options.symbols.split(",") if name.strip()]
     for symbol in symbols:
         if why := flaw(symbol):
-            parser.error(f"{brief(symbol)} is no symbol: {why}")
+            parser.error(f"{brief(symbol)} is not a symbol: {why}")
     options.out.mkdir(parents=True, exist_ok=True)
     paths = []
     for symbol in symbols:

@@ -148,7 +148,7 @@ def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> 
     for key, tensor in tensors.items():
         part, _, name = key.partition(".")
         if part not in parts:
-            raise Unsound(f"{key[:80]} is no tensor of a checkpoint")
+            raise Unsound(f"{key[:80]} is not a tensor of a checkpoint")
         parts[part][name] = tensor
     best = parts.pop("best")
     named: dict[str, Any] = {**parts, **manifest.state}
