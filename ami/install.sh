@@ -1,5 +1,5 @@
 #!/bin/bash
-# Install the locked environment into a prefix: a venv of its own beside the packages of the Python that is there.
+# Install the locked environment into a prefix: a venv on top of the packages of PYTHON.
 #
 #   ami/install.sh --python PYTHON --prefix FOLDER [--lock FILE] [--compile]
 #

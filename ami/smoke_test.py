@@ -3,7 +3,7 @@
     PYTHONPATH=CODE PYTHON ami/smoke_test.py [--cpu PROCESSES]
 
 CODE holds the package `trainer`, whose own smoke test, the one that each node runs, does the training. With --cpu so many
-processes take the place of GPUs, over gloo. Stages go to stderr, one JSON line to stdout; exit 0 when all of it works, else 1.
+processes stand in for GPUs, over gloo. Stages go to stderr, one JSON line to stdout; exit 0 when all of it works, else 1.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The resources that stay in the account, as a Pulumi program. Read infra/__main__.py from the top."""
+"""The permanent resources of the account, as a Pulumi program. Read infra/__main__.py from the top."""

@@ -1,4 +1,4 @@
-"""The resources that stay in the account, from top to bottom. Run it with `pulumi up`; rehearsals apply it to the embedded AWS.
+"""The permanent resources of the account, from top to bottom. Run it with `pulumi up`; rehearsals apply it to the embedded AWS.
 
 Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety net ends it.
 """
@@ -97,7 +97,7 @@ roles = IdentityArgs(
 )
 identity = Identity("identity", roles)
 
-if key is not None:  # control's policy and people's have it, too (launcher.py)
+if key is not None:  # the policies of control and of people include it, too (launcher.py)
     KeyUse(
         "key-use",
         KeyUseArgs(
@@ -161,7 +161,7 @@ schedule = Schedule(
     ),
 )
 
-# Without these nothing can be launched. Pulumi deletes them before the safety net, on which they depend for that alone.
+# Launches need these. They depend on the safety net only so that Pulumi deletes them first.
 network = Network(
     "network",
     NetworkArgs(

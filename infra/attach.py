@@ -23,9 +23,9 @@ AWS_DOCUMENTS = ("AWS-StartInteractiveCommand", "AWS-StartPortForwardingSession"
 
 
 def is_one_address(text: str) -> bool:
-    """Return whether a text is one IPv4 or IPv6 address, with or without its /32 or /128, that is somebody's."""
+    """Return whether a text is one address, with or without its /32 or /128; not a loopback, multicast or unspecified one."""
     try:
-        network = ipaddress.ip_network(text)  # strict: an address with other bits set is none
+        network = ipaddress.ip_network(text)  # strict: refuses a range with host bits set
     except ValueError:
         return False
     address = network.network_address
@@ -38,7 +38,7 @@ def check_attach(attach: str, attach_from: str, *, ipv6: bool) -> None:
         must = "one address, such as 203.0.113.7" if attach == SSH else "empty"
         raise ValueError(f"Setting 'attach_from' is {attach_from!r}; with attach = {attach} it must be {must}.")
     if ":" in attach_from and not ipv6:
-        raise ValueError(f"Setting 'attach_from' is {attach_from!r}; machines have an IPv6 address with ipv6 = true alone.")
+        raise ValueError(f"Setting 'attach_from' is {attach_from!r}; machines have an IPv6 address only with ipv6 = true.")
 
 
 def ssh_ingress(attach_from: str) -> list[aws.ec2.SecurityGroupIngressArgs]:
@@ -62,7 +62,7 @@ def agent_messages() -> Document:
     """Allow an instance's SSM agent to report and to carry sessions.
 
     The least that Session Manager works with (Systems Manager user guide, "Create a custom IAM role for Session Manager",
-    looked up 2026-11-22), on everything, as it is there: the four actions on messages take no resource.
+    looked up 2026-11-22), on all resources, as in the guide: the four actions on messages take none.
     """
     channels = [f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")]
     return allow("CarrySessionsHasNoResource", ["ssm:UpdateInstanceInformation", *channels], "*")

@@ -36,7 +36,7 @@ WRITES = (
     *("runs/*", "scheduled/*", "memory/*"),
     *("models/retrains/*", "models/production/*"),
 )  # no code, nothing of a node's
-CREATES = ("raw/*", "raw-index/*")  # what a prepare run found: added, instead of nothing
+CREATES = ("raw/*", "raw-index/*")  # a prepare run's finds: added, never replaced
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,7 @@ def lifecycle(throughput: str) -> list[aws.efs.FileSystemLifecyclePolicyArgs]:
 def file_system_group(
     prefix: str, vpc_id: pulumi.Input[str], tags: dict[str, str], opts: pulumi.ResourceOptions
 ) -> aws.ec2.SecurityGroup:
-    """Make the mount targets' group, which nothing leaves."""
+    """Make the mount targets' group, without egress."""
     return aws.ec2.SecurityGroup(
         "file-system",
         name=f"{prefix}-file-system",
@@ -118,7 +118,7 @@ def file_system_group(
 
 
 def out_to_file_system(files: aws.ec2.SecurityGroup) -> aws.ec2.SecurityGroupEgressArgs:
-    """Return the instances' way to the mount targets."""
+    """Return the egress rule from instances to the mount targets."""
     return aws.ec2.SecurityGroupEgressArgs(
         description="The cache", protocol="tcp", from_port=NFS_PORT, to_port=NFS_PORT, security_groups=[files.id]
     )

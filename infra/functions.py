@@ -38,7 +38,7 @@ class LoggedFunction(pulumi.ComponentResource):
     def __init__(self, name: str, args: LoggedFunctionArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:functions:LoggedFunction", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        # Made here, since a log group that Lambda makes by itself keeps its lines for ever.
+        # Made here, since a log group that Lambda makes by itself never expires its lines.
         log = aws.cloudwatch.LogGroup(name, name=args.log_group, retention_in_days=args.log_days, tags=args.tags, opts=child)
         function = aws.lambda_.Function(
             name,
@@ -55,7 +55,7 @@ class LoggedFunction(pulumi.ComponentResource):
             tags=args.tags,
             opts=child,
         )
-        # Each function of the stack may run twice with no harm; an old call is worth nothing, the next has come.
+        # Each function of the stack may safely run twice; an old call is dropped, since a newer one has replaced it.
         aws.lambda_.FunctionEventInvokeConfig(
             name,
             function_name=function.name,

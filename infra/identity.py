@@ -26,7 +26,7 @@ class ServiceRoleArgs:
 
 
 class ServiceRole(pulumi.ComponentResource):
-    """A role that one AWS service takes on, with one inline policy, so that role and policy live and die together."""
+    """A role that one AWS service takes on, with one inline policy, so that both are created and deleted together."""
 
     role_name: pulumi.Output[str]
     unique_id: pulumi.Output[str]

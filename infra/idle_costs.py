@@ -1,7 +1,7 @@
 """Cost of a stack while nothing runs and its bucket is empty, by type of resource; docs/infrastructure.md shows the table.
 
 List prices of us-east-1 in dollars, without the free tiers, which cover most of it. A type that is in neither table is an
-error: whoever adds one looks its price up.
+error: look up its price when you add one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lines of machine images: each setting names one, and its newest image is read at `up` for its root device and architecture.
 
-The image that a launch boots is looked up anew by the launcher.
+Each launch looks up the newest image again.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ LOG_GROUPS = "/aws/imagebuilder/"
 def image_builder(*, account: str, region: str, bucket: str, components: Sequence[str], recipes: Sequence[str]) -> Document:
     """Return the policy. Its agent is commanded as by a session; AWS's tools lie in a bucket of Image Builder's own.
 
-    What AWS's managed policy EC2InstanceProfileForImageBuilder allows, held to this stack's components, logs and bucket: by
-    their names, since another stack's may begin with this one's.
+    What AWS's managed policy EC2InstanceProfileForImageBuilder allows, limited to this stack's components, logs and bucket, by
+    full names: another stack's names may begin with this one's.
     """
     logs = [write_own_log(account=account, region=region, log_group=f"{LOG_GROUPS}{recipe}") for recipe in recipes]
     return document(

@@ -74,7 +74,7 @@ class ImageRetention(pulumi.ComponentResource):
 def retention(*, account: str, region: str, project: str, stack: str, recipes: Sequence[str]) -> Document:
     """Return the policy: what AWS's EC2ImageBuilderLifecycleExecutionPolicy allows for images, held to this stack's.
 
-    By the tags that the pipeline gives its images; whether their snapshots get them too, no account has shown yet.
+    It goes by the tags that the pipeline gives its images. Not yet seen in an account: whether their snapshots get them, too.
     """
     own = {
         "aws:ResourceTag/CreatedBy": "EC2 Image Builder",

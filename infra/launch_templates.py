@@ -1,6 +1,6 @@
 """Launch templates: everything of an instance except what a launch decides (type, zone, market, image id, tags).
 
-User data stands here, since CreateFleet can't override it. It is the same for every run: what differs travels as instance tags.
+User data belongs to the template, since CreateFleet can't override it. It is the same for every run; tags carry the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pulumi_aws as aws
 
 from infra.image_lines import ImageLine
 
-# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, and then no launch works.
+# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, but can't be launched.
 USER_DATA_LIMIT_BYTES = 16 * 1024
 
 
@@ -75,7 +75,7 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
         network_interfaces=[
             aws.ec2.LaunchTemplateNetworkInterfaceArgs(
                 device_index=0,
-                associate_public_ip_address="true" if args.public_address else "false",  # the group lets nobody in
+                associate_public_ip_address="true" if args.public_address else "false",
                 ipv6_address_count=1 if args.ipv6 else None,
                 delete_on_termination="true",
                 security_groups=[args.security_group_id],
@@ -105,7 +105,7 @@ def render_user_data(
     """Fill in the bootstrap's placeholders; `lock` is the file in trainer/node that names what it installs.
 
     `file_system` is the cache's "<file system>:<access point>", "" without one. Raises pulumi.RunError for a placeholder that
-    is unknown or left, or above 16 KB.
+    is unknown or left over, or for more than 16 KB.
     """
     values = {"BUCKET": bucket, "REGION": region, "PROJECT": project, "CAP_MINUTES": str(cap_minutes), "LOCK": lock}
     values |= {"FILE_SYSTEM": file_system}

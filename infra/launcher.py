@@ -1,7 +1,7 @@
 """The launcher policy: permissions to launch, watch and stop runs and to fetch results without being an administrator.
 
-A managed policy of the account, to be attached to a user, group, role or permission set: docs/security.md says how. That each
-action of each statement is used by some verb is shown by tests/trainer/cli/test_launcher_policy.py.
+A managed policy of the account, to be attached to a user, group, role or permission set: docs/security.md says how.
+tests/trainer/cli/test_launcher_policy.py checks that some verb uses each action of each statement.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def launcher(
     security_group: str,
     key: str = "",
 ) -> Document:
-    """Return the policy of who launches from the stack's resources."""
+    """Return the policy of a caller who launches from the stack's resources."""
     where = f"{args.region}:{args.account}"
     return document(
         *_looks(args, limits, where),
@@ -137,7 +137,7 @@ def launcher(
 
 
 def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[Document]:
-    """Return what preflight asks of the account, and the sweep for which it asks the sweeper."""
+    """Return the statements of preflight's look-ups, and of its call of the sweeper."""
     return [
         allow(
             "LookUpHasNoResource",
@@ -173,9 +173,9 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
 
 
 def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
-    """Return what a launcher may do in the bucket: read all of it, write what a desk writes, delete nothing.
+    """Return a launcher's statements on the bucket: read all of it, write what a desk writes, delete nothing.
 
-    Listing is allowed outright: who may list by prefix only gets a 403 in place of a 404.
+    Listing is allowed without a prefix: otherwise S3 answers 403 instead of 404 for a missing key.
     """
     return [
         allow("LookAtBucket", ["s3:ListBucket", "s3:GetBucketVersioning"], f"arn:aws:s3:::{bucket}"),
@@ -195,7 +195,7 @@ def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
 
 
 def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[str], *, vpc: str) -> list[Document]:
-    """Return what CreateFleet asks for. An instant fleet launches under its caller's rights: RunInstances is asked, too."""
+    """Return the statements for CreateFleet, and for RunInstances: an instant fleet launches under its caller's rights."""
     where = f"{args.region}:{args.account}"
     launch = ["ec2:CreateFleet", "ec2:RunInstances"]
     own: dict[str, Any] = {"aws:RequestTag/project": args.project, "aws:RequestTag/stack": args.stack}
@@ -245,10 +245,10 @@ def _launch_in_own_vpc(args: LauncherPolicyArgs, vpc: str) -> list[Document]:
 
 
 def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:
-    """Allow what comes to be with the stack's tags, by which the sweeper finds it.
+    """Allow the creation of resources that carry the stack's tags, by which the sweeper finds them.
 
-    RunInstances knows an instance's type and template. Who is limited to types is limited to the stack's templates, which say
-    how a machine ends; people are not: a managed policy holds 6,144 characters, and theirs has no room for it.
+    RunInstances knows an instance's type and template. A caller limited to types is also limited to the stack's templates,
+    which say how a machine ends. People are not: a managed policy holds 6,144 characters, and theirs has no room for it.
     """
     sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
     if not limits.instance_types:

@@ -116,7 +116,7 @@ def _own_vpc(args: NetworkArgs, child: pulumi.ResourceOptions) -> tuple[pulumi.O
         "public", vpc_id=vpc.id, routes=out, tags={**args.tags, "Name": f"{args.prefix}-public"}, opts=child
     )
     # Free, and it keeps candles and models off the internet. Its default policy stays: the images' own package and agent
-    # buckets are S3 too, and what this account's roles may touch is said in policies.py.
+    # buckets are S3 too, and policies.py limits what this account's roles may touch.
     aws.ec2.VpcEndpoint(
         "s3",
         vpc_id=vpc.id,
@@ -149,7 +149,7 @@ def _ipv6_range_of(vpc: aws.ec2.Vpc, zone: str) -> pulumi.Output[str]:
 
 
 def subnet_range(vpc_cidr: str, zone: str) -> str:
-    """Return a zone's sixteenth of a VPC's range, by the zone's letter: whichever other zones there are, it stays the same.
+    """Return a zone's sixteenth of a VPC's range, by the zone's letter, so that it doesn't depend on the other zones.
 
     Raises pulumi.RunError for a zone whose letter is beyond p.
     """

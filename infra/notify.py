@@ -194,7 +194,7 @@ def alarms(args: NotificationsArgs) -> list[AlarmRule]:
         ),
         AlarmRule(
             name="retrains-overdue",
-            description="A scheduled run never came. mayfly retrains list names it; then look at its schedule in EventBridge.",
+            description="A scheduled run did not start. mayfly retrains list names it; then see its schedule in EventBridge.",
             namespace=own,
             metric="RetrainsOverdue",
             statistic="Maximum",

@@ -38,7 +38,7 @@ def function_files(own_files: Iterable[str], services: Collection[str], *, time_
     trainer = _package_folder("trainer")
     files = {name: trainer.parent / name for name in own_files}
     if missing := sorted(name for name, path in files.items() if not path.is_file()):
-        raise pulumi.RunError(f"A function's zip needs files that are not there: {', '.join(missing)}.")
+        raise pulumi.RunError(f"A function's zip lacks {', '.join(missing)}. Restore the checkout, or install mayfly again.")
     lock = wheels.LOCK.read_text(encoding="utf-8")
     for library in wheels.LIBRARIES if time_zones else wheels.BOTO3:
         files |= wheels.files_of(library, lock, lambda name: _is_needed(name, services))

@@ -96,7 +96,7 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
     """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and stop request, and
     secrets; add results.
 
-    It reads no candles and no other run's record. `secrets` is what the names of its SecureStrings begin with; AWS's own key of
+    It reads no candles and no other run's record. `secrets` is the prefix of its SecureStrings; AWS's own key of
     SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
     """
     return document(

@@ -132,7 +132,7 @@ def beside_bucket(prefix: str, kind: str, account: Account) -> str:
 
 
 def _encryption(key: pulumi.Input[str] | None) -> aws.s3.BucketServerSideEncryptionConfigurationRuleArgs:
-    """Return the encryption of new objects: S3's own key, or a KMS key that S3 asks for once a while and not once an object."""
+    """Return the encryption of new objects: S3's own key, or a KMS key with S3's bucket keys, which spare a call per object."""
     rule = aws.s3.BucketServerSideEncryptionConfigurationRuleArgs
     default = aws.s3.BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgs
     if key is None:

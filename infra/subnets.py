@@ -125,7 +125,7 @@ def by_zone(subnets: Sequence[ExistingSubnet], *, key: str) -> dict[str, Existin
     zones: dict[str, ExistingSubnet] = {}
     for one in subnets:
         if one.zone in zones:
-            raise ValueError(f"Setting '{key}' means {zones[one.zone].id} and {one.id}, both in {one.zone}; name one a zone.")
+            raise ValueError(f"Setting '{key}' names {zones[one.zone].id} and {one.id}, both in {one.zone}; name one per zone.")
         zones[one.zone] = one
     return dict(sorted(zones.items()))
 
@@ -139,7 +139,7 @@ def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: 
         raise ValueError(f"{where} 'endpoints' need its DNS hostnames. Turn on enableDnsHostnames there.")
     for subnet in vpc.subnets.values():
         if subnet.zone not in zones:
-            raise ValueError(f"{where} {subnet.id} is in {subnet.zone}, which is no availability zone of the region.")
+            raise ValueError(f"{where} {subnet.id} is in {subnet.zone}, which is not an availability zone of the region.")
         if not subnet.route_out:
             raise ValueError(
                 f"{where} {subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs nothing."

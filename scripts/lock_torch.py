@@ -2,7 +2,7 @@
 
     scripts/lock               # runs this after it has written requirements.lock; standard library only
 
-requirements-cpu.lock has the hashes of PyTorch's own index of CPU builds; where that can't be reached, those of before stay, as
+requirements-cpu.lock has the hashes of PyTorch's own index of CPU builds; where that can't be reached, the old ones stay, as
 long as torch's version does. requirements-cuda.lock has the packages that `--universal` resolves for torch on Linux and that
 requirements.lock leaves out.
 """

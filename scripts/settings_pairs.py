@@ -2,8 +2,8 @@
 
 Each combination (tests/infra/pairs.py) runs against mocks first and is held to the rules of tests/infra/standing.py: closed,
 tagged, owned, taken down in reverse. Then it gets an account of its own, with a VPC where it launches in an existing one. Every
-id and every ARN of a resource that a call uses must be one that is there.
-Prints a line for each combination; ends with 1 where one fails. About seven core-seconds each.
+id and every ARN in a call must name an existing resource.
+Prints a line for each combination; exits with 1 if one fails. About seven core-seconds each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_THE_STACKS = re.compile(r"aws-service-role/|^root$|document/|parameter/aws/|
 
 
 def main() -> int:
-    """Apply every combination; return 1 if one could not be applied or refers to what is not there."""
+    """Apply every combination; return 1 if one could not be applied or refers to something missing."""
     failed = 0
     with EmbeddedAws(run_nodes=False, fire_schedules=False) as aws:
         for number, config in enumerate(pairwise(VALUES), start=1):
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
-    """Apply one combination to a fresh account, and yield each reference to something that is not there."""
+    """Apply one combination to a fresh account, and yield each reference to something missing."""
     access = aws.account()
     given = existing_network(access) if "vpc_id" in config else {}
     if config.get("kms_key") == EXISTING_KEY:
@@ -70,7 +70,7 @@ def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
 
 
 def existing_network(access: Access) -> dict[str, str]:
-    """Make a VPC with a subnet in two zones, as the tests pretend it; return placeholder -> id."""
+    """Make a VPC with subnets in two zones, as the tests' mocks have it; return placeholder -> id."""
     ec2 = access.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16", AmazonProvidedIpv6CidrBlock=True)["Vpc"]
     ids = {EXISTING_VPC: vpc["VpcId"]}
@@ -97,7 +97,7 @@ def existing_network(access: Access) -> dict[str, str]:
 
 
 def dangling_ids(program: AppliedProgram, given: set[str]) -> Iterator[str]:
-    """Yield ids in calls that no earlier answer has."""
+    """Yield ids in calls that neither an earlier answer nor `given` contains."""
     known = set(given)
     for call in program.calls:
         yield from set(ID.findall(json.dumps(call.params, default=str))) - known
@@ -106,7 +106,7 @@ def dangling_ids(program: AppliedProgram, given: set[str]) -> Iterator[str]:
 
 
 def dangling_arns(program: AppliedProgram, access: Access, *, known: Container[str]) -> Iterator[str]:
-    """Yield ARNs of the account in calls, policies included, that name nothing that is there; patterns are left out."""
+    """Yield ARNs of the account in calls, policies included, that name nothing; patterns are left out."""
     text = json.dumps([call.params for call in program.calls], default=str).replace('\\"', '"')
     for arn in sorted({match[0] for match in ARN.finditer(text)}):
         service, account, name = ARN.fullmatch(arn).groups()  # type: ignore[union-attr]  # it was found by it

@@ -38,7 +38,7 @@ NOT_COMPILED = r"/tests/|/pulumi_aws/(?!(cloudwatch|config|ec2|iam|lambda_|s3|sc
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSource:
-    """A source of torch: words for the user, the lock that has its hashes, and pip's arguments for the index."""
+    """A source of torch: texts for the user, the lock with its hashes, and pip's arguments for the index."""
 
     name: str
     size: str
@@ -50,18 +50,17 @@ class TorchSource:
 def torch_source(
     version: str, *, system: str, machine: str, wish: str, ready: Callable[[str], str | None], reachable: Callable[[str], bool]
 ) -> TorchSource:
-    """Choose torch's source: a CPU build that lies ready for pip, else PyTorch's CPU index, else PyPI.
+    """Choose torch's source: a CPU build that pip finds locally, else PyTorch's CPU index, else PyPI.
 
-    `ready(version)` returns the size of a build that pip finds without any index, where its hash is locked, or None. `wish` is
-    MAYFLY_TORCH:
-    '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA one.
+    `ready(version)` returns the size of a build that pip finds without any index, if its hash is locked, else None. `wish` is
+    MAYFLY_TORCH: '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA one.
     """
     if wish not in ("", "pypi"):
         raise SystemExit(
             f"error: MAYFLY_TORCH is '{wish}'. Leave it empty (CPU build) or set it to pypi (CUDA build on Linux)."
         )
     if not wish and (size := ready(version)):
-        return TorchSource(name="the build that lies ready on this machine", size=size, lock=CPU_LOCK, index=("--no-index",))
+        return TorchSource(name="a wheel on this machine", size=size, lock=CPU_LOCK, index=("--no-index",))
     if not wish and system == "Linux" and machine in ("x86_64", "aarch64") and reachable(CPU_INDEX):
         return TorchSource(
             name=f"PyTorch's CPU index ({CPU_INDEX})",
@@ -95,7 +94,7 @@ def ready_build(python: Path, version: str, hashes: str) -> str | None:
         return None
     download = json.loads(found.stdout)["install"][0]["download_info"]
     if download.get("archive_info", {}).get("hashes", {}).get("sha256", "none") not in hashes:
-        print(f"{download['url']} is not taken: {CPU_LOCK} does not have its sha256.", file=sys.stderr)
+        print(f"{download['url']} is not used: {CPU_LOCK} does not have its sha256.", file=sys.stderr)
         return None
     url: str = download["url"]
     wheel = Path(urllib.request.url2pathname(url.removeprefix("file://")))
@@ -103,7 +102,7 @@ def ready_build(python: Path, version: str, hashes: str) -> str | None:
 
 
 def index_reachable(url: str) -> bool:
-    """Say whether the index answers within five seconds."""
+    """Return whether the index answers within five seconds."""
     try:
         with urllib.request.urlopen(f"{url}/torch/", timeout=5):
             return True
@@ -112,7 +111,7 @@ def index_reachable(url: str) -> bool:
 
 
 def missing(*, venv_works: bool, free_gib: float, needed_gib: float, version: tuple[int, int]) -> str | None:
-    """Return the one line that names what this machine lacks and the remedy, or None."""
+    """Return a line that names what this machine lacks and the remedy, or None."""
     if not venv_works:
         package = f"python{version[0]}.{version[1]}-venv"
         return (
@@ -136,7 +135,7 @@ def stop_if_missing(needed_gib: float) -> None:
 
 
 def pip(python: Path, *arguments: str) -> None:
-    """Run pip install quietly; on failure its own words stand on stderr and we exit 103."""
+    """Run pip install quietly; if it fails, leave its messages on stderr and exit with 103."""
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
@@ -149,7 +148,7 @@ def pip(python: Path, *arguments: str) -> None:
 
 
 def example_wheels(locks: Iterable[str], known: str) -> str:
-    """Return what the examples' requirements name and `known` (requirements.lock) does not, as one file of requirements."""
+    """Return the requirements of the examples' locks that `known` (requirements.lock) lacks, as the text of one lock."""
     entry = re.compile(r"^([A-Za-z0-9._-]+==[^\s;\\]+).*\n(?:[ \t]+--hash=.*\n?)*", re.MULTILINE)
     there = {match[1] for match in entry.finditer(known)}
     wanted = {match[1]: match[0] for lock in locks for match in entry.finditer(lock) if match[1] not in there}
@@ -157,7 +156,7 @@ def example_wheels(locks: Iterable[str], known: str) -> str:
 
 
 def fetch_example_wheels(python: Path) -> None:
-    """Fetch the wheels of examples/scripts, once, for their test; without an index that test alone is skipped."""
+    """Fetch the wheels of examples/scripts, once, for their test; without an index, that test is skipped."""
     locks = [path.read_text() for path in sorted((ROOT / "examples" / "scripts").glob("*/requirements.txt"))]
     wanted = example_wheels(locks, (ROOT / LOCK).read_text())
     state, marker = hashlib.sha256(wanted.encode()).hexdigest(), WHEELS / "mayfly-setup"
@@ -196,10 +195,10 @@ def fetch_example_wheels(python: Path) -> None:
 
 
 def compile_bytecode(python: Path) -> None:
-    """Compile what is installed, on all cores: 40 s of CPU, where pip takes 62 for all of it on one core (2026-11-22).
+    """Compile the installed packages on all cores: 40 s of CPU; pip takes 62 on one core for all of them (2026-11-22).
 
-    Leaving it to the first import would cost 11 s at each where PYTHONDONTWRITEBYTECODE is set. Some packages carry files of
-    another Python: those stay as they are.
+    Where PYTHONDONTWRITEBYTECODE is set, uncompiled packages would cost each process 11 s. Some packages carry files of
+    another Python: those are left out.
     """
     command = [str(python), "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")]
     subprocess.run(command, capture_output=True, check=False)
@@ -237,7 +236,7 @@ def main() -> None:
     pip(python, *hashed, "-r", str(ROOT / LOCK))
     pip(python, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
     compile_bytecode(python)
-    # The functions' zips are made of these wheels, not of what is installed.
+    # The functions' zips are packed from these wheels, not from the installed packages.
     if subprocess.run([str(python), "-m", "infra.wheels"], cwd=ROOT, check=False).returncode:
         raise SystemExit(103)
     marker.write_text(state)

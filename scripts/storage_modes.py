@@ -1,8 +1,8 @@
 """A rehearsed run in each storage mode, with real training: `python -m scripts.storage_modes`. No account, no GPU, two minutes.
 
-`s3` once. `efs-cache` three times: S3 fills the cache, the second run reads the cache alone, and a file that is poisoned in
-between is noticed and fetched anew, so that the third's models score as the second's. `local`: a run from the desk's folder,
-whose models are pulled there; the folder is backed up, deleted, restored, and trained from again.
+`s3` once. `efs-cache` three times: the first run fills the cache from S3, the second reads only the cache, and before the third
+a cached file is poisoned, which must be noticed and fetched again; the third's models score as the second's. `local`: a run
+from the desk's folder, whose models are pulled there; the folder is backed up, deleted, restored, and trained from again.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def call(*words: str) -> Any:
 
 
 def launch(*words: str) -> Receipt:
-    """Run a launch to its receipt."""
+    """Run a launch to its end and return the receipt."""
     receipt: Receipt = call("launch", "-y", "--instance", "g6.xlarge", *QUICK, *words)
     return receipt
 
 
 def scores(receipt: Receipt) -> dict[str, Any]:
-    """Return each model's scores, to the last digit; its file has the time in it."""
+    """Return each model's scores, to the last digit. Model files can't be compared: each contains its time."""
     return {model["piece"]: model["metrics"]["test"] for model in receipt["models"]}
 
 
@@ -76,10 +76,10 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def check(what: str, holds: bool, told: object = "") -> None:
-    """Print what holds. Raises SystemExit for what does not."""
+    """Print the result of a check. Raises SystemExit if it fails."""
     print(f"{'✓' if holds else '✗'} {what}", flush=True)
     if not holds:
-        raise SystemExit(f"it does not hold: {told}")
+        raise SystemExit(f"it failed: {told}")
 
 
 def primary(aws: EmbeddedAws, folder: Path) -> None:

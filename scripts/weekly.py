@@ -3,9 +3,9 @@
 `scripts/weekly --script` publishes a script of the user's own instead, over two values, whose data set grows by a file a week.
 
 The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and publishes a job, and is
-not needed again: the clock is moved to Sunday, the schedule calls the control function, which starts a small machine; that runs
-the job's refresh script, which brings new bars; control adds them to the set, plans the run and starts its machine; that trains
-and powers itself off; control writes the receipt and tells what came of it at a webhook and at a queue.
+not needed again. The clock is moved to Sunday, and the schedule calls the control function, which starts a small machine. It
+runs the job's refresh script, which brings new bars. Control adds them to the set, plans the run and starts its machine, which
+trains and powers itself off. Control writes the receipt and reports the outcome to a webhook and to a queue.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ PATIENCE_SECONDS = 500.0  # of real time, for one run on a busy machine
 
 @dataclass(kw_only=True)
 class Weeks:
-    """An account with a retrain that was published, and whoever listens."""
+    """An account with a published retrain, and a webhook and a queue that listen."""
 
     aws: EmbeddedAws
     access: Access
@@ -106,11 +106,11 @@ class Weeks:
         return coming
 
     def entries(self) -> list[ScheduledRun]:
-        """Return what became of each scheduled time so far."""
+        """Return the record of each scheduled time so far."""
         return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, NAME)]
 
     def watch(self, coming: datetime) -> Iterator[str]:
-        """Yield what happens until people were told of a scheduled time's end. Raises TimeoutError after PATIENCE_SECONDS."""
+        """Yield a line per change until a scheduled time's outcome is reported. Raises TimeoutError after PATIENCE_SECONDS."""
         ends, shown = time.monotonic() + PATIENCE_SECONDS, ""
         while time.monotonic() < ends:
             entry = next((one for one in self.entries() if one.scheduled_at == coming), None)
@@ -122,7 +122,7 @@ class Weeks:
             if told:
                 return
             time.sleep(0.2)
-        raise TimeoutError(f"nothing was told of {coming} within {PATIENCE_SECONDS:.0f} s")
+        raise TimeoutError(f"no message about {coming} within {PATIENCE_SECONDS:.0f} s")
 
     def receipt(self, coming: datetime) -> Receipt:
         """Return the receipt of a scheduled time's run."""
@@ -139,12 +139,12 @@ class Weeks:
         self.access.client("s3").put_object(Bucket=self.outputs.bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256")
 
     def size(self, coming: datetime) -> int:
-        """Return how much a scheduled time's run read: bars, or files of a script's data."""
+        """Return how many bars, or files of a script's data, a scheduled time's run read."""
         receipt = self.receipt(coming)
         return int(receipt["data"]["bars"] or receipt["inputs"]["s3_files"])
 
     def read(self, coming: datetime) -> str:
-        """Return what a scheduled time's run read, in words."""
+        """Return what a scheduled time's run read, as text."""
         if self.receipt(coming)["work"] == "script":
             return f"{self.size(coming)} files of raw/prices/"
         return f"{self.size(coming):,} bars, of {len(self.objects.list(prefix='raw/main/'))} files"
@@ -168,7 +168,7 @@ class Weeks:
 
 @contextmanager
 def weeks(aws: EmbeddedAws, config: dict[str, str]) -> Iterator[Weeks]:
-    """Make an account with the stack, a webhook and a queue that listen to its topic."""
+    """Make an account with the stack, and a webhook and a queue that listen to its topic."""
     access = aws.account()
     aws.apply_program(access, config)
     made = Weeks(aws=aws, access=access, outputs=read_stack(access, stack="dev"))
@@ -237,7 +237,7 @@ def subscribe_queue(access: Access, outputs: StackOutputs) -> None:
 
 
 def queued(access: Access) -> list[dict[str, Any]]:
-    """Return the messages of that queue, ten at most, and show them to nobody else for half a minute."""
+    """Return up to ten messages of that queue, and hide them from other readers for half a minute."""
     sqs = access.client("sqs")
     answer = sqs.receive_message(QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10)
     return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
@@ -271,17 +271,17 @@ def main(words: Sequence[str] = ()) -> int:
                 print(f"    {line}", flush=True)
             told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")][-1]
             print(f"  trained on {story.read(coming)}")
-            print("  told at the webhook:", *told.splitlines(), sep="\n    | ", flush=True)
+            print("  received by the webhook:", *told.splitlines(), sep="\n    | ", flush=True)
             if of_script:
                 story.bring_prices()
         queued = [message["Subject"] for message in story.queued()]
-        print("\n  told at the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
+        print("\n  received by the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
         print("  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)", flush=True)
         print("\n$ mayfly retrains history sunday", flush=True)
         mayfly(["retrains", "history", NAME])
         first, second = (story.size(entry.scheduled_at) for entry in story.entries())
         done = [entry.state for entry in story.entries()] == ["done", "done"] and first < second
-    print(f"\n{'two Sundays' if done else 'it did not go as it should'}, in {time.monotonic() - began:.0f} s", flush=True)
+    print(f"\n{'two Sundays' if done else 'it failed'}, in {time.monotonic() - began:.0f} s", flush=True)
     return 0 if done else 1
 
 

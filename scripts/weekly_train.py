@@ -1,4 +1,4 @@
-"""A script as a weekly retrain runs it: leaves the mean of the prices that its set holds by then. Standard library only."""
+"""A script as a weekly retrain runs it: writes the mean of the prices in its data set. Standard library only."""
 
 from __future__ import annotations
 

@@ -56,5 +56,7 @@ def check_folder(out: Path) -> None:
     for place in (out, *out.parents):
         if place.exists():
             if not place.is_dir():
-                raise UsageError(f"--out {out} is no folder", why=f"{place} is a file", do="Name a folder, or one to be made.")
+                raise UsageError(
+                    f"--out {out} is not a folder", why=f"{place} is a file", do="Name a folder, or one to be made."
+                )
             return

@@ -150,7 +150,7 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
         for row in fields.rows("files", most=MOST_FILES):
             name = row.text("file", most=MOST_PATH)
             if why := path_flaw(name, most_bytes=MOST_PATH):
-                raise Unsound(f"{name[:120]!r} is no path: {why}")
+                raise Unsound(f"{name[:120]!r} is not a path: {why}")
             files[name] = BackedUp(
                 bytes=row.whole("bytes", most=LARGEST_PUT_BYTES),
                 sha256=row.value("sha256").sha256(),
@@ -179,7 +179,7 @@ def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
             elif name in folders:
                 continue
             elif not stat.S_ISREG(mode):
-                report.skipped[relative] = "it is no plain file"
+                report.skipped[relative] = "it is not a plain file"
             elif why := path_flaw(relative, most_bytes=MOST_PATH):
                 report.skipped[relative] = why
             else:
@@ -207,7 +207,7 @@ def _uploaded(client: Any, path: Path, key: str, sha256: str, *, bucket: str) ->
 
 
 def _leads_out(path: Path, root: Path) -> bool:
-    """Return whether a link lies at a path below the root, or on the way to it."""
+    """Return whether a path below the root is, or passes through, a symbolic link."""
     return any(place.is_symlink() for place in (path, *path.parents) if place.is_relative_to(root) and place != root)
 
 

@@ -53,7 +53,7 @@ def code_files(
     for entry_point in entry_points:
         files = _files_of(entry_point, modules)
         if not files or Path(files[-1]).stem != entry_point.rpartition(".")[2]:
-            raise ValueError(f"{entry_point} is no module of {folder}")
+            raise ValueError(f"{entry_point} is not a module of {folder}")
         to_read += files
     while to_read:
         file = to_read.pop()

@@ -68,7 +68,7 @@ class RehearsalEnvironment:
 def rehearsal_environment() -> RehearsalEnvironment:
     """Return the settings of the embedded AWS's process from the desk's environment.
 
-    Applied programs are not kept in MAYFLY_HOME, which may lie inside a repository: they are replayed, so must be trusted.
+    Applied programs are not kept in MAYFLY_HOME, which may be inside a repository: they are replayed, so they must be trusted.
     """
     programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -27,7 +27,7 @@ _PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "m
 HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
 _OWN: dict[str, type[Any]] = {"model": models.OWN, "target": targets.OWN}  # chosen by a file of the user's
 _SHORT = {"data": "data.path", "model": "model.name", "target": "target.name"}  # --set model=... chooses the model
-_RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the flat job files of before
+_RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the old flat job files
 
 
 def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
@@ -54,7 +54,7 @@ def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
 def check_tables(tables: Tables, what: str) -> None:
     """Raise UsageError for an old flat job, and for an unknown table."""
     if not isinstance(tables, dict):
-        raise UsageError(f"{what} is no job", do=EXAMPLE)
+        raise UsageError(f"{what} is not a job", do=EXAMPLE)
     flat = [key for key, value in tables.items() if not isinstance(value, dict) and key != "name"]
     if flat:
         known = {name: places[0] for name, places in _everywhere().items()}

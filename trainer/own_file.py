@@ -5,7 +5,7 @@
     class = "MyNet"
     hidden = 32             # any other key goes to the class
 
-The file is identified by its sha256. It lies at `file`, or on a node in the bundle, under its hash. Loading a class runs
+The file is identified by its sha256. It is at `file`, or on a node in the bundle, under its hash. Loading a class runs
 the file; reading a job, a manifest or a card does not. Standard library only.
 """
 

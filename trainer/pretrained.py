@@ -32,7 +32,7 @@ class PretrainedSettings(ModelSettings):
     encoder: str = setting("", "Model file to start from, all but its head: a model of the same sizes and inputs.")
     encoder_training: str = setting(
         FINE_TUNED,
-        "What trains: all of it (fine-tuned), the head alone (frozen), or block by block from the head on (unfreeze).",
+        "What trains: all of it (fine-tuned), only the head (frozen), or block by block from the head on (unfreeze).",
         choices=(FINE_TUNED, FROZEN, UNFREEZE),
     )
     unfreeze_steps: int = setting(

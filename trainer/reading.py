@@ -34,7 +34,7 @@ def instant(text: str) -> datetime:
         read = datetime.fromisoformat(text.replace("Z", "+00:00"))
         utc = read.astimezone(timezone.utc)
     except (ValueError, OverflowError) as error:
-        raise Unsound(f"{text[:40]!r} is no instant") from error
+        raise Unsound(f"{text[:40]!r} is not an instant") from error
     if read.tzinfo is None:
         raise Unsound(f"{text[:40]!r} has no time zone")
     if utc.year not in YEARS:
@@ -251,4 +251,4 @@ class Fields:
 
 
 def _no_number(text: str) -> Any:
-    raise Unsound(f"{text} is no number")
+    raise Unsound(f"{text} is not a number")

@@ -119,7 +119,7 @@ class Training:
     fused: bool  # the stacked form, else plain modules
     recompute: bool  # activation checkpointing
     accumulates: bool  # the batch has other slices, too
-    frozen: bool = False  # the head alone trains, on a pretrained encoder
+    frozen: bool = False  # only the head trains, on a pretrained encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ class ModelSettings(HomeSettings):
         known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
         settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
         made = settings.architecture(features=features, outputs=outputs)
-        # Cards of before there were targets do not name their one output.
+        # Cards that are older than targets do not name their one output.
         if {"outputs": 1, **architecture} != made or settings.bars_seen != bars_seen:
             why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
             raise UsageError(f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why)
@@ -273,7 +273,7 @@ class ModelSettings(HomeSettings):
         return self.num_weights(features=features, outputs=outputs)
 
     def flops(self, *, features: int, outputs: int) -> float:
-        """Return the floating-point operations of one read, forward and backward; 0 if nobody counted them.
+        """Return the floating-point operations of one read, forward and backward; 0 if they were not counted.
 
         A multiplication and an addition are two. What activation checkpointing does again is left out, as in MFU.
         """

@@ -94,9 +94,9 @@ class StackOutputs:
     public_address: bool = True  # of an instance: false if its subnets reach the internet through a NAT
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     attach_from: str = ""  # the one address that may connect by SSH
-    experiment_days: int = 0  # that models of experiments are kept; 0 in outputs of before 2026-11-22, which do not say
+    experiment_days: int = 0  # that models of experiments are kept; 0 in outputs older than 2026-11-22, which lack it
     image_pipeline: bool = False  # whether images are baked: a launch boots the newest one of its line, if there is any
-    script_profile_arn: str = ""  # instance profile of machines whose script gets secrets; '' in outputs of before 2026-11-22
+    script_profile_arn: str = ""  # instance profile of machines whose script gets secrets; '' in outputs older than 2026-11-22
     script_role_id: str = ""  # unique id of its role
     storage: str = "s3"  # or efs-cache, local
     file_system: str = ""  # of the cache, if there is one

@@ -123,7 +123,7 @@ def test_on_a_terminal_ctrl_c_asks_and_a_run_that_is_left_goes_on_without_a_stop
     eventually(lambda: typed.shown().count("leave it running (l)") == 2)
     typed.press("l\n")
     assert typed.ends() == 0, typed.shown()
-    assert "goes on by itself" in typed.shown()
+    assert "continues, and ends by" in typed.shown()
     (run,) = only_json(desk.run("status", "--rehearse", "--json").stdout)["runs"]
     assert run["state"] == "running", "no stop was requested"
     assert only_json(desk.run("stop", run["run_id"], "--rehearse", "--json").stdout)["state"] == "stopped"

@@ -56,7 +56,7 @@ def test_an_address_belongs_to_ssh_and_ssh_to_an_address() -> None:
     for attach, attach_from, words in (
         ("ssh", "", r"'attach_from' is ''; with attach = ssh it must be one address"),
         ("ssm", "203.0.113.7", "with attach = ssm it must be empty"),
-        ("ssh", "2001:db8::7", "machines have an IPv6 address with ipv6 = true alone"),
+        ("ssh", "2001:db8::7", "machines have an IPv6 address only with ipv6 = true"),
     ):
         with pytest.raises(ValueError, match=words):
             check_attach(attach, attach_from, ipv6=False)

@@ -40,7 +40,7 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
     [
         (replace(VPC, resolves_names=False), "'vpc_id' is 'vpc-0e'; its DNS resolution is off.*Turn on enableDnsSupport"),
         (replace(VPC, names_hosts=False), "'endpoints' need its DNS hostnames. Turn on enableDnsHostnames"),
-        (with_subnet(zone="eu-west-1-lon-1a"), "subnet-0a is in eu-west-1-lon-1a, which is no availability zone"),
+        (with_subnet(zone="eu-west-1-lon-1a"), "subnet-0a is in eu-west-1-lon-1a, which is not an availability zone"),
         (with_subnet(route_out=""), "subnet-0a has no route to 0.0.0.0/0"),
         (with_subnet(route_out="igw-0a"), "'image_pipeline' is true; image builds in subnet-0a would have no public address"),
         (with_subnet(ipv6_range=""), "'ipv6' is true; subnet-0a has no IPv6 range"),
@@ -53,7 +53,7 @@ def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -
 
 
 def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
-    with pytest.raises(ValueError, match="'subnet_tags' means subnet-0a and subnet-0c, both in eu-west-1a; name one a zone"):
+    with pytest.raises(ValueError, match="'subnet_tags' names subnet-0a and subnet-0c, both in eu-west-1a; name one per zone"):
         by_zone([SUBNET, replace(SUBNET, id="subnet-0c")], key="subnet_tags")
 
 

@@ -20,7 +20,7 @@ def fields(**values: object):
         (b"\xff\xfe{\x00}\x00", "not JSON"),
         (b"[" * 9_000, "not JSON"),
         (b"[]", "not an object"),
-        (b'{"a": NaN}', "NaN is no number"),
+        (b'{"a": NaN}', "NaN is not a number"),
         (b'{"a": 1e999}', "the number inf"),
         (b'{"a": 1' + b"0" * 30 + b"}", "31 digits"),
         (b'{"a": 1' + b"0" * 5000 + b"}", "not JSON"),

@@ -53,7 +53,7 @@ def find_key(run_id: str) -> Path:
         do = "Attach from the desk that launched the run; scheduled runs have no key."
         raise ConfigError(f"this desk has no SSH key of {run_id}", why=f"there is no {path}", do=do) from error
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-        why = "it has to be a file of yours that nobody else may read"
+        why = "it must be your file, and unreadable for others"
         raise ConfigError(f"the SSH key {path} is not used", why=why, do=f"Check who changed it; then: chmod 600 {path}")
     return path
 
@@ -89,5 +89,5 @@ def _made_at(run_id: str) -> float:
 
 def _path(run_id: str) -> Path:
     if not _RUN_ID.fullmatch(run_id):
-        raise ConfigError(f"'{run_id}' is no run id", do="mayfly status lists the runs.")
+        raise ConfigError(f"'{run_id}' is not a run id", do="mayfly status lists the runs.")
     return keys_folder() / run_id

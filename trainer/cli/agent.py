@@ -60,7 +60,7 @@ LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all th
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A job whose inputs lie in the bucket."""
+    """A job whose inputs are in the bucket."""
 
     job: Job
     bundle: Bundle
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
             register_here(record, manifest, objects)
             agent = work.start(_variables(arguments, access, outputs))
             _lend(access, agent.pid)
-            console.line(f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC at the latest")
+            console.line(f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC")
             watch = Watch(console, stop, here=True)
             receipt = None
             if not arguments.detach:
@@ -310,7 +310,7 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, console: Console
         say_json({"run_id": record.run_id, "state": "running", "detached": True, "deadline": iso(record.deadline)})
     else:
         say(record.run_id)
-    console.line(f"it goes on by itself, and ends by {iso(record.deadline)}")
+    console.line(f"it continues, and ends by {iso(record.deadline)}")
     for verb in ("logs", "status", "stop"):
         follow = " -f" if verb == "logs" else ""
         console.prompt(f"  {mayfly()} {verb} {record.run_id}{follow}{_where(arguments)}\n")

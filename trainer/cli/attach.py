@@ -69,7 +69,7 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
         do = f"mayfly logs {run_id} and mayfly pull {run_id} have what it left."
         raise UsageError(f"{run_id} has ended: there is no machine to attach to", do=do)
     if access.rehearsal:
-        why = "its machine is a process of yours on this one, with no system of its own"
+        why = "its machine is simulated by processes on this one"
         raise UsageError(
             f"there is nothing to attach to in a rehearsal: {run_id}", why=why, do="mayfly logs, gpu and pull show it."
         )

@@ -40,7 +40,7 @@ DEMO_JOB: dict[str, Any] = {
 
 
 class DataCheck:
-    """The data check of a job, running beside the launcher until somebody asks what it found."""
+    """The data check of a job, which runs beside the launcher until its result is needed."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -110,7 +110,7 @@ def find_candles(
         candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
         notes = [_listed(job.data.set, candles), *taken, *compared, *candles.notes, *_left_out(candles)]
         return CheckedCandles(job=job, candles=candles, notes=notes)
-    sets = [name for name in objects.folders(prefix=RAW) if not name.startswith(".")]  # what scripts read is no data set
+    sets = [name for name in objects.folders(prefix=RAW) if not name.startswith(".")]  # what scripts read is not a data set
     if not rehearsal and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
         raise DataError(f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
@@ -120,7 +120,7 @@ def find_candles(
 
     folder = demo_data(home.open_home(client.default_root()) / "demo-data")
     theirs = {table: {**DEMO_JOB[table], **settings.get(table, {})} for table in ("data", "train")}
-    own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the bars that somebody brings
+    own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the user's own bars
     demo = job_from(with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder), "data.set": own}))
     candles, files = DataCheck(demo).result()
     bars = f"SYNTHETIC bars of {', '.join(DEMO_SYMBOLS)} from a seeded generator, no market data"

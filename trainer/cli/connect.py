@@ -41,5 +41,5 @@ def _folder_access(local: str, *, rehearse: bool) -> Access:
     folder = Path(local) if local else environment.local_folder()
     if not folder.is_dir():
         do = "mayfly agent --here --local FOLDER makes one."
-        raise UsageError(f"{folder} is no folder", why="it is a file" if folder.exists() else "it does not exist", do=do)
+        raise UsageError(f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do)
     return Access(folder=folder.resolve())

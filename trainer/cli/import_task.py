@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.file)
     task, root = _imported(read_yaml(path), path)
     if not root.is_dir():
-        raise UsageError(f"{root} is no folder", why="the task's files lie there", do="Correct workdir, or make the folder.")
+        raise UsageError(f"{root} is not a folder", why="workdir names it", do="Correct workdir, or make the folder.")
     job = Path(arguments.out) if arguments.out else root / f"{task.name}.toml"
     files = _files(task, root, job)
     for place in files:

@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
             attach = attach_entry(ready.outputs, _attach_key(ready, record.run_id, access, console))
             ready.register(record, uploaded, attach)
             console.line()
-            console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC at the latest"]))
+            console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC"]))
             watch = Watch(console, stop)
             cloud = AwsCloud(access, ready.outputs)
             if arguments.detach:
@@ -270,7 +270,7 @@ def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> 
     try:
         needs("paramiko")
     except ConfigError as error:  # the run does not depend on attaching
-        console.line(f"note: nobody will be able to attach to this run: {error}")
+        console.line(f"note: attaching to this run will not be possible: {error}")
         return ""
     forget_ended(ready.objects)
     return make_key(run_id)
@@ -296,8 +296,8 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, ready: Ready, co
         say_json(document)
     else:
         say(record.run_id)
-    where, until = _where(arguments), f"{iso(deadline.at)} at the latest, set by {CAUSES[deadline.cause]}"
-    console.line(f"detached: {', '.join(instances)} goes on by itself, and ends by {until}")
+    where, until = _where(arguments), f"{iso(deadline.at)}, set by {CAUSES[deadline.cause]}"
+    console.line(f"detached: {', '.join(instances)} continues, and ends by {until}")
     commands = {
         "follow it": f"logs {record.run_id} -f",
         "look at it": f"status {record.run_id}",

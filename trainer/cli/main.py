@@ -66,7 +66,7 @@ def _problem(error: Exception) -> TrainerError | None:
         from trainer.extras import missing_library
 
         return missing_library(error)
-    if "botocore.exceptions" not in sys.modules:  # without botocore loaded it is no error of botocore's
+    if "botocore.exceptions" not in sys.modules:  # without botocore loaded it is not an error of botocore's
         return None
     from botocore.exceptions import BotoCoreError, ClientError
 

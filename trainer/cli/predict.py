@@ -55,7 +55,7 @@ class PredictionRequest:
     model_file: str | Path | None
     rehearse: bool
     stack: str
-    local: str | None = None  # a folder in the place of the bucket, '' for the user's own
+    local: str | None = None  # a folder instead of the bucket, '' for the user's default
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ class ReadyToTrain(Ready):
     def upload(self, access: Access, console: Console) -> ChosenCandles:
         files, bucket = self.checked.files, self.outputs.bucket
         if self.encoder:
-            console.update(f"uploading the encoder, {self.encoder.bytes / 1e6:.1f} MB, unless it is there ...")
+            console.update(f"uploading the encoder, {self.encoder.bytes / 1e6:.1f} MB, unless it is in the bucket ...")
             upload_data([self.encoder], access, bucket=bucket)
         if not files:
             return self.candles

@@ -111,7 +111,7 @@ def with_script(tables: Tables, file: str) -> Tables:
     """Return the tables with `--script FILE`: its command, its folder, and the run's name if none is given."""
     path = Path(file)
     if not path.is_file():
-        what = "is no file" if path.exists() else "does not exist"
+        what = "is not a file" if path.exists() else "does not exist"
         raise UsageError(f"script {file} {what}", do="Name your training script: --script train.py.")
     name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:MAX_JOB_NAME].strip("-") or "script"
     script = {**tables.get("script", {}), "command": shlex.join(["python", path.name]), "root": str(path.parent)}

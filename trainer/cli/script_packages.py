@@ -245,7 +245,7 @@ def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
 
 
 def _refuse_anothers(place: Path) -> None:
-    """Raise UsageError if a file lies at this place that was not written here."""
+    """Raise UsageError if this path has a file that was not written here."""
     if place.exists() and not (place.is_file() and place.read_bytes().startswith(MADE.encode())):
         do = f'Rename it, or use it: requirements = "{place.name}".'
         raise UsageError(f"{place} is in the way", why="the packages of the script are kept there", do=do)

@@ -193,7 +193,7 @@ def _detail(item: dict[str, Any]) -> RenderableType:
         ("run", item["run_id"]),
         ("state", Inline([item["state"], item["phase"], _done(item), duration(item["elapsed_seconds"])])),
         ("dollars", f"{money(item['spent_usd'])} so far"),
-        ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC at the latest, {set_by(item)}"),
+        ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC, {set_by(item)}"),
     ]
     if instance:
         names = ("instance_id", "instance_type", "market", "availability_zone", "state")

@@ -66,7 +66,7 @@ def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Inpu
             inputs[item.key] = item
             notes.append(f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it there)")
         for name in by_name.keys() - {entry["file"] for entry in report["files"]} - report["errors"].keys():
-            notes.append(f"left out: {by_name[name].key} (it is no table of candles)")
+            notes.append(f"left out: {by_name[name].key} (it is not a table of candles)")
         for name, error in report["errors"].items():
             why = f"{error['what']}: {error['why']}" if error["why"] else error["what"]
             notes.append(f"left out: {by_name[name].key} ({why.replace(folder + '/', '')})")

@@ -119,7 +119,7 @@ class Watch:
     def _hint(self, progress: RunProgress) -> str:
         """Return the effect of Ctrl-C, if there is a terminal, and the latest end of the run."""
         if progress.state == "ending" or self._stop.wish is not Wish.GO_ON:
-            return f"ends by {progress.deadline.at:%H:%M} UTC at the latest"
+            return f"ends by {progress.deadline.at:%H:%M} UTC"
         return "Ctrl-C: end or leave" if self._stop.asks else "Ctrl-C: end"
 
     def _line(self, progress: RunProgress, text: str) -> None:

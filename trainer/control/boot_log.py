@@ -12,7 +12,7 @@ MOST_BOOT_LOG_BYTES = 256 * 1024  # bootstrap.sh sends no more; EC2 keeps 64 KB 
 
 
 def boot_log(cloud: Cloud, keys: NodeKeys) -> str:
-    """Return bootstrap.log, or the console's output if there is none; '' if neither is there yet. Raises TrainerError."""
+    """Return bootstrap.log, or without one the console's output; '' if neither exists yet. Raises TrainerError."""
     return bootstrap_log(cloud.objects, keys) or cloud.console_output(instance_id=keys.instance_id)
 
 

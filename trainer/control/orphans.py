@@ -1,7 +1,7 @@
 """Find and delete orphans: volumes, interfaces and one-time schedules of the stack that belong to no open run.
 
 Volumes and interfaces end with their machine, schedules with their run; orphans come from a launch that AWS undid only partly,
-or from a killed command. A schedule that may still end a machine is no orphan: it stays until its time has passed.
+or from a killed command. A schedule that may still end a machine is not an orphan: it stays until its time has passed.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class RetrainHome:
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
     """Create the entry of a scheduled time and advance it as far as possible. Raises ConfigError for an invalid name."""
     if not is_name(name):  # it becomes a part of keys
-        raise ConfigError(f"{name[:80]!r} is no retrain", do="mayfly retrains list shows those of the stack.")
+        raise ConfigError(f"{name[:80]!r} is not a retrain", do="mayfly retrains list shows those of the stack.")
     entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
     return advance(home, entry) if entry.is_open else entry
 

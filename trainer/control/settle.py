@@ -1,6 +1,6 @@
 """Settle runs that no command drives, by the same steps as the attached command.
 
-A run whose launcher was killed, detached or lost its network goes on by itself; the control function, every five minutes, or
+A run whose launcher was killed, detached or lost its network continues; the control function, every five minutes, or
 the next command that looks (status, receipts, stop, a launch) determines how it ended and writes its receipt. Commands start
 no run here; control starts the runs that it drives. Nothing waits. The cost follows the number of open runs, which `runs.index`
 names.

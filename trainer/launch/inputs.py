@@ -95,7 +95,7 @@ def choose(
     known, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
-        why = "nobody has checked its files"
+        why = "its files were never checked"
         raise DataError(f"{raw} holds nothing usable ({names})", why=why, do="Name the same files with --data PATH, once.")
     frames = sorted({str(item.summary["timeframe"]) for item in known})
     if not timeframe and len(frames) > 1:
@@ -176,7 +176,7 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that a file lacks. For index entries of before 2026-11-22 the node checks it."""
+    """Raise DataError for a column that a file lacks. For index entries older than 2026-11-22 the node checks it."""
     there = item.summary.get("further", columns)
     for name in columns:
         if name not in there:

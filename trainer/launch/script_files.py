@@ -85,7 +85,7 @@ def data_files(folder: str) -> list[DataFile]:
     root = Path(folder)
     if not root.is_dir():
         do = "Name a folder, or an s3:// prefix, with --data."
-        raise DataError(f"{folder} is no folder", why="it is a file" if root.exists() else "it does not exist", do=do)
+        raise DataError(f"{folder} is not a folder", why="it is a file" if root.exists() else "it does not exist", do=do)
     places = sorted(_walk(root))
     if not places:
         raise DataError(f"{folder} holds no file", do="Name another folder with --data, or leave it out.")

@@ -91,13 +91,13 @@ def end_at_deadline(node: Node) -> None:
 def open_origins(mount: Path | None, failed: str) -> Origins:
     """Return the sources of inputs: the cache, if bootstrap.sh mounted one, and S3."""
     if failed:
-        log.warning("inputs come from S3 alone: %s", failed)
+        log.warning("inputs come only from S3: %s", failed)
     if mount is None:
         return Origins(cache_failed=failed)
     try:
         return Origins(cache=open_cache(mount))
     except CacheUnusable as error:
-        log.warning("inputs come from S3 alone: the cache is unusable: %s", error)
+        log.warning("inputs come only from S3: the cache is unusable: %s", error)
         return Origins(cache_failed=str(error))
 
 

@@ -26,7 +26,7 @@ refuse() {
 check_where_we_are() {
   if [[ -n ${MAYFLY_ROOT+set} ]]; then
     [[ $root == /?* && -f $root/.mayfly-sandbox && $(cd "$root" && pwd -P) == "$root" ]] \
-      || refuse "MAYFLY_ROOT '$root' is no sandbox of a rehearsal"
+      || refuse "MAYFLY_ROOT '$root' is not a rehearsal's sandbox"
     [[ $(cd "$root/etc/systemd/system" && pwd -P) == "$root/etc/systemd/system" ]] \
       || refuse "$root/etc/systemd/system leads out of the sandbox"
     local tool found mark
@@ -35,13 +35,13 @@ check_where_we_are() {
       [[ $found == "$root/bin/$tool" && -f $found && ! -L $found ]] || refuse "$tool on PATH is $found, not the sandbox's stub"
       mark=
       { read -r && read -r mark; } < "$found" || true
-      [[ $mark == "# mayfly-stub: "* ]] || refuse "$found does not say that it is a stub"
+      [[ $mark == "# mayfly-stub: "* ]] || refuse "$found is not marked as a stub"
     done
     systemctl=$root/bin/systemctl poweroff=$root/bin/poweroff
     python=${MAYFLY_DESK_PYTHON:?}
     image_python=$python
   else
-    # cloud-init runs user data from its own folder; a copy started by hand on somebody's EC2 desk lies elsewhere.
+    # cloud-init runs user data from its own folder; a copy started by hand on an EC2 desk lies elsewhere.
     [[ $EUID == 0 && $(readlink -f "$0") == /var/lib/cloud/instances/*/scripts/* ]] || refuse "not started by cloud-init"
     [[ $(cat /sys/class/dmi/id/sys_vendor) == "Amazon EC2" ]] || refuse "this machine is no EC2 instance"
     systemctl=$(type -P systemctl) poweroff=$(type -P poweroff)
@@ -123,7 +123,7 @@ stage() { # what, command ...
   ((code == 0)) || { echo "bootstrap: failed: $1 (exit code $code)" >&2; exit "$code"; }
 }
 
-# Before the first download only the standard library is sure to be there.
+# Before the first download only the standard library is available for sure.
 s3=$(cat <<'PYTHON'
 import datetime, hashlib, hmac, json, os, sys, time, urllib.error, urllib.parse, urllib.request
 

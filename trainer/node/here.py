@@ -75,7 +75,7 @@ class WorkFolder:
 
     def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
         """Prepare the cleared folder for a new run: code, identity, and copies of the desk's files, which are checked there."""
-        with zipfile.ZipFile(BytesIO(bundle)) as archive:  # of our own making, a moment ago
+        with zipfile.ZipFile(BytesIO(bundle)) as archive:  # we have just made it
             archive.extractall(self.path / "code")
         for source, name in files:
             if not (target := self.path / name).exists():

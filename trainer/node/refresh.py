@@ -108,7 +108,7 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
             continue
         if stat.S_ISDIR(status.st_mode) or name[0] in "._":
             continue
-        why = "it is no plain file" if not stat.S_ISREG(status.st_mode) else file_flaw(name)
+        why = "it is not a plain file" if not stat.S_ISREG(status.st_mode) else file_flaw(name)
         if why or not status.st_size:
             raise DataError(f"the refresh script added {name!r}", why=why or "it is empty", do=_DO)
         added.append(name)
@@ -132,7 +132,7 @@ def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict
     for name in names:
         if name in entries:
             continue
-        error = report.get("errors", {}).get(name) or {"what": f"{name} is no table of candles"}
+        error = report.get("errors", {}).get(name) or {"what": f"{name} is not a table of candles"}
         why = f"{error['what']}{': ' if error.get('why') else ''}{error.get('why', '')}".replace(f"{folder}/", "")
         if name in added:
             raise DataError(f"the refresh script added {name}", why=why, do=_DO)

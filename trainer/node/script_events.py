@@ -78,7 +78,7 @@ class ScriptEvents:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
                 return b""
-            if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:  # written anew
+            if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:  # rewritten
                 self._file, self._offset, self._rest = (about.st_dev, about.st_ino), 0, b""
             file.seek(self._offset)
             block = file.read(MOST_BLOCK)

@@ -223,7 +223,7 @@ def _flaw(path: str, about: os.stat_result, before: int) -> str:
     if stat.S_ISLNK(about.st_mode):
         return "it is a link"
     if not stat.S_ISREG(about.st_mode):
-        return "it is no plain file"
+        return "it is not a plain file"
     if about.st_size > MOST_FILE_SIZE:
         return f"it has {about.st_size / 2**30:.1f} GiB, one upload takes {MOST_FILE_SIZE / 2**30:.0f}"
     return path_flaw(path) or (f"a run keeps {MOST_OUTPUTS:,} files" if before >= MOST_OUTPUTS else "")

@@ -43,10 +43,10 @@ class ScriptProcess:
         mark: str = "",
         redaction: Redaction | None = None,
     ) -> None:
-        """Start it. Raises TrainingFailed if its first word is no program of this machine.
+        """Start it. Raises TrainingFailed if its first word is not a program of this machine.
 
         If others run beside it: `name` begins each line of its log, `share` is its part of the log's bound, and `mark` is a
-        variable (NAME=value) of its environment, by which the processes that it forked are told from theirs.
+        variable (NAME=value) of its environment, which distinguishes the processes that it forked from theirs.
         """
         self._script_user, self._grace, self._clock, self._mark = script_user, grace_seconds, clock, mark
         self._kill_at: float | None = None
@@ -149,6 +149,6 @@ def _program(word: str, folder: Path, path: str) -> str:
     for place in places:
         if place.is_file() and os.access(place, os.X_OK):
             return str(place)
-    why = "it is no program there" if "/" in word else f"no folder of its PATH has one: {path}"
+    why = "it is not a program there" if "/" in word else f"no folder of its PATH has one: {path}"
     do = "Name one in script.command, such as python or torchrun, or have script.requirements install it."
     raise TrainingFailed(f"the machine has no {word}", why=why, do=do)

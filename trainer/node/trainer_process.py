@@ -127,6 +127,6 @@ def command_of(program: Sequence[str], variables: Mapping[str, str]) -> list[str
     sound = isinstance(program, list) and 0 < len(program) <= MOST_WORDS and all(isinstance(word, str) for word in program)
     unknown = sorted({name for word in program for name in variables_in(word)} - variables.keys()) if sound else []
     if not sound or unknown:
-        why = f"there is no ${unknown[0]}" if unknown else "it is no list of words"
+        why = f"there is no ${unknown[0]}" if unknown else "it is not a list of words"
         raise TrainingFailed("the manifest's program can't be run", why=why, do="Launch again, with one version of Mayfly.")
     return [replaced(word, variables) for word in program]

@@ -1,4 +1,4 @@
-"""One model of a panel for each fold and seed: `[data] panel = true`. All series lie on one calendar.
+"""One model of a panel for each fold and seed: `[data] panel = true`. All series share one calendar.
 
 The job's name replaces the symbol in the model's name. Pieces of a fold share a source, since rows are scaled by fold.
 """

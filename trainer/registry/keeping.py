@@ -30,7 +30,7 @@ def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: st
 
 
 def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
-    """Put a model of a receipt in production under its stable name; return False if it is there already.
+    """Put a model of a receipt in production under its stable name; return False if it is already there.
 
     Raises ConfigError for a model that can't be verified, or if others replaced it each time.
     """
@@ -63,7 +63,7 @@ def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
 def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:
     """Replace the newest version of a production model by an older one; return (replaced, restored).
 
-    Default: the newest version with other bytes. Raises UsageError if there is none, or somebody else was faster.
+    Default: the newest version with other bytes. Raises UsageError if there is none, or another writer was faster.
     """
     current, *older = production_versions(objects, name)
     wanted = [one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag]

@@ -147,7 +147,7 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
     path = into / name
     with whole_file(path) as partial:
         partial.write_bytes(stored.body)
-    with suppress(DataError):  # an object that is no model of ours has no card
+    with suppress(DataError):  # an object that is not a model of ours has no card
         card = read_card(stored.body).to_json(indent=2)
         with whole_file(path.with_suffix(".json")) as partial:
             partial.write_text(card, encoding="utf-8")
@@ -205,7 +205,7 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
 
 
 def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
-    """Return a model's card, or None for an object that is no model of ours."""
+    """Return a model's card, or None for an object that is not a model of ours."""
     stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
     if stored is None:
         return None

@@ -1,6 +1,6 @@
 """One account of an embedded AWS: its world, its clock, its functions and its memory, under one lock.
 
-Makes no decision of AWS's; `front` and the modules of rules do, with this state.
+It decides nothing that AWS would decide: `front` and the modules of rules do, with this state.
 """
 
 from __future__ import annotations
@@ -102,16 +102,18 @@ class EmbeddedAccount:
     endpoint: Callable[[], str]  # the server's URL, set once it listens
     keyring: Keyring
     function_code: Path  # unpacked zips by hash, which servers share
-    fork_functions: Callable[[], Path] | None = None  # the fork server that functions are forks of; None: each starts anew
+    fork_functions: Callable[[], Path] | None = (
+        None  # the fork server that functions are forks of; None: each starts a new process
+    )
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
     storage_lock: threading.RLock = field(default_factory=threading.RLock)  # separate: a large object must not block EC2
     functions: dict[str, Function] = field(default_factory=dict)
-    principals: dict[str, Principal] = field(default_factory=dict)  # by access key: who has one
+    principals: dict[str, Principal] = field(default_factory=dict)  # by access key
     identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
     decisions: deque[tuple[Principal, Authorization, Decision]] = field(default_factory=lambda: deque(maxlen=10_000))
     quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
-    has_spot_role: bool = True  # as in an account that has launched on spot before
+    has_spot_role: bool = True  # as after an account's first spot launch
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
     bucket_policies: dict[str, str] = field(default_factory=dict)
     bucket_logging: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -153,8 +155,8 @@ class EmbeddedAccount:
     def advance(self, seconds: float) -> None:
         """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't follow.
 
-        What runs every few minutes is taken to have run meanwhile: metrics, and the age of alarms, move along. A test of
-        silence moves `clock` itself.
+        Functions that are called every few minutes count as called meanwhile: metrics, and the age of alarms, move along. To
+        test silence, move `clock` itself.
         """
         with self.lock:
             if any(instance.occupied for instance in self.world.instances.values()):
@@ -171,7 +173,7 @@ Rules = dict[tuple[str, str], Rule]
 
 
 def refuse(what: str) -> Rule:
-    """Return a rule that refuses an operation which moto would do wrongly."""
+    """Return a rule that refuses an operation that moto would get wrong; `what` continues "The embedded AWS does not"."""
 
     def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")

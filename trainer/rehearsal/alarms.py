@@ -1,8 +1,8 @@
-"""Rules of CloudWatch: metrics are kept, and alarms on them evaluated once a minute of the account's clock; actions publish.
+"""Rules of CloudWatch: metrics are kept, and alarms on them evaluated once a minute of the account's clock.
 
 moto stores the readable state of alarms. Besides the data of PutMetricData there are metrics of the embedded AWS itself:
 AWS/Lambda Invocations and Errors, and AWS/SQS ApproximateNumberOfMessagesVisible of the queues that an alarm watches.
-Alarms on one metric and one statistic; actions are topics.
+An alarm has one metric and one statistic; its actions are topics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ACTIONS = {"ALARM": "AlarmActions", "OK": "OKActions", "INSUFFICIENT_DATA": "In
 
 
 def put_metric_data(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Keep data points, at the account's time where they name none."""
+    """Keep data points; one without a time gets the account's."""
     with cloud.lock:
         for datum in call.params["MetricData"]:
             if not isinstance(datum.get("Value"), int | float):
@@ -38,7 +38,7 @@ def put_metric_data(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def put_metric_alarm(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Create an alarm, or change one, which keeps its state; a new one has no data yet."""
+    """Create an alarm, or change one, which keeps its state; a new one has insufficient data."""
     params = call.params
     if params.get("Statistic") not in STATISTICS or params.get("ComparisonOperator") not in COMPARISONS or "Metrics" in params:
         raise AwsError("UnsupportedOperation", "The embedded AWS evaluates alarms on one statistic of one metric.")
@@ -61,7 +61,7 @@ def delete_alarms(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def set_alarm_state(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Set an alarm's state until its next evaluation; its actions are taken, as on AWS."""
+    """Set an alarm's state until its next evaluation, and take its actions, as AWS does."""
     alarm = cloud.alarms.get(call.params["AlarmName"])
     if alarm is None:
         raise AwsError("ResourceNotFound", f"There is no alarm {call.params['AlarmName']}.", 404)
@@ -70,7 +70,7 @@ def set_alarm_state(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def evaluate_due(cloud: EmbeddedAccount) -> None:
-    """Evaluate every alarm, unless that was less than a minute ago."""
+    """Evaluate every alarm, at most once a minute."""
     with cloud.lock:
         now = cloud.clock.now()
         if not cloud.alarms or (cloud.alarms_at and now - cloud.alarms_at < EVERY):

@@ -1,7 +1,7 @@
-"""The table from API calls to IAM's questions: action, resource and condition keys, for all that the stack's users call.
+"""The table from API calls to IAM's questions: action, resource and condition keys, for each call of the stack's users.
 
 Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A call that is not
-in the table asks for an action of its own name on every resource.
+in the table needs an action of the same name on every resource.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
-    """Ask for the use of the KMS key that the bucket encrypts by, which S3 does on the caller's behalf.
+    """Ask for the use of the bucket's KMS key, which S3 calls on the caller's behalf.
 
-    Objects of before the bucket had its key are taken for encrypted by it, too, and bucket keys, which spare calls, for none.
+    Objects that are older than the key count as encrypted by it, too. Bucket keys, which spare calls, are ignored.
     """
     key = cloud.bucket_keys.get(call.params["Bucket"], "")
     via: dict[str, Values] = {"kms:viaservice": f"s3.{call.region}.amazonaws.com"}
@@ -57,7 +57,7 @@ def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
 
 
 def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for writing an object; a policy can go by whether the write may replace one."""
+    """Ask for writing an object; a policy can depend on whether the write may replace one."""
     condition = call.params.get("IfNoneMatch")
     context: dict[str, Values] = {} if condition is None else {"s3:if-none-match": condition}
     return [
@@ -67,7 +67,7 @@ def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """A copy reads its source, by version where it names one, and writes its key."""
+    """Ask for reading the source of a copy, by version where it names one, and for writing its key."""
     source, _, version = unquote(call.params["CopySource"]).partition("?versionId=")
     action = "s3:GetObjectVersion" if version else "s3:GetObject"
     read = Authorization(action=action, resource=f"arn:aws:s3:::{source.lstrip('/')}")
@@ -80,7 +80,7 @@ def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def bucket_list(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Without a prefix in the request there is no s3:prefix, and a condition on it does not hold."""
+    """Ask for listing a bucket. Without a prefix in the request there is no s3:prefix, and a condition on it does not hold."""
     return [listing(call, _prefix(call))]
 
 
@@ -129,7 +129,7 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def metric_data(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """AWS takes no resource for it; the namespace is what a policy can go by."""
+    """Ask for writing metrics: on no resource, so that a policy can only depend on the namespace."""
     context: dict[str, Values] = {"cloudwatch:namespace": call.params["Namespace"]}
     return [Authorization(action="cloudwatch:PutMetricData", resource="*", context=context)]
 
@@ -141,7 +141,7 @@ def alarms(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def queue(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for a queue by its name, which a URL ends with."""
+    """Ask for a queue by its name, the end of its URL."""
     name = call.params.get("QueueName") or call.params["QueueUrl"].rpartition("/")[2]
     return [Authorization(action=f"sqs:{call.operation}", resource=f"arn:aws:sqs:{call.region}:{cloud.account}:{name}")]
 
@@ -200,7 +200,7 @@ def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for a session by its tag: the id of who began it, with which its own id begins (`sessions`)."""
+    """Ask for a session by its tag: its owner's id, with which its own id begins (`sessions`)."""
     session = call.params["SessionId"]
     context: dict[str, Values] = {"ssm:resourcetag/aws:ssmmessages:session-id": session.rpartition("-")[0]}
     resource = f"arn:aws:ssm:{call.region}:{cloud.account}:session/{session}"

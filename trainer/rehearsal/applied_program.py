@@ -1,7 +1,7 @@
 """The AWS calls that applied the Pulumi program, kept by the program's hash and replayed into other accounts.
 
-Applying the program takes four core-seconds, replaying its calls in this process about 0.15 s. A replay
-goes through the same rules as any request, so the account holds the same resources under identifiers of its own.
+Applying the program takes four core-seconds, replaying its calls in this process about 0.15 s. A replay goes through the same
+rules as any request, so the account gets the same resources, with its own identifiers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.errors import ConfigError
 from trainer.rehearsal.world import AwsError
 
 FORMAT = 2
-PROGRAM_DIGITS = 32  # of a key: the program; what follows are settings of a rehearsal's own
+PROGRAM_DIGITS = 32  # of a stored key: the program's hash; the rest is that of a rehearsal's settings
 # Sources that determine the calls of an application, besides the program and the package that packs its functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py", "ami/*")
@@ -113,9 +113,9 @@ class ProgramStore:
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
-        """Store an application and remove those of other programs: an old program is not applied again.
+        """Store an application and remove those of older programs, which are not applied again.
 
-        Functions' zips have a file of their own: to read megabytes from base64 takes 30 core-ms.
+        Functions' zips have their own file: reading megabytes from base64 takes 30 core-ms.
         """
         for older in (*self.folder.glob("*.json"), *self.folder.glob("*.bin")):
             if not older.name.startswith(key[:PROGRAM_DIGITS]):
@@ -195,7 +195,7 @@ def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
 
 
 def to_json(applied: AppliedProgram, code: bytearray | None = None) -> str:
-    """Write an application as JSON; bytes are base64, or are added to `code` and named by their place there."""
+    """Return an application as JSON; bytes are base64, or are appended to `code` and referred to by their place there."""
 
     def as_text(content: bytes) -> dict[str, Any]:
         if code is None:
@@ -212,7 +212,7 @@ def to_json(applied: AppliedProgram, code: bytearray | None = None) -> str:
 
 
 def from_json(text: str, code: bytes = b"") -> AppliedProgram:
-    """Read what `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Read the JSON of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
 
     def as_bytes(members: dict[str, Any]) -> Any:
         if members.keys() == {"base64"}:

@@ -1,7 +1,7 @@
 """Lambda's asynchronous invocation: retry times of a failed one, and the record of one that is given up. Pure.
 
 https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html (looked up 2026-11-22): two more tries unless
-the function's settings say less, after one minute and after two; given up once the event is older than they allow.
+the function's settings allow fewer, after one minute and after two; given up once the event exceeds their maximum age.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from trainer.rehearsal.processes import start_ticks
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"
-START_SECONDS = 300.0  # against a hang: about two on an idle machine; one that ends instead is noticed at once
+START_SECONDS = 300.0  # against a hang: it takes about two on an idle machine; a server that ends is noticed at once
 PROGRAM_SECONDS = 600.0  # longer than `pulumi_apply.APPLY_SECONDS`, whose error says more
 
 
@@ -75,7 +75,7 @@ class Server:
         )
 
     def apply_program(self, account: str) -> None:
-        """Have the Pulumi program applied to an account, unless it is; some seconds. Raises ConfigError with its error."""
+        """Have the Pulumi program applied to an account, unless it is already; seconds. Raises ConfigError with its error."""
         try:
             answer = _ask(self.note, "program", {"account": account}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:

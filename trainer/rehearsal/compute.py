@@ -95,7 +95,7 @@ def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Return the output of user data, as on a system whose cloud-init writes to the console; the last 64 KB."""
+    """Return the last 64 KB of user data's output, as on a system whose cloud-init writes to the console."""
     with cloud.lock:
         instance = cloud.world.find(instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now())[0]
     log = cloud.root / "sandbox" / instance.id / "var/log/cloud-init-output.log"
@@ -113,7 +113,7 @@ def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any
     if rest or not asked:
         params = {**call.params, **({"InstanceTypes": rest} if asked else {})}
         types = cloud.moto("ec2", "DescribeInstanceTypes", params, region=call.region)["InstanceTypes"]
-    # Of filters, only the name is held against the retired types: no caller asks for them by another property.
+    # Retired types are filtered by name alone: no caller asks for them by another property.
     wanted = [one["Values"] for one in call.params.get("Filters", []) if one["Name"] == "instance-type"]
     if call.params.get("Filters") and not wanted:
         retired = []

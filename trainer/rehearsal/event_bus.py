@@ -1,7 +1,7 @@
 """The default event bus: EC2's events about instances, matched against its rules and delivered to functions.
 
 moto keeps rules, targets and permissions. A target is one of our functions, and its policy has to let the rule call it, as on
-AWS. Patterns may name values of fields, and no other operator.
+AWS. Patterns may match fields by values only.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def tell(cloud: EmbeddedAccount, kind: str, instance_id: str, detail: Mapping[st
 
 
 def matches(pattern: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
-    """Return whether an event has, in each field of a pattern, one of its values. Raises ValueError for an operator."""
+    """Return whether each field of a pattern lists the event's value. Raises ValueError for an operator."""
     for name, wanted in pattern.items():
         value = event.get(name)
         if isinstance(wanted, Mapping):
             if not isinstance(value, Mapping) or not matches(wanted, value):
                 return False
         elif any(not isinstance(one, str) for one in wanted):
-            raise ValueError(f"the embedded AWS matches events by values alone, not by {wanted}")
+            raise ValueError(f"the embedded AWS matches events only by values, not by {wanted}")
         elif value not in wanted:
             return False
     return True

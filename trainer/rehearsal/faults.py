@@ -1,6 +1,6 @@
 """Faults of the embedded AWS that tests ask for: calls that fail, pools without capacity, refusals. Pure.
 
-The base of `world.World`. An error can end a call before or after it took effect, stand inside CreateFleet's answer (HTTP 200),
+The base of `world.World`. An error can end a call before or after it took effect, be part of CreateFleet's answer (HTTP 200),
 or end an instance as it starts, which only its StateReason shows.
 """
 
@@ -50,7 +50,7 @@ class Faults:
 
     full: set[Pool] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
-    refusals: list[AwsError] = field(default_factory=list)  # of the next pools that CreateFleet asks
+    refusals: list[AwsError] = field(default_factory=list)  # of the next pools that CreateFleet tries
     stillborn: list[tuple[str, str]] = field(
         default_factory=list
     )  # state reasons of the next instances, which end as they start
@@ -76,7 +76,7 @@ class Faults:
         return None
 
     def refuse_next(self, code: str, message: str = "as a test asked for") -> None:
-        """Let the next pool that CreateFleet asks refuse: an error in `Errors` under HTTP 200, which uses the token up."""
+        """Let the next pool that CreateFleet tries refuse: an error in `Errors` under HTTP 200, which uses up the token."""
         self.refusals.append(AwsError(code, message))
 
     def take_refusal(self) -> AwsError | None:

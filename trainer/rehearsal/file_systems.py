@@ -1,6 +1,6 @@
-"""EFS for nodes: whether an instance may mount a file system, by network and role, and the folder that plays it.
+"""EFS for nodes: whether an instance may mount a file system, by network and role, and the folder that stands in for it.
 
-The file system's own policy is kept and not evaluated. TLS and the access point are what the stub of `mount` asks for.
+The file system's own policy is stored but not evaluated. The stub of `mount` demands TLS and the access point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mount(cloud: EmbeddedAccount, instance: Instance, principal: Principal, file
         asked = Authorization(action=action, resource=f"{where}:file-system/{file_system}", context=dict(context))
         demand(cloud, principal, "elasticfilesystem", asked)
     (described,) = cloud.moto("efs", "DescribeFileSystems", {"FileSystemId": file_system})["FileSystems"]
-    # By its token, which the next session's file system has, too: as on AWS, it outlives the command.
+    # Named by its token, which the next session's file system shares: as on AWS, it outlives the command.
     token = hashlib.sha256(described["CreationToken"].encode()).hexdigest()[:16]
     folder = cloud.root / "efs" / cloud.account / token
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -42,7 +42,7 @@ def mount(cloud: EmbeddedAccount, instance: Instance, principal: Principal, file
 
 
 def _reaches(cloud: EmbeddedAccount, instance: Instance, file_system: str) -> bool:
-    """Return whether a mount target of the instance's zone admits one of its groups, which lets NFS out to it."""
+    """Return whether NFS passes from the instance's groups to a mount target in its zone, by the rules of both."""
     own = {group["GroupId"] for group in instance.description["SecurityGroups"]}
     for target in cloud.moto("efs", "DescribeMountTargets", {"FileSystemId": file_system})["MountTargets"]:
         if target["AvailabilityZoneName"] != instance.pool.availability_zone:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def matches(description: dict[str, Any], state: str, name: str, values: Sequence[str]) -> bool:
-    """Return whether an instance in a state matches a filter, with wildcards * and ?. Raises ValueError for others."""
+    """Return whether an instance in a state matches a filter, with wildcards * and ?. Raises ValueError for an unknown one."""
     candidates: Iterable[str]
     tags = {tag["Key"]: tag["Value"] for tag in description.get("Tags", [])}
     if name.startswith("tag:"):

@@ -33,7 +33,7 @@ def send_order(
 ) -> socket.socket:
     """Order a fork and return its connection. `files`: number in the fork -> number here.
 
-    A detached fork goes on when the connection is closed.
+    A detached fork outlives the connection.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(path))

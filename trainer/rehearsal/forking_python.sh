@@ -1,6 +1,6 @@
 #!/bin/bash
-# `python` of a rehearsal's node: what runs the trainer, or is started by multiprocessing, is a fork of the node's fork server,
-# which has torch loaded; everything else is the desk's Python. An environment that it makes has this file as its python.
+# `python` of a rehearsal's node: a process that runs the trainer, or that multiprocessing starts, is a fork of the node's fork
+# server, which has torch loaded; any other is the desk's Python. Environments that it makes have this file as their python.
 set -euo pipefail
 real=$0-real
 [[ -e $real ]] || real=$MAYFLY_REAL_PYTHON

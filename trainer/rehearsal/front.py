@@ -1,13 +1,13 @@
 """The front: one WSGI callable that every request to the embedded AWS goes through. A rule answers it, or moto does.
 
-Every process of this machine can reach its port, and every web page in a browser there. So a request is accepted only with this
-server's Host, without an Origin, and with a signature by a key of this server. The server's own paths check a secret
-differently: /imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/... says what it may mount, and
+Every process on this machine can reach its port, and so can every web page in a browser. So a request must have this server's
+Host, no Origin, and a signature by a key of this server. The server's own paths have other checks of a secret:
+/imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/... says what it may mount, and
 /_rehearsal/... is the server's control (`server` mounts all three).
 
-The access key names account and caller; `authorization` checks the caller's policies. Rules are dict in,
-dict out, one table; see `storage`, `compute`, `scheduling`, `lambdas`, `identities`, `topics`, `alarms` and
-`sessions`.
+The access key names account and caller; `authorization` checks the caller's policies. A rule takes a parsed call and returns
+the members of its result, or moto's whole answer; one table has them all, from `storage`, `compute`, `scheduling`, `lambdas`,
+`identities`, `topics`, `alarms` and `sessions`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Front:
     def _check_place(self, environ: Environ) -> str:
         """Refuse requests that a web page can make; return the first part of the path."""
         if environ.get("HTTP_HOST") != self.host or "HTTP_ORIGIN" in environ:
-            raise AwsError("AccessDenied", "The embedded AWS answers programs of its own user alone.", 403)
+            raise AwsError("AccessDenied", "The embedded AWS answers only programs of its own user.", 403)
         path = environ.get("RAW_URI", "")
         first = environ.get("PATH_INFO", "").split("/")[1] if path.startswith("/") else _MOTOS_OWN[0]
         if first in _MOTOS_OWN:
@@ -95,7 +95,7 @@ class Front:
         return first
 
     def _check_sender(self, environ: Environ) -> bytes:
-        """Return the body of a request that a key of this server has signed. Others are read only to hash them."""
+        """Return the body of a request, which a key of this server must have signed. Raises AwsError for others."""
         claim = signatures.claim_of(environ)
         account, _, service = wire.account_of(environ)
         if not account:
@@ -143,7 +143,7 @@ class Front:
     def _carry_out(self, cloud: EmbeddedAccount, call: Call, start_response: StartResponse) -> Iterable[bytes]:
         with cloud.lock:
             cloud.calls.append((call.service, call.operation))
-            asked = not call.params.get("DryRun")  # faults apply to calls that change something
+            asked = not call.params.get("DryRun")  # faults don't apply to dry runs
             before = cloud.world.take_fault(call.operation, after=False) if asked else None
             after = cloud.world.take_fault(call.operation, after=True) if asked and not before else None
         rule = RULES.get((call.service, call.operation))
@@ -160,14 +160,14 @@ class Front:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            # 507: boto3 repeats after a 500, and would then report what half of the first try left.
+            # 507: boto3 retries after a 500, and would report what the half-finished first try left.
             full = AwsError("DiskFull", f"No space left on the disk of {cloud.root}", 507)
             return _respond(wire.encode(call, full), start_response)
         return _respond(result if isinstance(result, tuple) else wire.encode(call, result), start_response)
 
 
 def _small_body(environ: Environ) -> bytes:
-    """Read the body of a request to a path of ours. Raises AwsError for a body that none of these has."""
+    """Read the body of a request to one of the server's own paths. Raises AwsError for a body that is too large."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdigit() or int(length) > MOST_MOUNT_BYTES:
         raise AwsError("RequestEntityTooLarge", "The body is too large.", 413)
@@ -184,7 +184,7 @@ def _without_cors(start_response: StartResponse) -> StartResponse:
 
 
 def _dated(start_response: StartResponse, cloud: EmbeddedAccount) -> StartResponse:
-    """Return a start_response that dates every answer, moto's too, by the account's clock: the desk reads AWS's time there."""
+    """Return a start_response that dates every answer by the account's clock, from which the desk reads AWS's time."""
 
     def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
         date = ("Date", format_datetime(cloud.clock.now(), usegmt=True))

@@ -17,7 +17,7 @@ UNUSED_SECONDS = 24 * 3600.0
 
 
 def unpack(code: bytes, *, folder: Path) -> Path:
-    """Unpack a zip into a folder, named after its hash, unless it is there; return the folder."""
+    """Unpack a zip into a folder, named after its hash, unless that exists; return the folder."""
     open_folder(folder.parent)
     if not keep(folder):
         partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")

@@ -1,4 +1,4 @@
-"""The folder of an embedded AWS: private, trusted only if it is this user's own, with a note of the server's address.
+"""The folder of an embedded AWS: private, trusted only if this user owns it, with a note of the server's address.
 
     <root>/server.json     address, process and secret of the server that runs, for its user alone (0600)
     <root>/server.lock     held by that server
@@ -6,8 +6,8 @@
     <root>/format.json     version of the folder's format
     <root>/s3 instances lambda sandbox
 
-A folder may have come with a repository, so nothing harmful in it is trusted: a note may point to loopback only, and counts
-only if the server there knows its secret. Standard library only.
+A folder may have come with a repository, so its content is not trusted: a note may point to loopback only, and counts only if
+the server there knows its secret. Standard library only.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def open_home(root: Path) -> Path:
 
 
 def check_home(root: Path) -> None:
-    """Raise ConfigError unless the folder is this user's, nobody else may write there, and it leads nowhere else."""
+    """Raise ConfigError unless this user owns the folder, nobody else may write there, and it has no symbolic links."""
     about = root.stat()
     why = ""
     if not stat.S_ISDIR(about.st_mode):
-        why = "it is no folder"
+        why = "it is not a folder"
     elif about.st_uid != os.geteuid():
         why = f"it belongs to the user {about.st_uid}"
     elif about.st_mode & 0o022:
@@ -125,7 +125,7 @@ def write_note(root: Path, note: Note) -> None:
 
 
 def read_note(root: Path) -> Note | None:
-    """Return the note, or None without one that could be of this user's own server."""
+    """Return the note, or None without a valid one of this user's."""
     try:
         descriptor = os.open(root / NOTE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -146,7 +146,7 @@ def read_note(root: Path) -> Note | None:
     return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
 
 
-_MOVE = "Move {root} away, with the models and receipts in it, and rehearse anew."
+_MOVE = "Move {root} away, with the models and receipts in it, and rehearse again."
 
 
 def _damaged(path: Path, why: str) -> ConfigError:

@@ -125,7 +125,7 @@ class _Handler(MotoRequestHandler):
                 drained += len(block)
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Begin an answer without a Date of this machine's: the front adds the account's."""
+        """Begin an answer without this machine's Date: the front adds the account's."""
         self.send_response_only(code, message)
 
     def handle_expect_100(self) -> bool:

@@ -2,7 +2,7 @@
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up 2026-11-22). Identity
 policies and permissions boundaries: no session policies, no service control policies. An unknown operator
-or element is a ValueError when the document is read, and never a match. Policies of resources and trust policies of roles are
+or element raises ValueError when the document is read. Policies of resources and trust policies of roles are
 evaluated for AWS's own services only: `lets_service`.
 """
 
@@ -86,14 +86,14 @@ class IamPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The answer to a question. `by` is (policy, Sid) of the statement that decided; None where none applies."""
+    """The answer to a question. `by` is (policy, Sid) of the deciding statement, None if none applies."""
 
     allowed: bool
     by: tuple[str, str] | None = None
 
 
 def decide(policies: Iterable[IamPolicy], asked: Authorization, principal: Mapping[str, Values]) -> Decision:
-    """Decide as IAM does: an explicit Deny wins, then an Allow, else no. `principal` is the caller's part of the context."""
+    """Decide as IAM does: an explicit Deny wins, then an Allow; the default is no. `principal` is the caller's context."""
     context = {**principal, **asked.context}
     allowed = Decision(allowed=False)
     for policy in policies:
@@ -181,7 +181,7 @@ def matches(pattern: str, value: str) -> bool:
 
 
 def matches_filled(pattern: str, value: str, context: Mapping[str, Values]) -> bool:
-    """Return whether a value fits a pattern with policy variables; one without a value fits nothing."""
+    """Return whether a value fits a pattern with policy variables; a pattern with an unset variable fits nothing."""
     if "${" not in pattern:
         return matches(pattern, value)
     pieces = _VARIABLE.split(pattern)  # text and names in turn

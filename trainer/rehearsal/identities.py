@@ -1,4 +1,4 @@
-"""Callers: the identity behind an access key with its policies in IAM; rules of IAM and STS about identities.
+"""Callers: the identity behind an access key, with its policies; and rules of IAM and STS.
 
 Instances, functions and schedules have their role's policies within its permissions boundary, IAM users their attached and
 inline ones; groups are ignored. The desk is an administrator.
@@ -117,7 +117,7 @@ def trusts(cloud: EmbeddedAccount, role_name: str, service: str, source_arn: str
 
 
 def _json_text(document: str) -> str:
-    """Return a document as it was written: IAM answers some of them URL-encoded."""
+    """Return a document as it was written: IAM URL-encodes some in its answers."""
     return document if document.lstrip().startswith("{") else json.dumps(json.loads(unquote(document)))
 
 
@@ -131,7 +131,7 @@ def get_caller_identity(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | 
 
 
 def get_role(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Describe a role; the one by which EC2 buys spot instances belongs to AWS."""
+    """Describe a role; EC2's service-linked role for spot belongs to AWS."""
     if call.params["RoleName"] != SPOT_ROLE or not cloud.has_spot_role:
         return collect(call.environ, call.account)
     path = "/aws-service-role/spot.amazonaws.com/"

@@ -1,6 +1,6 @@
-"""Rules of EC2 Image Builder, which moto lacks: what infra/image.py makes is kept, and what it names must exist.
+"""Rules of EC2 Image Builder, which moto lacks: the resources of infra/image.py are kept, and those they name must exist.
 
-A rehearsal's machines are processes of this machine, so there is no image to bake. A test that wants one writes the pipeline's
+A rehearsal's machines are processes of this machine, so there is no image to bake. A test that needs one writes the pipeline's
 parameter itself.
 """
 
@@ -58,7 +58,7 @@ def create_lifecycle_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any
 
 
 def _kept(cloud: EmbeddedAccount, call: Call, kind: str, version: str = "") -> str:
-    """Keep a resource under the ARN that Image Builder makes of its name, and return that."""
+    """Keep a resource under the ARN that Image Builder makes from its name; return the ARN."""
     name = re.sub(r"[ _]", "-", call.params["name"].lower())
     if not re.fullmatch(r"[-a-z0-9]{3,128}", name):
         raise AwsError(

@@ -1,7 +1,7 @@
 """A node as a process group of this machine: started in a sandbox folder, watched, and ended with all of its descendants.
 
-Owns the sandbox's layout, its PATH of stubs, its timers, and the promise that nothing of it remains. Knows nothing of EC2: the
-server decides when an instance starts and ends.
+Owns the sandbox's layout, its PATH of stubs and its timers, and leaves no process behind. Knows nothing of EC2: the server
+decides when an instance starts and ends.
 
     <sandbox>/.mayfly-sandbox        marks the folder; names its scratch folder, for `reap`
     <sandbox>/bin                    the whole PATH of the node: the stubs, and links to a few harmless tools
@@ -179,7 +179,7 @@ class NodeProcess:
     supervisor_started: str
 
     def poll(self) -> State:
-        """Return the node's state: `poweroff` once the stub was called, `exited` if user data ended without it."""
+        """Return the node's state: `poweroff` after a call of that stub, `exited` if user data ended without one."""
         if (self.sandbox / "run/poweroff").exists():
             return "poweroff"
         if (self.sandbox / "run/user-data-exit").exists() or self.supervisor.poll() is not None:
@@ -187,7 +187,7 @@ class NodeProcess:
         return "running"
 
     def tick(self, now: datetime) -> None:
-        """Fire every started timer that is due at `now`, as systemd would: not in the node's group."""
+        """Fire every started timer that is due at `now`, as systemd would: outside the node's process group."""
         for timer in sorted((self.sandbox / "run/timers").glob("[!.]*.timer")):
             settings = _unit_settings(timer.read_text())
             if parse_calendar(settings["OnCalendar"]) > now:
@@ -205,7 +205,7 @@ class NodeProcess:
         end(self._members, grace_seconds=grace_seconds)
         self.supervisor.kill()
         self.supervisor.wait()
-        end(self._members, grace_seconds=0)  # what the subreaper's own end may have set free
+        end(self._members, grace_seconds=0)  # the subreaper's end may have orphaned some
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _members(self) -> set[Member]:
@@ -216,8 +216,8 @@ class NodeProcess:
 def reap(root: Path) -> int:
     """Kill the remaining processes of nodes in `root`/sandbox, whose server was killed; return their number.
 
-    The folder is not trusted, since it may have come with a repository: a process is a node's by its own marks, and a scratch
-    folder is removed only if it is ours.
+    The folder is not trusted, since it may have come with a repository: a node's processes are known by their own marks, and a
+    scratch folder is removed only if it is ours.
     """
     killed = 0
     for marker in (root / "sandbox").glob(f"*/{MARKER}"):

@@ -53,12 +53,12 @@ def set_clock(ahead_seconds: float) -> None:
 
 
 def forget_others(folder: str) -> list[Any]:
-    """Forget loaded modules that are not Python's or the zip's alone: a fork has more than a function may import.
+    """Forget loaded modules that a function may not import: a fork has more than Python's and the zip's.
 
-    Returns them: clearing modules takes longer than the function.
+    Returns them, to be held until the process ends: clearing modules takes longer than the function.
     """
     packed = {module.name for module in pkgutil.iter_modules([folder])}
-    kept = {"__main__", *(sys.stdlib_module_names ^ packed)}  # a module of the zip goes before Python's own of that name
+    kept = {"__main__", *(sys.stdlib_module_names ^ packed)}  # a module of the zip shadows Python's own of that name
     return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in kept]
 
 
@@ -74,7 +74,7 @@ def main(folder: str, handler: str, context: str) -> dict[str, Any]:
     try:
         result = getattr(importlib.import_module(module), function)(event, Context(fields))
         return {"result": json.loads(json.dumps(result))}
-    except BaseException as error:  # any exception of a handler is its answer, as on AWS; SystemExit too
+    except BaseException as error:  # as on AWS, any exception of a handler is an answer, even SystemExit
         answer = {
             "errorType": type(error).__name__,
             "errorMessage": str(error),

@@ -63,11 +63,11 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGI
     code = params["Code"].get("ZipFile") or b""
     digest = hashlib.sha256(code).digest()
     folder = unpack(code, folder=cloud.function_code / digest.hex()[:32])
-    # Nobody runs moto's copy of the code, and to parse megabytes takes moto 20 core-ms: it gets an empty zip, and the facts.
+    # moto never runs its copy of the code, and parsing megabytes takes 20 core-ms: it gets an empty zip, then size and hash.
     answer = cloud.moto("lambda", "CreateFunction", {**params, "Code": {"ZipFile": _EMPTY_ZIP}}, region=region)
     size, sha256 = len(code), base64.b64encode(digest).decode()
-    told = state_of(cloud.account, region, "lambda").get_function(params["FunctionName"])
-    told.code_size, told.code_sha_256 = size, sha256
+    described = state_of(cloud.account, region, "lambda").get_function(params["FunctionName"])
+    described.code_size, described.code_sha_256 = size, sha256
     with cloud.lock:
         cloud.functions[params["FunctionName"]] = Function(
             name=params["FunctionName"],
@@ -92,7 +92,7 @@ def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def refuse_update(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Refuse to change a function in place: each rehearsal creates it anew, and a stale one would mislead."""
+    """Refuse to change a function in place: each rehearsal creates it again, and a stale one would mislead."""
     raise AwsError("InvalidParameterValueException", "The embedded AWS does not update functions; create it again.")
 
 
@@ -141,7 +141,7 @@ def retry_due(cloud: EmbeddedAccount) -> None:
 
 
 def wait_for_invocations(cloud: EmbeddedAccount) -> None:
-    """Return once no asynchronous invocation runs, those included that were started meanwhile."""
+    """Wait until no asynchronous invocation runs, including those that start meanwhile."""
     while threads := list(cloud.invocations):
         for thread in threads:
             thread.join()
@@ -285,7 +285,7 @@ def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
 
 
 def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
-    """Return the file for a function's output: none if its role may not write its log, as on AWS."""
+    """Return the file for a function's output: /dev/null if its role may not write its log, as on AWS."""
     stream = f"arn:aws:logs:{REGION}:{cloud.account}:log-group:{function.log_group}:log-stream:$LATEST"
     try:
         for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
@@ -297,7 +297,7 @@ def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
 
 
 def stop_all() -> None:
-    """Kill every running invocation of this process, because its server ends."""
+    """Kill every running invocation of this process: its server ends."""
     for process in list(_processes):
         process.kill()
 

@@ -1,6 +1,6 @@
 """Launches: CreateFleet and RunInstances from a template and a request, checked as AWS checks them.
 
-moto creates the machines, with every field passed explicitly, because it drops most fields of a template; `world` has their
+moto creates the machines. Every field is passed explicitly, because moto drops most fields of a template. `world` has their
 states. The caller holds the account's lock.
 """
 
@@ -59,7 +59,7 @@ def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, 
 
 
 def own_request(override: dict[str, Any], *, spot: bool) -> dict[str, Any]:
-    """Return the parameters of RunInstances in a fleet's override."""
+    """Return the parameters of RunInstances that a fleet's override stands for."""
     own = {name: value for name, value in override.items() if name not in _FLEET_ONLY}
     if spot:
         own["InstanceMarketOptions"] = {"MarketType": "spot"}

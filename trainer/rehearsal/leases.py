@@ -1,6 +1,6 @@
 """Leases on the embedded AWS, held by processes of this machine; the server may end without any.
 
-A lease ends with its holder, however that ends: a process is identified by its id and its start time. Pure but for /proc.
+A lease ends with its holder, a process that is identified by its id and its start time. Pure but for /proc.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from trainer.rehearsal.processes import start_ticks
 
 IDLE_SECONDS = 5.0
-FIRST_LEASE_SECONDS = 30.0  # a server that is not leased after its start ends
+FIRST_LEASE_SECONDS = 30.0  # a server without a lease ends so long after its start
 
 
 @dataclass(kw_only=True)

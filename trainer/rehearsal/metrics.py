@@ -47,7 +47,7 @@ class MetricId:
 
 @dataclass(kw_only=True)
 class Metrics:
-    """The data points of every metric, the last ones."""
+    """The latest data points of every metric."""
 
     _points: dict[MetricId, deque[tuple[datetime, float]]] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
 """Instances that really run: user data as processes of this machine, watched until they end, and each instance's metadata.
 
-`world` decides the states; this module starts and ends the processes. One thread calls `step` repeatedly; nodes are ended on
-separate threads, since that takes their grace.
+`world` decides the states; this module starts and ends the processes. One thread calls `step` repeatedly; other threads end
+nodes, which takes up to the grace period.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CREDENTIALS_LIFE = timedelta(hours=6)
 class Nodes:
     """Processes of the instances of every account, by instance id."""
 
-    grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads the models that are finished
+    grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads its finished models
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
-    forks: ForkServerProcess | None = None  # fork server of the nodes; without it they are started anew
+    forks: ForkServerProcess | None = None  # fork server of the nodes; without it their processes are new ones
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)
@@ -48,7 +48,7 @@ class Nodes:
         """Start instances that are running now, fire timers, notice power-offs, and end instances that shut down."""
         with cloud.lock:
             due = cloud.world.due_to_start(cloud.clock.now())
-            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]  # run by cloud-init on AWS
+            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]  # cloud-init runs scripts
             for instance in due:
                 instance.occupied = True
             mine = [one for one in cloud.world.instances.values() if one.occupied]
@@ -99,7 +99,7 @@ class Nodes:
         return 200, [("Content-Type", "text/plain")], str(folder).encode()
 
     def _asking(self, environ: Environ) -> tuple[EmbeddedAccount | None, Instance | None, str]:
-        """Return the account and the running instance that knows the secret in a request's path, and the rest of the path."""
+        """Return the account and the running instance whose secret a request's path contains, and the rest of the path."""
         _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
         known = cloud.keyring.metadata_secret(instance_id) if cloud else ""
@@ -111,7 +111,7 @@ class Nodes:
         return cloud, instance if runs else None, rest.rstrip("/")
 
     def metadata_url(self, cloud: EmbeddedAccount, instance_id: str) -> str:
-        """Return the address of an instance's metadata service, which only its node gets."""
+        """Return the URL of an instance's metadata service, which only its node gets."""
         return f"{cloud.endpoint()}/imds/{instance_id}/{cloud.keyring.metadata_secret(instance_id)}"
 
     def _start(self, cloud: EmbeddedAccount, instance: Instance) -> None:
@@ -168,7 +168,7 @@ def sandbox(cloud: EmbeddedAccount, instance_id: str) -> Path:
 
 
 def remove_sandbox(cloud: EmbeddedAccount, instance_id: str) -> None:
-    """Remove an instance's folder, once AWS would no longer show it."""
+    """Remove an instance's folder; call it once AWS would no longer show the instance."""
     shutil.rmtree(sandbox(cloud, instance_id), ignore_errors=True)
 
 
@@ -190,7 +190,7 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
 
 
 def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials | None:
-    """Return credentials of the role in the instance's profile, or None where it has none, or one that does not trust EC2."""
+    """Return credentials of the role in the instance's profile, or None without a profile or a role that trusts EC2."""
     profile = instance.description.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
     if not profile:
         return None

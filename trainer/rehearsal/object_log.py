@@ -32,7 +32,7 @@ class _StoredKey(FakeKey):
 
     @classmethod
     def adopt(cls, key: FakeKey, payload: Path) -> None:
-        """Release a payload that moto holds in memory; the file replaces it."""
+        """Replace a payload that moto holds in memory by its file."""
         key.__class__ = cls
         key._payload = payload  # type: ignore[attr-defined]
         key.multipart = None  # its parts are the payload a second time
@@ -81,7 +81,7 @@ class ObjectLog:
     # settings ---------------------------------------------------------------------------------------------------------
 
     def save_setting(self, service: str, operation: str, about: str, params: dict[str, Any]) -> None:
-        """Store a request that made a setting (a bucket's versioning, a parameter), replacing an earlier one."""
+        """Store a request that made a setting (a bucket's versioning, a parameter) in place of an earlier one."""
         saved = json.dumps({"service": service, "operation": operation, "about": about, "params": params})
         _replace(self._setting_file(operation, about), saved.encode())
 
@@ -92,7 +92,7 @@ class ObjectLog:
                 path.unlink()
 
     def settings(self) -> Iterable[tuple[Path, str, str, dict[str, Any]]]:
-        """Return the stored requests, those that create a bucket first: (its file, service, operation, parameters).
+        """Yield the stored requests, those that create a bucket first: (file, service, operation, parameters).
 
         Raises ConfigError for a file that can't be read.
         """
@@ -129,9 +129,9 @@ class ObjectLog:
         self._files[bucket, key] = after
 
     def restore(self, now: datetime) -> int:
-        """Restore the stored versions in moto, whose buckets exist again; return their number.
+        """Restore the stored versions in moto, whose buckets must exist again; return their number.
 
-        Versions that the bucket's lifecycle would have expired are deleted first: moto does not expire any.
+        Versions that the bucket's lifecycle would have expired are deleted first: moto expires none.
         """
         count = 0
         for path, saved in self._unexpired(now):
@@ -218,7 +218,7 @@ def _is_object(version: Any) -> bool:
 
 
 def _identity(version: Any) -> str:
-    """Return the identity of a version, also without a version id: an unversioned bucket replaces its object in place."""
+    """Return a text that identifies a version even in an unversioned bucket, where a new one has the same id."""
     etag = version.etag if _is_object(version) else "marker"
     return f"{version.version_id} {etag} {version.last_modified.isoformat()}"
 

@@ -1,4 +1,4 @@
-"""Processes of a node, found in /proc by its supervisor or by its marks, and signalled only if they have not been replaced."""
+"""Processes of a node, found in /proc by its supervisor or by its marks, and signalled only if their id was not reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-POLL_SECONDS = 0.1  # a look reads all of /proc, in some milliseconds
+POLL_SECONDS = 0.1  # each poll reads all of /proc, in some milliseconds
 COMM_LENGTH = 15  # of a process's name, as Linux keeps it
 Member = tuple[int, str]  # a process: its id and its start, since ids are reused
 
@@ -119,6 +119,6 @@ def _stat(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> str:
-    """Return when a process began, in clock ticks since the boot; '' for none or a zombie."""
+    """Return the start time of a process in clock ticks since boot; '' for a zombie or a missing process."""
     stat = _stat(pid)
     return stat[20] if stat and stat[1] not in "ZX" else ""

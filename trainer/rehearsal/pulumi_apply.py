@@ -27,7 +27,7 @@ from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
 from trainer.rehearsal.keys import access_key
 
 STACK = "dev"
-APPLY_SECONDS = 540  # against a hang: four on an idle machine, and over two minutes were seen on a busy one
+APPLY_SECONDS = 540  # against a hang: it takes four on an idle machine, and took over 120 on a busy one
 
 
 def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None) -> AppliedProgram:
@@ -58,7 +58,7 @@ def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | Non
 def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path) -> AppliedProgram:
     """Apply the program from the folder `program` in this process, which should do nothing else.
 
-    Raises ConfigError for what the embedded AWS can't apply and for settings that the program refuses.
+    Raises ConfigError for resources that the embedded AWS can't apply, and for settings that the program refuses.
     """
     import pulumi
     from pulumi.runtime import get_root_resource
@@ -106,7 +106,7 @@ def read_project(program: Path) -> dict[str, Any]:
 def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the stack's settings in Pulumi's order: defaults, then Pulumi.<stack>.yaml, then overrides.
 
-    Raises UsageError for a setting that Pulumi.yaml doesn't declare or whose type is another.
+    Raises UsageError for a setting that Pulumi.yaml doesn't declare, or declares with another type.
     """
     project = read_project(program)
     declared: dict[str, dict[str, Any]] = project["config"]
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Pulumi.yaml")
     options = parser.parse_args(arguments)
-    gc.disable()  # a quarter of this process's time, and it ends with the application
+    gc.disable()  # saves a quarter of this process's time
     access = Access(
         region=options.region,
         endpoint_url=options.endpoint,

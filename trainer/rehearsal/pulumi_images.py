@@ -1,4 +1,4 @@
-"""Create the resource types of infra/image.py on the embedded AWS: the parts' object, and those of EC2 Image Builder."""
+"""Create the resource types of infra/image.py on the embedded AWS: an S3 object with the parts, and those of Image Builder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _image_recipe(cloud: Resources, name: str, properties: Properties) -> Made:
 
 
 def _named(kind: str) -> Maker:
-    """Return the maker of a kind whose call takes the inputs as they are, with a name, and answers with the ARN."""
+    """Return the maker of a kind whose call takes the inputs unchanged, with a name, and answers with the ARN."""
 
     def make(cloud: Resources, name: str, properties: Properties) -> Made:
         given = {"name": physical_name(properties, name), **properties.rest()}

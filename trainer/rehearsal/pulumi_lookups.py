@@ -1,4 +1,4 @@
-"""Look-ups of the Pulumi program, answered by the embedded AWS: account, zones, images, networks that are there already."""
+"""Look-ups of the Pulumi program, answered by the embedded AWS: account, zones, images, existing networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LookUp = Callable[[Resources, Given], dict[str, Any]]
 
 
 def look_up(cloud: Resources, token: str, given: Given) -> dict[str, Any]:
-    """Answer one look-up. Raises ConfigError for one that is not known here."""
+    """Answer one look-up. Raises ConfigError for an unknown one."""
     if token not in LOOK_UPS:
         do = "Add it to trainer/rehearsal/pulumi_lookups.py."
         raise ConfigError(f"the embedded AWS does not know the look-up {token}", do=do)

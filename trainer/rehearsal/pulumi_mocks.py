@@ -18,7 +18,7 @@ from trainer.rehearsal.pulumi_resources import Resources
 
 
 class EmbeddedCloud(Mocks):
-    """Pulumi's mocks, whose new resources are real ones of the embedded AWS."""
+    """Pulumi's mocks that create each resource on the embedded AWS."""
 
     def __init__(self, access: Access, *, account: str) -> None:
         self.recorder = Recorder()

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.rehearsal.pulumi_resources import Made, Properties, Resources, makes, physical_name, tag_specifications
 
-# Members of a route that the provider calls otherwise.
+# Members of a route for which the provider has other names.
 _ROUTE_MEMBERS = {
     "cidrBlock": "destinationCidrBlock",
     "ipv6CidrBlock": "destinationIpv6CidrBlock",
@@ -83,7 +83,7 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
     group = cloud.send("ec2", "CreateSecurityGroup", {**properties.rest(), "groupName": group_name}, TagSpecifications=tags)[
         "GroupId"
     ]
-    ec2.revoke_security_group_egress(GroupId=group, IpPermissions=_ANYWHERE)  # EC2 adds it, the provider takes it away
+    ec2.revoke_security_group_egress(GroupId=group, IpPermissions=_ANYWHERE)  # EC2 adds it, the provider removes it
     for direction, authorize in (
         ("ingress", ec2.authorize_security_group_ingress),
         ("egress", ec2.authorize_security_group_egress),

@@ -1,4 +1,4 @@
-"""Create each resource type of infra/ on the embedded AWS: one function a type, which calls the service through boto3.
+"""Create each resource type of infra/ on the embedded AWS: one function per type, which calls the service through boto3.
 
 A type or a property that is not handled here is an error: a rehearsal must not skip what `pulumi up` would do. The
 provider's own rules (exclusive arguments, forced replacements) are not checked.
@@ -61,7 +61,7 @@ class Resources:
         self._models = botocore.session.get_session()
 
     def make(self, resource_type: str, name: str, inputs: dict[str, Any]) -> Made:
-        """Make one resource. Raises ConfigError for a type or a property that is not known here."""
+        """Make one resource. Raises ConfigError for an unknown type or property."""
         maker = MAKERS.get(resource_type)
         if maker is None:
             raise ConfigError(
@@ -108,13 +108,13 @@ class Resources:
 
 
 def tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any]]:
-    """Take the tags, as EC2's calls want them."""
+    """Take the tags; return them as the TagSpecifications of EC2's calls."""
     tags = properties.pop("tags", {})
     return [{"ResourceType": kind, "Tags": tag_list(tags)}] if tags else []
 
 
 def physical_name(properties: Properties, logical_name: str) -> str:
-    """Take the physical name, or make one as Pulumi does: the logical name and seven hexadecimal digits."""
+    """Take and return the physical name, or make one as Pulumi does: the logical name and seven hexadecimal digits."""
     return str(properties.pop("name", None) or f"{logical_name}-{hashlib.sha256(logical_name.encode()).hexdigest()[:7]}")
 
 

@@ -1,7 +1,7 @@
 """Turn a Pulumi resource's inputs into the parameters of an AWS request, guided by botocore's description of that request.
 
-Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: the same names but for their case, save those in
-RENAMED. A property that fits no member of the request is an error, so that a misspelt one can't pass a rehearsal.
+Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: names differ only in case, except those in RENAMED.
+A property that fits no member of the request is an error, so that a misspelt one can't pass a rehearsal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def to_parameters(value: Any, shape: Shape, path: str) -> Any:
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Write tags as most services take them."""
+    """Return tags as a list of Key and Value, as most services take them."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
@@ -70,7 +70,7 @@ def _scalar(value: Any, shape: Any, path: str) -> Any:
     kind = shape.type_name
     if kind == "boolean" and value in ("true", "false"):  # launch templates carry three-valued booleans as text
         return value == "true"
-    if isinstance(value, float) and value.is_integer() and kind in ("integer", "long"):  # protobuf knows one kind of number
+    if isinstance(value, float) and value.is_integer() and kind in ("integer", "long"):  # protobuf has one kind of number
         value = int(value)
     allowed = _SCALARS.get(kind)
     if allowed is None or not isinstance(value, allowed) or (isinstance(value, bool) and kind != "boolean"):

@@ -13,7 +13,7 @@ SEND = "sqs:SendMessage"
 
 
 def send_as(cloud: EmbeddedAccount, principal: Principal, queue_arn: str, body: str) -> None:
-    """Send a message under a principal's role. Raises AwsError for a role that may not, and for an unknown queue."""
+    """Send a message under a principal's role. Raises AwsError for a role without permission, and for an unknown queue."""
     demand(cloud, principal, "sqs", Authorization(action=SEND, resource=queue_arn))
     _send(cloud, queue_arn, body)
 

@@ -21,7 +21,7 @@ NAMES = {
     "L-7212CCBC": "All P4, P3 and P2 Spot Instance Requests",
     "L-C4BD4855": "All P5 Spot Instance Requests",
 }
-DEFAULT_VCPUS = 768.0  # of an account that requested them; a new one has none
+DEFAULT_VCPUS = 768.0  # as in an account that has requested them; a new one has 0
 
 
 def code_of(pool: Pool) -> str:
@@ -37,7 +37,7 @@ def code_of(pool: Pool) -> str:
 
 
 def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
-    """Raise AwsError if so many more instances of a pool would exceed their quota. The caller holds the account's lock."""
+    """Raise AwsError if `count` more instances of a pool would exceed their quota. The caller holds the account's lock."""
     code = code_of(pool)
     if not code:
         return

@@ -69,7 +69,7 @@ def update_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def delete_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Delete a schedule; it does not fire any more."""
+    """Delete a schedule."""
     with cloud.lock:
         cloud.moto("scheduler", "DeleteSchedule", call.params)
         cloud.world.delete_schedule(call.params.get("GroupName") or "default", call.params["Name"])
@@ -86,7 +86,7 @@ def delete_schedule_group(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def fire_due(cloud: EmbeddedAccount) -> None:
-    """Fire what is due, each on a thread of its own; `wait_for_deliveries` returns once they are on record."""
+    """Fire the due schedules, each on its own thread; `wait_for_deliveries` waits for them."""
     with cloud.lock:
         now = cloud.clock.now()
         due = [one for one in cloud.redeliveries if one.due_at <= now]
@@ -222,7 +222,7 @@ def _role_name(arn: str) -> str:
 
 
 def _group_arn(cloud: EmbeddedAccount, group: str) -> str:
-    """Return the Scheduler's aws:SourceArn: the group and not the schedule (user guide, looked up 2026-11-22)."""
+    """Return the Scheduler's aws:SourceArn: the group, not the schedule (user guide, looked up 2026-11-22)."""
     return f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule-group/{group}"
 
 

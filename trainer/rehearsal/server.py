@@ -1,6 +1,6 @@
-"""The embedded AWS at work: in this process for tests (`EmbeddedAws`), or as a process of its own for commands.
+"""The server of the embedded AWS: in this process for tests (`EmbeddedAws`), or as a separate process for commands.
 
-`client` starts the process; by hand, for a look:
+`client` starts the process; to start it by hand:
 
     python -m trainer.rehearsal.server --root FOLDER
 
@@ -141,10 +141,10 @@ class EmbeddedAws:
         return self.cloud(access).world
 
     def apply_program(self, access: Access, config: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config`: settings of its own.
+        """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config` overrides settings.
 
         Takes some seconds the first time, and milliseconds once the same program's calls are stored. Raises ConfigError with
-        the program's error; the account is then as before, except for its buckets.
+        the program's error; the account is then unchanged, except for its buckets.
         """
         account = self.cloud(access).account
         if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load libraries in the background
@@ -207,7 +207,7 @@ class EmbeddedAws:
         while not self._ends.wait(STEP_SECONDS):
             for cloud in self.front.clouds():
                 if not cloud.world.instances and not cloud.fire_schedules:
-                    continue  # most accounts of tests: 300 of them took a fortieth of a core
+                    continue  # most accounts of tests have none: skipping 300 saves a fortieth of a core
                 self.nodes.step(cloud)
                 if cloud.fire_schedules:
                     scheduling.fire_due(cloud)
@@ -235,7 +235,7 @@ class EmbeddedAws:
                 memory.forget(instance_id)
 
     def _save(self, memory: InstanceLog, instances: Sequence[Instance]) -> None:
-        """Store changes; on a full disk, as soon as there is room."""
+        """Store changes; if the disk is full, try again at the next call."""
         try:
             for one in instances:
                 memory.save(one)
@@ -286,14 +286,14 @@ class Control:
         fresh = at.isascii() and at.isdigit() and abs(time.time() - int(at)) <= FRESH_SECONDS
         if not fresh or not hmac.compare_digest(known.encode(), signature.encode()):
             return 403, [("Content-Type", "text/plain")], b"not for you"
-        reply = self._told(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))
+        reply = self._carry_out(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))
         if reply is None:
             return 404, [("Content-Type", "text/plain")], b"not found"
         text = json.dumps(reply).encode()
         signed = (SIGNATURE_HEADER, self._aws.keyring.answer_signature(nonce, text))
         return 200, [("Content-Type", "application/json"), signed], text
 
-    def _told(self, what: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+    def _carry_out(self, what: str, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Carry out a request and return the answer; None for an unknown one."""
         if what in ("lease", "stop") and asked["root"] != str(self._aws.root):
             return {"lease": None, "stopped": False}  # the note was copied together with its folder
@@ -316,7 +316,7 @@ class Control:
 def serve(root: Path, *, catalogue: Catalogue) -> int:
     """Run the embedded AWS of `root` until it is no longer needed. Returns at once if another process runs it.
 
-    Raises ConfigError for a folder that is not this user's alone.
+    Raises ConfigError for a folder that another user owns or may write.
     """
     root = home.open_home(root)
     with home.open_private(root / home.LOCK, os.O_WRONLY) as lock:
@@ -350,7 +350,7 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server as a process."""
+    """Run the server as a process; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer.rehearsal.server", description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, required=True, help="folder that holds its memory")
     parser.add_argument("--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer")

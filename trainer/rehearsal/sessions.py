@@ -1,4 +1,4 @@
-"""Sessions of the embedded AWS: who may begin one on which instance. No data passes: the desk's plugin would open the channel.
+"""Sessions of the embedded AWS: who may begin one on which instance. They carry no data: only AWS's plugin opens a channel.
 
 An instance counts as connected while it runs under a role that allows its SSM agent to report and to carry sessions.
 """
@@ -20,7 +20,7 @@ AGENT_ACTIONS = (
     "ssm:UpdateInstanceInformation",
     *(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
 )
-DESK = "desk"  # who has no policies has no id in IAM
+DESK = "desk"  # it has no policies, and no id in IAM
 
 
 def start_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def terminate_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def owner_of(cloud: EmbeddedAccount, call: Call) -> str:
-    """Return what IAM's variable aws:userid has for the caller."""
+    """Return the caller's value of IAM's variable aws:userid."""
     principal = principal_of(cloud, access_key_of(call.environ), "ssm")
     return identity_of(cloud, principal, "ssm").user_id if principal else DESK
 

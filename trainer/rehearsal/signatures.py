@@ -46,7 +46,7 @@ def claim_of(environ: Environ) -> Claim:
     scope = match[1].split("/") if match else []
     at = environ.get("HTTP_X_AMZ_DATE", "")
     if match is None or len(scope) != 5 or scope[4] != "aws4_request" or scope[1] != at[:8]:
-        raise AwsError("IncompleteSignature", "The Authorization header is no signature of version 4.", 403)
+        raise AwsError("IncompleteSignature", "The Authorization header is not a signature of version 4.", 403)
     signed = tuple(match[2].split(";"))
     needed = {"HTTP_HOST", *(name for name in environ if name.startswith("HTTP_X_AMZ_"))}
     if not needed <= {_variable(name) for name in signed}:
@@ -55,7 +55,7 @@ def claim_of(environ: Environ) -> Claim:
 
 
 def check_time(claim: Claim, now: datetime) -> None:
-    """Raise AwsError for a request that was signed more than a quarter of an hour from `now`."""
+    """Raise AwsError for a request that was signed more than a quarter of an hour before or after `now`."""
     try:
         at = datetime.strptime(claim.at, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     except ValueError as error:
@@ -79,7 +79,7 @@ def hashes_its_body(environ: Environ) -> bool:
 
 
 def check_signature(claim: Claim, environ: Environ, body: bytes, *, secret_key: str) -> None:
-    """Raise AwsError unless the request was signed with this secret key. `body` counts where no header holds its hash."""
+    """Raise AwsError unless the request was signed with this secret key. `body` is used if no header has its hash."""
     request = AWSRequest(
         method=environ["REQUEST_METHOD"],
         url=f"http://{environ['HTTP_HOST']}{environ['RAW_URI']}",
@@ -97,7 +97,7 @@ def check_signature(claim: Claim, environ: Environ, body: bytes, *, secret_key: 
 
 
 def check_body(environ: Environ, body: bytes) -> None:
-    """Raise AwsError where a signed hash is not the body's."""
+    """Raise AwsError if the signed hash is not the body's."""
     claimed_hash = environ.get(_CONTENT_HASH, "")
     if not claimed_hash or claimed_hash in _NO_HASH:
         return

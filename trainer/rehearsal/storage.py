@@ -1,6 +1,6 @@
 """Rules of S3 and SSM: writes are serialized and stored, conditions enforced, bucket policies kept away from moto.
 
-Reads and everything else pass to moto untouched.
+Everything else, reads included, passes to moto unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOGGING_SERVICE = "logging.s3.amazonaws.com"
 
 
 def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Write, copy, tag or delete, one at a time: moto checks a condition first and acts later, and S3 is atomic."""
+    """Write, copy, tag or delete, one request at a time: S3 is atomic, and moto checks a condition before it acts."""
     with cloud.storage_lock:
         if call.operation == "CopyObject":
             _check_conditions(cloud, call.params)
@@ -94,7 +94,7 @@ def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def put_bucket_logging(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Keep where a bucket's accesses are logged; nothing is logged. S3 refuses a target that does not let its service write."""
+    """Keep where a bucket's accesses should be logged; none are. As on S3, the target must let the logging service write."""
     bucket, status = call.params["Bucket"], call.params["BucketLoggingStatus"]
     cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
     with cloud.storage_lock:
@@ -186,7 +186,7 @@ def _key_of(params: dict[str, Any]) -> str:
 
 
 def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
-    """Check If-Match and If-None-Match of CopyObject against the destination, which moto ignores."""
+    """Check CopyObject's If-Match and If-None-Match against the destination; moto ignores them."""
     if "IfMatch" not in params and "IfNoneMatch" not in params:
         return
     try:
@@ -204,7 +204,7 @@ def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
 
 
 def _check_checksum(call: Call) -> None:
-    """Compare a body with the SHA-256 that its writer gives, which moto keeps only beside another header, unchecked."""
+    """Raise AwsError if a body's SHA-256 is not the one given; moto keeps it, beside another header only, unchecked."""
     given = call.params.get("ChecksumSHA256")
     if given is None:
         return

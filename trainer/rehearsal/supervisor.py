@@ -93,10 +93,10 @@ def reap() -> dict[int, int] | None:
 
 
 def main(user_data: Path, log: Path, forks: Any = None) -> Any:
-    """Run the user data and wait until it and all its descendants have ended. Returns in each fork the order of its client."""
+    """Run the user data and wait until it and all its descendants have ended. In each fork, returns its client's order."""
     server = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # it leaves last
+        signal.signal(number, signal.SIG_IGN)  # this process ends last
     become_subreaper()
     user_data_pid = start_user_data(user_data, log)
     print(user_data_pid, flush=True)

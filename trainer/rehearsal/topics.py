@@ -57,9 +57,9 @@ def publish(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 def publish_as_service(
     cloud: EmbeddedAccount, service: str, source_arn: str, topic_arn: str, *, subject: str, message: str
 ) -> None:
-    """Publish as an AWS service. Raises AwsError unless the topic's policy lets it, and for a topic with the service's key."""
+    """Publish as an AWS service. Raises AwsError if the topic's policy refuses, and for a topic with SNS's default key."""
     attributes = cloud.moto("sns", "GetTopicAttributes", {"TopicArn": topic_arn})["Attributes"]
-    if attributes.get("KmsMasterKeyId", "").endswith(_SERVICES_KEY):  # its policy can't be changed to let a service use it
+    if attributes.get("KmsMasterKeyId", "").endswith(_SERVICES_KEY):  # its fixed policy lets no other service use it
         raise AwsError("KMSAccessDenied", f"{service} can't use the key {_SERVICES_KEY} of {topic_arn}.", 403)
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account, "aws:sourceowner": cloud.account}
     if not lets_service(
@@ -70,7 +70,7 @@ def publish_as_service(
 
 
 def deliver(cloud: EmbeddedAccount, topic_arn: str, *, subject: str, message: str) -> str:
-    """Deliver a message to a topic's subscribers and return its id. One that can't be reached misses it."""
+    """Deliver a message to a topic's subscribers and return its id. A subscriber that can't be reached misses it."""
     message_id = str(uuid.uuid4())
     notification = {
         "Type": "Notification",

@@ -55,7 +55,7 @@ _SIGNING_NAMES = {model: signing for signing, model in _MODEL_NAMES.items()}
 botocore.session.create_loader = functools.lru_cache(maxsize=None)(create_loader)
 get_model = functools.lru_cache(maxsize=None)(get_service_model)
 _moto = DomainDispatcherApplication(create_backend_app)
-# moto looks through its own folder and its classes anew at each request: a quarter of its time.
+# moto searches its folder and its classes at each request: a quarter of its time.
 _moto.get_backend_for_host = functools.lru_cache(maxsize=None)(_moto.get_backend_for_host)  # type: ignore[method-assign]
 responses.method_names_from_class = functools.lru_cache(maxsize=None)(responses.method_names_from_class)  # type: ignore[attr-defined]
 warnings.filterwarnings("ignore", module=r"moto\..*")
@@ -143,7 +143,7 @@ def decode(environ: Environ, body: bytes) -> Call | None:
 
 
 def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
-    """Write a result or an error the way the service does: (status, headers, body)."""
+    """Return a result or an error as the service sends it: (status, headers, body)."""
     answer = get_serializer_class(call.service, call.protocol)(call.model).serialize(result)
     body = answer["body"] or b""
     if isinstance(result, AwsError):
@@ -157,7 +157,7 @@ def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
 
 
 def refusal(environ: Environ, error: AwsError) -> Answer:
-    """Write an error to an unknown caller, in the service's own words, without parsing the request."""
+    """Return an error for an unknown caller as the service sends it, without parsing the request."""
     try:
         _, region, service = account_of(environ)
         model = get_model(service)

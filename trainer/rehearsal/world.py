@@ -1,4 +1,4 @@
-"""State that the front adds to moto, as plain values: instances and their states, tokens, schedules, time. Pure.
+"""State that the front adds to moto, as plain values: instances and their states, tokens, schedules. Pure.
 
 No I/O, no threads, no clock of its own: every method takes `now`, and callers serialize their calls. The front calls it for
 each request, and a simulator may call it directly, at microseconds an operation. An instance's description comes from outside;
@@ -39,7 +39,7 @@ class Delays:
 class Instance:
     """One machine: its description and the instants of its states."""
 
-    description: dict[str, Any]  # as DescribeInstances shows it, State and reasons apart
+    description: dict[str, Any]  # as DescribeInstances shows it, without State and reasons
     reservation_id: str
     user_data: bytes
     shutdown_behavior: str  # "terminate" or "stop"
@@ -120,9 +120,9 @@ class World(Faults):
     # idempotency ------------------------------------------------------------------------------------------------------
 
     def once(self, operation: str, params: dict[str, Any], create: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Answer a request with the same ClientToken as the first time. Raises AwsError if its parameters differ.
+        """Call `create`, or answer a repeated ClientToken as the first time. Raises AwsError if the parameters differ.
 
-        A request that failed leaves no trace: its token can be tried again, as on AWS.
+        A failed request leaves no trace: its token can be used again, as on AWS.
         """
         asked = copy.deepcopy(params)
         token = asked.pop("ClientToken", None)
@@ -160,7 +160,7 @@ class World(Faults):
         return instance
 
     def due_to_start(self, now: datetime) -> list[Instance]:
-        """Return the instances that started to run since the last call, each once."""
+        """Return the instances that began to run since the last call."""
         due = [one for one in self.instances.values() if not one.started and one.state(now) == "running"]
         for instance in due:
             instance.started = True
@@ -187,11 +187,11 @@ class World(Faults):
             instance.stopped_at, instance.reason = now, OS_SHUTDOWN
 
     def take_back(self, instance_id: str, now: datetime) -> None:
-        """End a spot instance as EC2 does when it needs the capacity; the two minutes of its warning are over."""
+        """End a spot instance as EC2 does when it needs the capacity, after the two minutes of its warning."""
         self._shut_down(self.instances[instance_id], TAKEN_BACK, now)
 
     def vacated(self, instance_id: str, now: datetime) -> None:
-        """Record that an instance has no process any more."""
+        """Record that an instance's processes have ended."""
         instance = self.instances[instance_id]
         instance.occupied = False
         self._settle(instance, now)
@@ -269,7 +269,7 @@ class World(Faults):
         self._settle(instance, now)
 
     def _settle(self, instance: Instance, now: datetime) -> None:
-        """Fix the end of an instance that is shutting down, once no process is left behind it."""
+        """Set the end time of an instance that is shutting down, once it has no process left."""
         if instance.shutting_down_at is not None and not instance.occupied and instance.terminated_at is None:
             earliest = instance.shutting_down_at + timedelta(seconds=self.delays.shutting_down_seconds)
             instance.terminated_at = max(now, earliest)
@@ -313,7 +313,7 @@ class World(Faults):
             del self.schedules[key]
 
     def fire_due(self, now: datetime) -> list[Firing]:
-        """Return due firings, each once however late, and advance the schedules; completed ones are dropped if they say so."""
+        """Return due firings, each once however late, and advance the schedules. Drops completed ones where they ask for it."""
         firings = []
         for key, schedule in list(self.schedules.items()):
             if not schedule.enabled or schedule.next_at is None or schedule.next_at > now:

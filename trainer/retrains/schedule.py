@@ -16,11 +16,11 @@ from trainer.schedule_expressions import Cron, parse
 # Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before 2026-11-22: no scripts.
 PUBLISHED_FORMAT = 2
 READABLE_FORMATS = (1, PUBLISHED_FORMAT)
-MOST_RETRAINS = 8  # of a stack: they stand in its parameter, which holds 4 KB
+MOST_RETRAINS = 8  # of a stack: its parameter, which holds 4 KB, lists them
 OVERLAPS = ("skip", "wait")
 BEATS_BASELINES = "beats-baselines"
 PROMOTIONS = ("never", BEATS_BASELINES)
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # it stands in run ids, instead of a job's name
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # run ids contain it, instead of a job's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class RetrainSchedule:
         return moment.astimezone(self.expression.zone)
 
     def same_month(self, one: datetime, other: datetime) -> bool:
-        """Return whether two instants lie in one calendar month of the schedule's time zone."""
+        """Return whether two instants are in the same calendar month of the schedule's time zone."""
         first, second = self.local(one), self.local(other)
         return (first.year, first.month) == (second.year, second.month)
 

@@ -169,7 +169,7 @@ class RunRecord:
     driver: Driver = "desk"
     work: Work = "train"  # "prepare" refreshes and checks a data set, "script" runs a user's script: neither makes models
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
-    user_id: str = ""  # `aws:userid` of who runs it on a machine of their own; '' for a run on an instance
+    user_id: str = ""  # `aws:userid` of the user who runs it on their own machine; '' for a run on an instance
     host: str = ""  # the host name of that machine
     instance_profile: str = ""  # ARN of their profile, if it is not that of the launch template
     state: State = "starting"

@@ -68,7 +68,7 @@ def read_sample(fields: Fields) -> NodeSample | None:
 
 
 def gpu_figures(fields: Fields) -> Mapping[str, float | None]:
-    """Return the figures of one GPU by name. Raises Unsound for one that is no number of at least 0."""
+    """Return the figures of one GPU by name. Raises Unsound for one that is not a number of at least 0."""
     return _figures(fields, GPU_FIGURES)
 
 

@@ -216,7 +216,7 @@ class S3Objects:
 def given(ask: Callable[[], Stored | None]) -> Stored | None:
     """Get an object that a node wrote; one that S3 refuses to return counts as empty.
 
-    A node can archive its object, or encrypt it with a key of its own, which must not end the command.
+    A node can archive its object, or encrypt it with its own key, which must not end the command.
     Still raises ConnectionFailed and PermissionDenied, which a node can't cause.
     """
     try:

@@ -127,7 +127,7 @@ def _failed(fields: Fields, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_piece(entry: dict[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with its piece; receipts of before format 4 name a symbol instead."""
+    """Return the entry with its piece; receipts before format 4 name a symbol instead."""
     return {**{key: value for key, value in entry.items() if key != "symbol"}, **identity_of(job, entry)}
 
 

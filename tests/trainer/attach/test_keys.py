@@ -70,7 +70,7 @@ def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", ".hidden", "", "A", "-rf"])
 def test_a_name_that_is_no_run_leads_nowhere(name: str) -> None:
     for call in (make_key, find_key, forget_key):
-        with pytest.raises(ConfigError, match="is no run id"):
+        with pytest.raises(ConfigError, match="is not a run id"):
             call(name)
 
 
@@ -154,6 +154,6 @@ def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(
     assert launch._attach_key(ready, "run-2", rehearsed, console) == "" and not lines  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "paramiko", None)
     assert launch._attach_key(ready, "run-3", access, console) == ""  # type: ignore[arg-type]
-    assert "nobody will be able to attach to this run" in lines[0] and "mayfly[attach]" in lines[0]
+    assert "attaching to this run will not be possible" in lines[0] and "mayfly[attach]" in lines[0]
     ready.outputs = SimpleNamespace(attach="ssm")
     assert launch._attach_key(ready, "run-4", access, console) == ""  # type: ignore[arg-type]

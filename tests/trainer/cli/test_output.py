@@ -49,7 +49,7 @@ class Terminal(io.StringIO):
 
 def test_a_long_line_is_broken_between_words_at_a_terminal_only(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    line = "error: " + "/a/path/that-is-longer-than-the-terminal/" * 2 + " is no folder of candles, and is not taken for one"
+    line = "error: " + "/a/path/that-is-longer-than-the-terminal/" * 2 + " is not a folder of candles, and is not taken for one"
     lines = folded(line, Terminal()).splitlines()
     assert " ".join(lines) == line and all(len(one) <= 60 or " " not in one for one in lines)
     assert folded(line, io.StringIO()) == line

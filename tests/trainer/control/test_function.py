@@ -168,5 +168,5 @@ def test_an_event_with_a_name_that_no_retrain_has_writes_nothing(make_cloud, nam
     cloud, _ = make_cloud()
     before = set(cloud.objects.stored)
     told = called(cloud, {"retrain": name, "scheduled_time": "2026-11-22T03:00:00Z"})
-    assert "is no retrain" in str(told["problems"])
+    assert "is not a retrain" in str(told["problems"])
     assert not [key for key in cloud.objects.stored if key not in before and not key.startswith("runs/")]

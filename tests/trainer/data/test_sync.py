@@ -141,7 +141,7 @@ def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, b
     assert not any(item.summary for item in list_inputs(objects, "main"))  # a dry run
     inputs, notes = taken.take(list_inputs(objects, "main"), objects)
     assert sorted(notes) == [
-        "left out: raw/main/notes.txt (it is no table of candles)",
+        "left out: raw/main/notes.txt (it is not a table of candles)",
         "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close: its columns are time, open)",
         "taken: raw/main/AAA_1m_2024.parquet (200 bars; no launch put it there)",
         "taken: raw/main/more_1m.parquet (300 bars; no launch put it there)",

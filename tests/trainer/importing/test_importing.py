@@ -184,7 +184,7 @@ def test_a_file_that_is_no_yaml_or_a_bomb_is_one_line(tmp_path, monkeypatch, con
         ("run: [a]\n", "run of the task is ['a'] (it must be text)"),
         ("run: a\nresources: x\n", "resources of the task is 'x' (it must be a mapping)"),
         ("type: task\ncommands: a\n", "commands of the task is 'a'"),
-        ("run: a\nworkdir: gone\n", "gone is no folder"),
+        ("run: a\nworkdir: gone\n", "gone is not a folder"),
         ("workdir: .\nresources: {}\n", "the task runs nothing"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     lease = machine.read(f"live/AROA1:i-1/{RUN}/1/0.json")
     assert len(lease) <= MOST_LEASE_BYTES and list(json.loads(lease))[-2:] == ["at", "lease_until"]
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert "the trainer runs on 4 cpu" in log and "inputs come from S3 alone: EFS fs-01" in log
+    assert "the trainer runs on 4 cpu" in log and "inputs come only from S3: EFS fs-01" in log
     assert f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log  # from the bundle, not the checkout
     events = b"".join(machine.read(key) for key in machine.keys(f"{NODE}metrics/")).splitlines()
     assert [json.loads(line)["event"] for line in events] == ["started", "model_done", "model_done", "ended"]

@@ -71,7 +71,7 @@ def test_it_refuses_on_a_machine_that_is_no_instance_of_ours(refused: Any) -> No
 
 def test_it_refuses_an_empty_root_a_relative_root_and_the_root_of_this_machine(refused: Any) -> None:
     for root in ("", "/", "sandbox", "/etc"):
-        assert "no sandbox" in refused(MAYFLY_ROOT=root)
+        assert "not a rehearsal's sandbox" in refused(MAYFLY_ROOT=root)
 
 
 def test_it_refuses_without_stubs(refused: Any, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_it_refuses_a_tool_that_only_lies_where_the_stub_should(refused: Any, tm
     prepare_sandbox(tmp_path / "sandbox")
     shutil.copy(fakes / "poweroff", tmp_path / "sandbox/bin/poweroff")
     message = refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
-    assert "does not say that it is a stub" in message
+    assert "is not marked as a stub" in message
 
 
 def test_it_refuses_a_link_from_the_stubs_to_another_tool(refused: Any, tmp_path: Path, fakes: Path) -> None:

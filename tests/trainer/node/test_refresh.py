@@ -84,8 +84,8 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(node: Node
         ("raise ValueError(f'no bars for {os.environ[\"API_KEY\"]}')", r"failed \(ValueError: no bars for \[API_KEY\]\)"),
         ("sys.exit(3)", r"failed \(it ended with exit code 3\)"),
         ("os.kill(os.getpid(), 9)", r"exit code -9"),
-        ("(folder / 'a.csv').symlink_to('/etc/passwd')", "it is no plain file"),
-        ("os.mkfifo(folder / 'a.csv')", "it is no plain file"),
+        ("(folder / 'a.csv').symlink_to('/etc/passwd')", "it is not a plain file"),
+        ("os.mkfifo(folder / 'a.csv')", "it is not a plain file"),
         ("(folder / 'a.csv').touch()", "it is empty"),
         ("(folder / 'a\\tb.csv').write_text('x')", "printable"),
         (f"(folder / {FIRST!r}).write_text('other bars')", "a data set keeps each file as it is"),
@@ -132,7 +132,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ("file", "content", "why"),
     [
         ("a.parquet", "no parquet", r"added a\.parquet \(a\.parquet is not parquet"),
-        ("a.json", "{}", r"added a\.json \(a\.json is no table of candles\)"),
+        ("a.json", "{}", r"added a\.json \(a\.json is not a table of candles\)"),
         ("a.csv", "x,y\n1,2\n", r"added a\.csv \("),
         (
             "a.csv",

@@ -81,7 +81,7 @@ def test_lease_and_progress_are_what_the_desk_and_the_sweeper_read() -> None:
     at = NOON + timedelta(seconds=3)
     read = heartbeat(read_lease(json.dumps(lease(told, at)).encode(), at), progress(told))
     assert (read.instance_id, read.phase, read.phases, read.models_done) == ("i-1", "boot", {"boot": NOON}, 1)
-    assert read.progress == {"A": {"state": "done", "step": 3}}  # a loss that is no number is none
+    assert read.progress == {"A": {"state": "done", "step": 3}}  # a loss that is not a number is none
     assert not silent(launched_at=NOON, lease_until=read.lease_until, now=read.lease_until)
 
 

@@ -146,7 +146,7 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes()}
     assert set(told) == {".bashrc", "\x1b[2J", ".ssh/", "link", "folder", "zzz", "pipe"}
     assert "begins with a dot" in told[".bashrc"] and "is a link" in told["link"] and "is a link" in told["folder"]
-    assert "(script.out_gib)" in told["zzz"] and "no plain file" in told["pipe"]
+    assert "(script.out_gib)" in told["zzz"] and "not a plain file" in told["pipe"]
     assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
 
 
@@ -265,7 +265,7 @@ def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_p
 def test_a_first_word_that_the_machine_has_not_is_one_line(tmp_path):
     with pytest.raises(TrainingFailed, match=r"the machine has no torchrunn \(no folder of its PATH has one"):
         run(["torchrunn", "train.py"], tmp_path)
-    with pytest.raises(TrainingFailed, match=r"the machine has no ./a \(it is no program there\)"):
+    with pytest.raises(TrainingFailed, match=r"the machine has no ./a \(it is not a program there\)"):
         run(["./a"], tmp_path)
 
 

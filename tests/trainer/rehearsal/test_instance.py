@@ -191,7 +191,7 @@ def test_stubs_do_nothing_outside_a_sandbox() -> None:
     stubs = Path(__file__).parents[3] / "trainer/rehearsal/stubs"
     for command in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
         done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=500)
-        assert done.returncode == 1 and "no sandbox" in done.stderr
+        assert done.returncode == 1 and "not a rehearsal's sandbox" in done.stderr
     assert not (stubs.parent / "run").exists()
 
 

@@ -128,7 +128,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
         (None, 1000, ("--set", "batch=5000"), "batch 5000 is larger than the"),
         (nan_close, 1000, (), "TINY-USD_1m_2024-2024.parquet"),
     ],
-    ids=["too few bars", "one class", "batch larger than the data", "a price that is no number"],
+    ids=["too few bars", "one class", "batch larger than the data", "a price that is not a number"],
 )
 def test_where_nothing_can_be_trained_the_job_ends_with_one_error_before_it_begins(
     candles, tmp_path, capsys, change, bars, settings, said

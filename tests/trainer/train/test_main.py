@@ -119,7 +119,7 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
         (["--set", "precision=fp16"], "precision fp16 on a CPU"),
         (["--workers", "0"], "--workers 0"),
         (["--job", "nix.json"], "cannot read job nix.json"),
-        (["--out", __file__], "test_main.py is no folder"),
+        (["--out", __file__], "test_main.py is not a folder"),
         (["--out", f"{__file__}/models"], "test_main.py is a file). Name a folder"),
     ],
 )
