@@ -1,18 +1,18 @@
-"""Measure what checkpoints cost a training: ours, written beside the step, against none and against saving in the loop.
+"""Measure the cost of checkpoints: ours, written in the background, compared with none and with saving in the loop.
 
     python -m benchmarks.checkpoint_overhead            an LSTM, a middle and the full-size TCN (three minutes on two cores)
-    python -m benchmarks.checkpoint_overhead --quick    the LSTM alone (ten seconds)
+    python -m benchmarks.checkpoint_overhead --quick    only the LSTM (ten seconds)
 
-Contenders take the same steps from the same weights on one thread, and end with the same loss to the last bit, which is
-checked; all but the first save once in each round:
+Contenders take the same steps from the same weights on one thread and must end with the same loss, to the last bit; all but
+the first save once in each round:
 
     no saves
-    ours, beside        state copied between two steps, hashed and written by a thread while the next steps run; a round ends
+    ours, background    state copied between two steps, hashed and written by a thread while the next steps run; a round ends
                         when the file is on disk (trainer.train.checkpoint)
     torch.save inside   weights and optimizer written between two steps: the usual loop
 
-Prints, beside the ratios of whole rounds, what training waits for (the copy), what is written beside it, and what a save adds
-to a round in all, as a share of the default interval. Writes benchmarks/results/checkpoint_overhead.json.
+Prints the ratios of whole rounds, the time for which training waits (the copy), the time of the background write, and the time
+that a save adds to a round, as a share of the default interval. Writes benchmarks/results/checkpoint_overhead.json.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trainer.train.loop import Run
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
 
-NONE, OURS, INSIDE = "no saves", "ours, beside", "torch.save inside"
+NONE, OURS, INSIDE = "no saves", "ours, background", "torch.save inside"
 JOBS = {
     "lstm": job_of(hidden=64, batch=256),
     "tcn, middle": job_of(model="tcn", blocks=8, width=128, chunk=256, batch=2),
@@ -71,7 +71,7 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
         rates = interleave({kind: partial(one.rate, steps) for kind, one in contenders.items()}, rounds=rounds)
         losses = {kind: one.loss for kind, one in contenders.items()}
         apart = max(losses.values()) / min(losses.values()) - 1
-        # A convolution's gradients on a GPU are sums in any order.
+        # On a GPU a convolution's gradients are summed in no fixed order.
         assert apart <= (0 if DEVICE.type == "cpu" else 1e-3), f"not the same work: last losses {losses}"
         megabytes = sum(file.stat().st_size for file in (Path(folder) / OURS).rglob("*.safetensors")) / 2 / 1e6
     ours = contenders[OURS]
@@ -84,7 +84,7 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
         }
         for kind in rates
     }
-    print(f"\n{name}: {steps} steps a round, a file of {megabytes:.1f} MB")
+    print(f"\n{name}: {steps} steps per round, a file of {megabytes:.1f} MB")
     for kind, row in rows.items():
         share = row["seconds_a_save"] / job.train.checkpoint_seconds
         cost = (
@@ -93,7 +93,7 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
             else f"  a save adds {row['seconds_a_save'] * 1e3:8.1f} ms, {share:.2%} of {job.train.checkpoint_seconds} s"
         )
         print(f"  {kind:18} {row['steps_per_second']:9.2f} steps/s  {row['ratio']:.3f} x{cost}")
-    print(f"  ours: training waits {waits * 1e3:.1f} ms for the copy; {writes * 1e3:.1f} ms of writing go on beside it")
+    print(f"  ours: training waits {waits * 1e3:.1f} ms for the copy; the background write takes {writes * 1e3:.1f} ms")
     return {
         "model": name,
         "steps": steps,
@@ -106,12 +106,12 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def _added(rates: dict[str, list[float]], kind: str, steps: int) -> float:
-    """Return by how many seconds a round with a save is longer than one without: the median over the rounds."""
+    """Return the seconds that a save adds to a round, the median over the rounds."""
     return statistics.median(steps / rate - steps / base for rate, base in zip(rates[kind], rates[NONE], strict=True))
 
 
 class _Saving:
-    """A model that trains, and its way of saving."""
+    """A model in training that saves by one of the methods."""
 
     def __init__(self, kind: str, job: Job, folder: Path) -> None:
         self._kind, self._job, self._folder, self._taken = kind, job, folder, 0
@@ -126,7 +126,7 @@ class _Saving:
         self._writer = CheckpointWriter(folder, self.events.append)
 
     def rate(self, steps: int) -> float:
-        """Save, take some steps, wait until what was saved is on disk; return steps a second."""
+        """Save, take `steps` steps, and wait until the save is on disk; return steps per second."""
         began = time.perf_counter()
         self._save()
         self.steps(steps)
@@ -134,7 +134,7 @@ class _Saving:
         return steps / (time.perf_counter() - began)
 
     def steps(self, count: int) -> None:
-        """Take some steps, the same for every contender."""
+        """Take `count` steps, the same for every contender."""
         for _ in range(count):
             generator = torch.Generator().manual_seed(self._taken)
             starts = torch.randint(

@@ -1,7 +1,7 @@
-"""Contenders of benchmarks.packs: processes that take the same steps on the same windows, each in its own way.
+"""Contenders of benchmarks.packs: processes that take the same steps on the same windows with different code.
 
-A contender is a `Team` of processes. Each sends the losses of its models' first step, so that they can be compared, and then
-steps for as long as it is told, again and again.
+A contender is a `Team` of processes. Each sends the losses of its models' first step, for comparison, and then steps for the
+requested seconds, repeatedly.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from trainer.train.readers import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
 from trainer.train.workers.station import let_threads_sleep
 
-Step = Callable[[int], torch.Tensor]  # the number of a step to the loss of each model
-RING = 32  # different batches, taken in turn
+Step = Callable[[int], torch.Tensor]  # number of a step -> loss of each model (M,)
+RING = 32  # different batches, used in turn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The models of one process: their rows (each (T, F)), and the number of the first."""
+    """The models of one process: their rows (T, F) each, and the number of the first model."""
 
     rows: Sequence[torch.Tensor]
     first: int
 
     def members(self) -> list[Member]:
-        """Return the models, their rows on this process's device."""
+        """Return the models, with their rows on this process's device."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return [
             Member(
@@ -64,19 +64,19 @@ class Team:
         self._processes = []
         for share in shares:
             ours, theirs = context.Pipe()
-            # No daemon: a DataLoader may have workers of its own.
+            # Not a daemon: a DataLoader may start workers.
             process = context.Process(target=work, args=(theirs, job, share, *arguments))
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
-        atexit.register(self.close)  # of a benchmark that broke off: whatever is no daemon would be waited for
+        atexit.register(self.close)  # if the benchmark fails: Python waits for processes that are not daemons
 
     def losses(self) -> list[float]:
         """Return the loss of each model's first step."""
         return [loss for pipe in self._pipes for loss in pipe.recv()]
 
     def rate(self, seconds: float) -> float:
-        """Let every process step for so long, or one step if that takes longer; return windows a second of all of them."""
+        """Let every process step for `seconds`, at least one step; return windows per second of all of them."""
         for pipe in self._pipes:
             pipe.send(seconds)
         counts: list[tuple[int, float]] = [pipe.recv() for pipe in self._pipes]
@@ -90,9 +90,9 @@ class Team:
 
 
 class Phases:
-    """A contender that trains as many models at a time as there are cores, and what is left over after them, on all cores.
+    """A contender that trains as many models at a time as there are cores, then the rest on all cores, as workers do.
 
-    So do the workers (`trainer.train.workers.station.threads_of`).
+    See `trainer.train.workers.station.threads_of`.
     """
 
     def __init__(self, work: Callable[..., None], job: Job, rows: Sequence[torch.Tensor], *, cores: int) -> None:
@@ -111,7 +111,7 @@ class Phases:
         return [loss for team, _ in self._phases for loss in team.losses()]
 
     def rate(self, seconds: float) -> float:
-        """Let one phase step after the other; return windows a second of all models, as many of each."""
+        """Let the phases step one after the other; return windows per second, for equally many windows of each model."""
         return sum(models for _, models in self._phases) / sum(models / team.rate(seconds) for team, models in self._phases)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Phases:
 
 @contextmanager
 def threads_that_sleep() -> Iterator[None]:
-    """Let processes that start meanwhile have threads as our workers have them; others keep torch's default."""
+    """Give processes started in the block the OpenMP settings of our workers; others keep torch's defaults."""
     before = dict(os.environ)
     let_threads_sleep()
     yield
@@ -131,13 +131,13 @@ def threads_that_sleep() -> Iterator[None]:
 
 
 def in_order(rows: Sequence[torch.Tensor], parts: int) -> list[Share]:
-    """Cut the models into parts that keep their order, so that losses compare one to one."""
+    """Return the models in `parts` shares, in order, so that losses can be compared one by one."""
     edges = [round(part * len(rows) / parts) for part in range(parts + 1)]
     return [Share(rows=rows[first:last], first=first) for first, last in zip(edges, edges[1:], strict=False)]
 
 
 def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
-    """A worker as `trainer.train.workers.worker` sets it up, with the job's strategy and slices."""
+    """Run as a worker of `trainer.train.workers.worker`, with the job's strategy and slices."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     members = share.members()
@@ -146,17 +146,17 @@ def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
 
 
 def plain_as_ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
-    """The contender `plain` in a process that is set up as a worker's is."""
+    """Run the contender `plain` in a process set up like a worker's."""
     torch.set_num_threads(threads)
     plain(pipe, job, share, True)
 
 
 def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
-    """Models as a user writes them: a stacked nn.LSTM, AdamW, a clipped norm, the whole batch at once."""
+    """Run models as a user writes them: an nn.LSTM of several layers, AdamW, a clipped norm, the whole batch at once."""
     if allocator:
         keep_freed_memory()
     members = share.members()
-    resolve_precision(job, members[0].rows_TF.device)  # else an LSTM's fp32 is TF32 on a GPU, and ours is not
+    resolve_precision(job, members[0].rows_TF.device)  # as ours: without it an LSTM's fp32 is TF32 on a GPU
     nets = [PlainNet(member, job) for member in members]
     optimizers = [_adamw(net, job) for net in nets]
     steps_T1 = torch.arange(job.model.lookback, device=members[0].rows_TF.device)[:, None]
@@ -178,9 +178,9 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
 
 
 def lightning(pipe: Connection, job: Job, share: Share) -> None:
-    """The same models under PyTorch Lightning, fitted one after another, with a Dataset of windows and its DataLoader.
+    """Run the same models under PyTorch Lightning, fitted one after another, with a Dataset of windows and its DataLoader.
 
-    Rates are those of the first model's fit: after each other, all of them are as fast as one.
+    Rates are those of the first model's fit: one after another, all models have the rate of one.
     """
     import logging
     import warnings
@@ -209,7 +209,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
             return _adamw(self.net, job)
 
     class Serve(pytorch_lightning.Callback):
-        """Wait for the next order before the first step that is not in the present one."""
+        """Report the windows of each request when its time is over, then wait for the next request."""
 
         def __init__(self) -> None:
             self.windows, self.until, self.began = 0, 0.0, 0.0
@@ -242,7 +242,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
             PlainWindows(member, job),
             batch_size=job.train.batch,
             sampler=Draws(member, job),
-            num_workers=4 if on_gpu else 0,  # on a CPU its processes take from training what they give (all slower here)
+            num_workers=4 if on_gpu else 0,  # on a CPU its workers only take cores from training (slower here)
             pin_memory=on_gpu,
         )
         trainer.fit(module, loader)
@@ -253,7 +253,7 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
 
 
 class PlainWindows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Windows of one model as a Dataset is usually written: rows scaled once, an item is a slice of them, and its label."""
+    """Windows of one model as a typical Dataset: rows scaled once; an item is a slice (T, F) and its label (1,)."""
 
     def __init__(self, member: Member, job: Job) -> None:
         self._rows_TF = scale_(member.rows_TF.clone(), member.mean_F.cpu(), member.std_F.cpu(), INPUT_LIMIT)
@@ -268,7 +268,7 @@ class PlainWindows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class Draws(torch.utils.data.Sampler[int]):
-    """The windows of `batches`, one by one, without an end."""
+    """The windows of `batches`, one by one, endlessly."""
 
     def __init__(self, member: Member, job: Job) -> None:
         self._member, self._job = member, job
@@ -281,7 +281,7 @@ class Draws(torch.utils.data.Sampler[int]):
 
 
 class PlainNet(nn.Module):
-    """The same function with the same first weights, as a user would write it."""
+    """The same network with the same initial weights, as a user would write it."""
 
     def __init__(self, member: Member, job: Job) -> None:
         super().__init__()
@@ -302,17 +302,17 @@ class PlainNet(nn.Module):
 
 
 def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
-    """Return each model's windows, the same in whichever process the model lies."""
-    found = []
+    """Return the starts (B,) of each model's windows in a step, the same in every process."""
+    drawn = []
     for member in members:
         generator = torch.Generator().manual_seed(derive(step, member.name))
         starts = torch.randint(WARMUP, len(member.rows_TF) - job.model.lookback, (job.train.batch,), generator=generator)
-        found.append(starts.to(member.rows_TF.device))
-    return found
+        drawn.append(starts.to(member.rows_TF.device))
+    return drawn
 
 
 def ring_of_batches(members: Sequence[Member], job: Job) -> list[list[torch.Tensor]]:
-    """Return the windows of `RING` steps, on the device: to draw them may take longer than a GPU's step does."""
+    """Return the windows of `RING` steps, on the device: drawing them may take longer than a GPU's step."""
     return [batches(members, job, step) for step in range(RING)]
 
 
@@ -321,12 +321,12 @@ def _adamw(net: nn.Module, job: Job) -> torch.optim.Optimizer:
 
 
 def _serve(pipe: Connection, windows_a_step: int, step: Step) -> None:
-    """Send the first step's losses; then step for as long as is asked for, again and again, and say what that gave."""
+    """Send the first step's losses; then, for each request in seconds, step and send (windows, seconds taken)."""
     pipe.send(step(0).tolist())
     done = 1
     while True:
         seconds, windows, began = pipe.recv(), 0, time.perf_counter()
         while not windows or time.perf_counter() - began < seconds:
-            step(done).sum().item()  # on a GPU: until it is really done
+            step(done).sum().item()  # waits for the GPU
             done, windows = done + 1, windows + windows_a_step
         pipe.send((windows, time.perf_counter() - began))

@@ -1,13 +1,13 @@
-"""Our data parallelism beside plain DDP, Lightning DDP and Accelerate: the same model, weights, batches and optimizer.
+"""Compare our data parallelism with plain DDP, Lightning DDP and Accelerate: the same model, weights, batches and optimizer.
 
     python -m benchmarks.ddp [--ranks 1,2] [--preset tiny] [--batch 256]     three rounds of five seconds each
     python -m benchmarks.ddp --quick                                         one round of a second
 
-Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) where there are some, else on
-CPUs (gloo, a thread a rank). All take the first five steps on the same windows, and their losses have to agree; then they step
-for `--seconds`, in rounds. Printed: windows/s of all ranks, and how many times faster ours is, by rounds; or why one failed.
+Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) if there are any, else on CPUs
+(gloo, one thread per rank). All take the first five steps on the same windows, and their losses must agree; then they step for
+`--seconds`, in rounds. Prints windows/s of all ranks and the ratio of ours to each contender, or why a contender failed.
 
-Lightning and Accelerate are no part of Mayfly: pip install --no-deps -r benchmarks/requirements.lock
+Lightning and Accelerate are not installed with Mayfly: pip install --no-deps -r benchmarks/requirements.lock
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from trainer.train.precision import autocast, matmul_dtype
 from trainer.train.readers import gather
 
 ROWS, FEATURES, RING, FIRST = 20_000, 32, 32, 5
-TOLERANCE = 2e-4  # of losses, relative: other orders of sums, over five steps
-Step = Callable[[int], torch.Tensor]  # the number of a step to this rank's part of the batch's loss
+TOLERANCE = 2e-4  # relative, of losses over five steps with another order of sums
+Step = Callable[[int], torch.Tensor]  # number of a step -> mean loss of this rank's rows
 
 
 def job_for(options: argparse.Namespace) -> Job:
-    """Return the job: a transformer without dropout, whose random numbers are ours alone."""
+    """Return the job: a transformer without dropout, whose random numbers other contenders could not reproduce."""
     return job_of(
         model="transformer",
         preset=options.preset,
@@ -95,13 +95,13 @@ class Work:
         return self.loss(outputs_BO, member.labels_TK[starts_B + (self.job.model.bars_seen - 1)]).mean()
 
     def optimizer(self, network: nn.Module, **keys: Any) -> torch.optim.Optimizer:
-        """Return AdamW as the job has it."""
+        """Return AdamW with the job's settings."""
         train = self.job.train
         return torch.optim.AdamW(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay, **keys)
 
 
 class RankWindows(Dataset[torch.Tensor]):
-    """This rank's windows of one step after another, without end: for loops that want a DataLoader."""
+    """This rank's windows, an item per step, endlessly: for loops that need a DataLoader."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -114,15 +114,15 @@ class RankWindows(Dataset[torch.Tensor]):
 
 
 def ours(work: Work) -> Step:
-    """Mayfly's pack with its layout for several ranks."""
+    """Return the step of Mayfly's pack with its layout for several ranks."""
     ranks = Ranks(rank=work.rank, count=work.ranks, device=work.device)
     pack = form_pack([work.member], work.job, data_parallel(ranks, work.job, MachineFacts()))
-    # A pack gives this rank's share of the batch's loss, where the others give the mean of its rows.
+    # A pack returns this rank's share of the batch's mean loss; the other contenders return the mean over their rows.
     return lambda step: pack.step([True], [work.batches[step % RING]])[0] * work.ranks
 
 
 def plain(work: Work, *, tuned: bool = False) -> Step:
-    """DDP as torch's tutorial has it; `tuned`: with its faster settings, and the fused optimizer."""
+    """Return the step of DDP as in torch's tutorial; `tuned`: with its faster settings and the fused optimizer."""
     faster = {"gradient_as_bucket_view": True, "static_graph": True} if tuned else {}
     devices = [work.device.index] if work.device.type == "cuda" else None
     network = nn.parallel.DistributedDataParallel(work.network(), device_ids=devices, **faster)
@@ -140,7 +140,7 @@ def plain(work: Work, *, tuned: bool = False) -> Step:
 
 
 def accelerated(work: Work) -> Step:
-    """Hugging Face Accelerate, by its quick tour."""
+    """Return the step of Hugging Face Accelerate, as in its quick tour."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=work.device.type == "cpu")
@@ -159,8 +159,8 @@ def accelerated(work: Work) -> Step:
     return step
 
 
-def lightning(work: Work, hear: Callable[[Step], None]) -> None:
-    """PyTorch Lightning's Trainer with strategy ddp, which owns the loop: it is stepped from inside."""
+def lightning(work: Work, seconds: float) -> None:
+    """Measure PyTorch Lightning's Trainer with strategy ddp, which owns the loop, from a callback."""
     import pytorch_lightning as pl
 
     class DdpModule(pl.LightningModule):
@@ -176,7 +176,7 @@ def lightning(work: Work, hear: Callable[[Step], None]) -> None:
 
     class Listener(pl.Callback):
         def __init__(self) -> None:
-            self.steps = hear_steps()
+            self.steps = measured_steps()
             next(self.steps)
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
@@ -185,13 +185,13 @@ def lightning(work: Work, hear: Callable[[Step], None]) -> None:
             except StopIteration:
                 trainer.should_stop = True
 
-    def hear_steps() -> Iterator[None]:
-        """Measure as `measured` does, one step at a time."""
+    def measured_steps() -> Iterator[None]:
+        """Measure as `measured` does; receive the loss of each step by `send`."""
         losses = []
         for _ in range(FIRST):
             losses.append((yield))
         began, steps = time.perf_counter(), 0
-        ends = began + hear.seconds  # type: ignore[attr-defined]
+        ends = began + seconds
         running = True
         while running:
             yield
@@ -225,7 +225,7 @@ CONTENDERS: dict[str, Callable[[Work], Step]] = {
 
 
 def going_on(work: Work, steps: int, wanted: bool) -> bool:
-    """Return rank 0's answer, every eighth step: ranks that stop at different steps would wait for each other."""
+    """Return rank 0's `wanted` on every rank, every eighth step: ranks that stop at different steps would hang."""
     if steps % 8:
         return True
     answer = torch.tensor([int(wanted)], device=work.device)
@@ -234,15 +234,15 @@ def going_on(work: Work, steps: int, wanted: bool) -> bool:
 
 
 def finish(work: Work, losses: list[torch.Tensor], steps: int, began: float) -> None:
-    """Print, on rank 0, the losses of the first steps over the whole batch, and windows a second."""
+    """Print, on rank 0, the losses of the first steps over the whole batch, and windows per second, as JSON."""
     if work.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     whole = torch.stack(losses).float()
     dist.all_reduce(whole)
     if work.rank == 0:
-        found = {"losses": (whole / work.ranks).tolist(), "rate": steps * work.job.train.batch / seconds}
-        print(json.dumps(found), flush=True)
+        result = {"losses": (whole / work.ranks).tolist(), "rate": steps * work.job.train.batch / seconds}
+        print(json.dumps(result), flush=True)
 
 
 def measured(step: Step, work: Work, seconds: float) -> None:
@@ -256,7 +256,7 @@ def measured(step: Step, work: Work, seconds: float) -> None:
 
 
 def be_a_rank(options: argparse.Namespace) -> None:
-    """Be one rank of one contender."""
+    """Run one rank of one contender."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -266,18 +266,16 @@ def be_a_rank(options: argparse.Namespace) -> None:
         keep_freed_memory()
     work = Work(job_for(options), rank, ranks, device)
     if options.contender == "Lightning DDP":
-        hear: Any = lambda step: None  # noqa: E731
-        hear.seconds = options.seconds
-        lightning(work, hear)
+        lightning(work, options.seconds)
         return
-    if options.contender != "Accelerate":  # which makes the group by itself
+    if options.contender != "Accelerate":  # which creates the group itself
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     measured(CONTENDERS[options.contender](work), work, options.seconds)
     dist.destroy_process_group()
 
 
 class Runs:
-    """Runs of the contenders on one number of ranks: first losses by name, and why one of them failed."""
+    """Runs of the contenders on one number of ranks: first losses by name, and reasons of failures."""
 
     def __init__(self, ranks: int, options: argparse.Namespace) -> None:
         self._ranks, self._options = ranks, options
@@ -285,7 +283,7 @@ class Runs:
         self.failed: dict[str, str] = {}
 
     def rate_of(self, name: str) -> float:
-        """Run a contender under torchrun; return its windows a second, NaN if it fails now or did before."""
+        """Run a contender under torchrun; return its windows per second, NaN if it fails now or did before."""
         if name in self.failed:
             return math.nan
         words = ["--contender", name]
@@ -301,12 +299,12 @@ class Runs:
             errors = [line for line in ended.stderr.splitlines() if re.search(r"Error\b|terminate called", line)]
             self.failed[name] = errors[0].strip() if errors else f"exit code {ended.returncode}"
             return math.nan
-        found = json.loads(lines[-1])
-        self.losses.setdefault(name, found["losses"])
-        return float(found["rate"])
+        result = json.loads(lines[-1])
+        self.losses.setdefault(name, result["losses"])
+        return float(result["rate"])
 
     def compare_losses(self) -> None:
-        """Fail those whose first losses are not those of the first contender that has some."""
+        """Mark contenders as failed whose first losses differ from those of the first contender that has any."""
         if not self.losses:
             return
         base, expected = next(iter(self.losses.items()))
@@ -345,7 +343,7 @@ def main() -> int:
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
     names = [*CONTENDERS, "Lightning DDP"]
-    found: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "out": None}, "ranks": {}}
+    results: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "out": None}, "ranks": {}}
     failed = False
     for ranks in map(int, options.ranks.split(",")):
         runs = Runs(ranks, options)
@@ -360,14 +358,14 @@ def main() -> int:
             }
             for name in names
         }
-        found["ranks"][ranks] = {**table, "losses": runs.losses.get("ours")}
+        results["ranks"][ranks] = {**table, "losses": runs.losses.get("ours")}
         print(f"{ranks} ranks", *(row_of(name, row) for name, row in table.items()), sep="\n", flush=True)
-    write("ddp", found, options.out)
+    write("ddp", results, options.out)
     return int(failed)
 
 
 def finite(number: float) -> float | None:
-    """Return a number as JSON has it: None for NaN."""
+    """Return a number, None for NaN, which JSON lacks."""
     return number if math.isfinite(number) else None
 
 

@@ -1,10 +1,10 @@
-"""Windows gathered inside the step against a DataLoader: the same batches on the same device, one main thread.
+"""Compare gathering windows inside the step with a DataLoader: the same batches on the same device, one main thread.
 
     python -m benchmarks.input_pipeline            1 M rows, batches of 256 and 2,048, 5 rounds (about three minutes)
     python -m benchmarks.input_pipeline --quick    200 k rows, batch 256, 2 rounds (seconds)
 
-On a GPU the gather reads rows that lie there, and the loaders' batches are pinned and copied over. Prints windows a second and
-the ratio to a DataLoader without workers; writes benchmarks/results/input_pipeline.json.
+On a GPU the gather reads rows in its memory, and the loaders' batches are pinned and copied. Prints windows per second and the
+ratio to a DataLoader without workers; writes benchmarks/results/input_pipeline.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BASE = "DataLoader, 0 workers"
 
 
 class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """One slice a window, as most tutorials have it."""
+    """One slice per window, as in most tutorials."""
 
     def __init__(self, rows: torch.Tensor, labels: torch.Tensor) -> None:
         self.rows, self.labels = rows, labels
@@ -42,7 +42,7 @@ class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class NumpyWindows(Windows):
-    """The same over numpy, with a copy into a tensor for each window: the commonest form of all."""
+    """The same over numpy, with a copy into a tensor for each window: the most common form."""
 
     def __init__(self, rows: torch.Tensor, labels: torch.Tensor) -> None:
         super().__init__(rows, labels)
@@ -91,7 +91,7 @@ def _table(rows: torch.Tensor, labels: torch.Tensor, batch: int, seconds: float,
 
 
 def _gathered(rows: torch.Tensor, labels: torch.Tensor, batch: int) -> Iterator[object]:
-    """Yield scaled batches as the training step makes them; the scaling is more than the loaders do."""
+    """Yield batches as the training step makes them; they are also scaled, unlike the loaders'."""
     mean, std = torch.zeros(len(FEATURES), device=DEVICE), torch.ones(len(FEATURES), device=DEVICE)
     steps = torch.arange(LOOKBACK, device=DEVICE)[:, None]
     order = torch.randperm(len(rows) - LOOKBACK).to(DEVICE)

@@ -1,13 +1,13 @@
-"""Test that learning is real: a planted signal is found, chance shows as chance, real bars are scored beside baselines.
+"""Test that learning is real: find a planted signal, find nothing in random walks, score real bars beside baselines.
 
     python -m benchmarks.learning            all of it (about ten minutes on two cores, most of it for real bars)
     python -m benchmarks.learning --quick    smaller, and one real series (a minute or two)
 
-Planted: prices rest, and move once in about 25 bars; the direction follows the volume of the bars 20 to 40 before. The
-inputs are each bar's return and volume alone. Between two moves lie more bars than the direction depends on, so no return
-gives it away.
-Crossed: a volatility that the volume of 20 to 40 bars before decides, found by an LSTM, and the direction above, by a TCN.
-Nothing: walks of constant volatility; no target's gain over its unconditional baseline may lie above zero, over five seeds.
+Planted: prices move only once in about 25 bars; the direction depends on the volume of the bars 20 to 40 before. The inputs
+are only each bar's return and volume. Two moves are further apart than the bars that determine a direction, so that no return
+reveals it.
+Crossed: a volatility that depends on the volume of the bars 20 to 40 before, for an LSTM, and the direction above, for a TCN.
+Nothing: walks of constant volatility, five seeds; no target's gain over its unconditional baseline may be above zero.
 Chance: random walks through features, splits, scalers and training; then the same with one feature read one bar ahead.
 Real: walk-forward folds of each series, as `python -m trainer.train` makes them. Writes benchmarks/results/learning.json.
 """
@@ -56,7 +56,7 @@ FOUND_BY_LSTM: dict[str, Any] = {
     "patience": 12,
     **ANNEALED,
 }
-QUICK_EPOCHS = 6  # of the crossings: both find their signal by then
+QUICK_EPOCHS = 6  # for CROSSED: enough for both to find their signal
 PLANTED = job_of(**FOUND_BY_LSTM, **SPANS, horizon=1)
 NOTHING: dict[str, Any] = {
     "hidden": 4,
@@ -88,7 +88,7 @@ CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target
 NEXT = {target: {"horizon_sessions" if target == "volatility" else "horizon": 1} for target in TARGETS}
 PROPER = {"direction": "log_loss", "volatility": "qlike", "return": "mse", "quantiles": "pinball", "barrier": "log_loss"}
 TEST_BARS = 10_000
-TOLERANCE = 0.01  # of the mean AUC of five seeds around a half: nearly four of its standard errors
+TOLERANCE = 0.01  # of the mean AUC of five seeds around one half: nearly four standard errors
 REAL = (  # file, symbols, settings of its job
     ("BTC-USD_1m_2021-2022.parquet", "BTC-USD", {"bars": 50_000, "horizon": 5}),
     ("ETH-USD_1m_2021-2022.parquet", "ETH-USD", {"bars": 50_000, "horizon": 5}),
@@ -101,7 +101,7 @@ REAL_JOB = {"hidden": 32, "lookback": 60, "epochs": 3, "patience": 2, "batch": 2
 
 
 def main() -> None:
-    """Run the three parts, print their tables, write the file."""
+    """Run all parts, print their tables, write the file."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
     parse.add_argument("--data", type=Path, default=Path("../shared/data/raw"), help="folder of real candles")
@@ -112,7 +112,7 @@ def main() -> None:
     found["planted"] = [planted(seed, moves=8_000 if options.quick else 16_000) for seed in range(3)]
     _print("planted signal, three seeds", found["planted"])
     found["crossed"] = [crossed(pair, seed=seed, quick=options.quick) for pair in CROSSED for seed in range(3)]
-    _print("planted signals in the crossings, three seeds", found["crossed"])
+    _print("planted signals, other pairs of model and target, three seeds", found["crossed"])
     found["nothing"] = [
         nothing(target, seed, bars=20_000 if options.quick else 50_000) for target in PROPER for seed in range(5)
     ]
@@ -133,12 +133,12 @@ def main() -> None:
 
 
 def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dict[str, Any]:
-    """Train a small model on candles with a planted signal; return what it reached and what could be reached."""
+    """Train a small model on candles with a planted signal; return its AUC, the attainable one and a baseline's."""
     candles, features = planted_candles(seed, moves=moves)
     data = prepare(candles, PLANTED, features=features, warmup=0)
     bars, labels = data.bars("test"), data.labels("test")
-    said = np.where(direction_of(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
-    oracle = metrics(data.target, said, labels)
+    known = np.where(direction_of(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
+    oracle = metrics(data.target, known, labels)
     simple = baselines(data.target, data.scored("test"))["logistic"]
     began = time.perf_counter()
     scored = learn(data, with_settings(PLANTED, seed=seed, epochs=epochs))
@@ -153,7 +153,7 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
 
 
 def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
-    """Train a pair on what is planted for its target; return the headline metric on test, and what the best baseline has."""
+    """Train a pair on the signal planted for its target; return its headline metric on test and the best baseline's."""
     job = job_of(**CROSSED[pair] | ({"epochs": QUICK_EPOCHS} if quick else {}), seed=seed)
     candles, features = (
         planted_volatility(seed, bars=6_000 if quick else 12_000)
@@ -166,8 +166,8 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     headline = data.target.metrics[0].name
     scores, labels = scores_of(data.target), data.labels("test")
     simple = [
-        scores.metrics(data.target, said, labels)[headline]
-        for said in scores.baselines(data.target, data.scored("test")).values()
+        scores.metrics(data.target, forecast, labels)[headline]
+        for forecast in scores.baselines(data.target, data.scored("test")).values()
     ]
     return {
         "pair": pair,
@@ -181,8 +181,8 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
 
 
 def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
-    """Train on a walk of constant volatility; return the gain over the unconditional baseline in the target's proper score,
-    and for quantiles the 99 % interval of the coverage."""
+    """Train on a walk of constant volatility; return the 99 % interval of the gain over the unconditional baseline, in the
+    target's proper score, and for quantiles the 99 % interval of the coverage."""
     random = np.random.default_rng(seed)
     close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(bars)))
     first = np.concatenate([[100.0], close[:-1]])
@@ -202,10 +202,10 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     outputs = {span: reader_for(data, job).outputs(model, data.bars(span)) for span in ("validation", "test")}
     scores = scores_of(data.target)
     fitted = scores.calibrate(data.target, outputs["validation"], data.labels("validation"), data.fitted)
-    said, rows = scores.forecast(data.target, outputs["test"], fitted), data.scored("test")
+    forecast, rows = scores.forecast(data.target, outputs["test"], fitted), data.scored("test")
     simple = scores.baselines(data.target, rows)
-    name = next(name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1)
-    report = evaluate(said, data.target, rows, level=0.99, forecasts={name: simple[name]})
+    name = next(name for name, other in simple.items() if len(np.unique(other.reshape(len(other), -1), axis=0)) == 1)
+    report = evaluate(forecast, data.target, rows, level=0.99, forecasts={name: simple[name]})
     low, high = report["better"][name][PROPER[target]] or (None, None)
     covered: tuple[float | None, float | None] = (None, None)
     if "covered" in report["intervals"]:
@@ -223,9 +223,9 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
 
 
 def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted: dict[str, Any]) -> tuple[float, float]:
-    """Return the 99 % interval of the coverage on test, over days drawn again from test and from validation, where the interval
-    is calibrated anew each time: both have their share in how far a coverage lies from what is nominal."""
-    scores, random, found = scores_of(data.target), np.random.default_rng(0), []
+    """Return the 99 % interval of the coverage on test over resampled days of test and of validation. Each replicate calibrates
+    on its validation days, since both spans contribute to the error of the coverage."""
+    scores, random, covered = scores_of(data.target), np.random.default_rng(0), []
     days = {}
     for span in outputs:
         block = data.candles.timestamp[data.bars(span)] // DAY
@@ -236,14 +236,14 @@ def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted:
         }
         labels = {span: data.labels(span)[rows] for span, rows in drawn.items()}
         again = scores.calibrate(data.target, outputs["validation"][drawn["validation"]], labels["validation"], fitted)
-        said = scores.forecast(data.target, outputs["test"][drawn["test"]], again)
-        found.append(scores.metrics(data.target, said, labels["test"])["covered"])
-    low, high = np.quantile(found, [0.005, 0.995])
+        forecast = scores.forecast(data.target, outputs["test"][drawn["test"]], again)
+        covered.append(scores.metrics(data.target, forecast, labels["test"])["covered"])
+    low, high = np.quantile(covered, [0.005, 0.995])
     return float(low), float(high)
 
 
 def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
-    """Train on a random walk through the whole path; `ahead` lets one feature be read one bar too early."""
+    """Train on a random walk with the usual features and splits; `ahead` shifts one feature one bar too early."""
     candles = synthetic_candles("WALK", bars=2 * TEST_BARS + 1_000, seed=seed)
     data = prepare(candles, CHANCE)
     if ahead:
@@ -255,12 +255,12 @@ def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
 
 
 def looks_like_chance(aucs: Sequence[float]) -> bool:
-    """Return whether the mean AUC of five seeds, 10,000 test bars each, is as near to a half as chance alone leaves it."""
+    """Return whether the mean AUC of five seeds, 10,000 test bars each, is as near to one half as chance explains."""
     return bool(abs(np.mean(aucs) - 0.5) <= TOLERANCE)
 
 
 class _OneRun:
-    """A roster of one model that keeps what comes out."""
+    """A roster of one run that keeps the trained model."""
 
     def __init__(self, run: Run) -> None:
         self._waiting = [run]
@@ -271,14 +271,14 @@ class _OneRun:
         return waiting
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        """A run of seconds needs none."""
+        """Keep none: a run takes seconds."""
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         self.model = model
 
 
 def trained(data: SymbolData, job: Job) -> torch.nn.Module:
-    """Train one model in this process, stopping early on validation, and return it with its best weights."""
+    """Train one model in this process, with early stopping, and return it with its best weights."""
     roster = _OneRun(run_of(alone(data), job, model=data.symbol, seed=job.train.seed))
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
@@ -286,7 +286,7 @@ def trained(data: SymbolData, job: Job) -> torch.nn.Module:
 
 
 def learn(data: SymbolData, job: Job) -> dict[str, Any]:
-    """Train one model, and score it once on test, without intervals."""
+    """Train one model; return its metrics on test, without intervals."""
     model = trained(data, job)
     outputs = reader_for(data, job).outputs(model, data.bars("test"))
     scores = scores_of(data.target)
@@ -294,7 +294,7 @@ def learn(data: SymbolData, job: Job) -> dict[str, Any]:
 
 
 def real(file: Path, symbols: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train a real series as a user would, and return a row for each model from its card."""
+    """Train on a real series as a user would; return a row for each model from its card."""
     assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "trainer.train", "--data", str(file), "--symbols", symbols, "--out", folder]

@@ -1,10 +1,10 @@
-"""A rehearsal on a pretended p4d.24xlarge whose eight ranks train one transformer; one of them is killed.
+"""Rehearse a run on a simulated p4d.24xlarge whose eight ranks train one transformer, and kill one of them.
 
     python -m benchmarks.lost_rank [--data FILE] [--set KEY=VALUE ...]
     python -m benchmarks.lost_rank --quick                                   on four ranks
 
 Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with signal 9 after the
-first checkpoint, and prints how the run ended: it has to be `done` with one retry. Takes minutes: the ranks share this machine.
+first checkpoint, and prints how the run ended: it must be `done` with one retry. Takes minutes: the ranks share this machine.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from benchmarks.rounds import machine, write
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "examples" / "sp500-transformer.toml"
-LOST = 3  # the rank that is killed
+LOST = 3  # the rank to kill
 
 
 def events_of(home: Path) -> list[dict[str, Any]]:
-    """Return what the training of the only node has said so far."""
+    """Return the events of the node's training so far."""
     files = sorted(home.rglob("events/events.jsonl"))
     lines = files[0].read_text().splitlines(keepends=True) if files else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def main() -> int:
-    """Run it, and return 0 if the run ended as it has to."""
+    """Run it; return 0 if a rank was killed and the run ended as it must."""
     parse = argparse.ArgumentParser(prog="python -m benchmarks.lost_rank", description=__doc__.splitlines()[0])
     parse.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "raw" / "SP500_1d_2012-2018.parquet")
     parse.add_argument("--instance", default="p4d.24xlarge")
@@ -50,16 +50,16 @@ def main() -> int:
         command = [sys.executable, "-m", "trainer.launch", "--rehearse", "--instance", options.instance, "--job", str(JOB)]
         command += ["--data", str(options.data), "--json", "-y"]
         command += [word for setting in options.settings for word in ("--set", setting)]
-        began, killed_at, told = time.monotonic(), 0.0, 0
+        began, killed_at, printed = time.monotonic(), 0.0, 0
         with subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "MAYFLY_HOME": folder}, stdout=subprocess.PIPE, text=True
         ) as launch:
             while launch.poll() is None:
                 events = events_of(home)
-                for event in events[told:]:
+                for event in events[printed:]:
                     if event["event"] not in ("progress", "gpu"):
                         print(f"{time.monotonic() - began:6.0f} s  {event['event']}  {event.get('reason', '')}", flush=True)
-                told = len(events)
+                printed = len(events)
                 ranks = {event["worker"]: event["pid"] for event in events if event["event"] == "rank_started"}
                 if not killed_at and any(event["event"] == "checkpoint" for event in events):
                     os.kill(ranks[LOST], signal.SIGKILL)

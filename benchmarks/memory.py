@@ -1,12 +1,12 @@
-"""Memory of a training step: predicted by the formula and measured, for LSTMs by strategy and for TCNs.
+"""Compare the predicted and the measured memory of a training step, for LSTMs by strategy and for TCNs.
 
     python -m benchmarks.memory            a dozen shapes (on a CPU a minute, on a GPU less)
     python -m benchmarks.memory --quick    the smallest of them (seconds)
 
-On a GPU it measures: the most that torch's allocator had handed out during the steps, and what it had reserved. On a CPU it
-counts: what autograd keeps between forward and backward pass (unique storages of saved tensors), and the most that was
-allocated during a step, by torch's profiler. What oneDNN keeps of an `nn.LSTM` for itself is left out there, as is what cuDNN
-would keep in the prediction: neither says anything about the other. Writes benchmarks/results/memory.json.
+On a GPU it measures the peak of the memory that torch's allocator had allocated during the steps, and had reserved. On a CPU it
+counts what autograd keeps between forward and backward pass (unique storages of saved tensors), and the peak during a step by
+torch's profiler. There the count excludes what oneDNN keeps of an `nn.LSTM`, and the prediction what cuDNN would keep: they are
+unrelated. Writes benchmarks/results/memory.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory
 MIB = 2**20
 STEPS = 3
 MARK = "the step"
-ALLOWED = 0.1  # off the prediction, relative
+ALLOWED = 0.1  # relative difference from the prediction
 LSTM = {"cuda": ((2, 64, 256), (2, 128, 1024)), "cpu": ((1, 32, 128), (2, 64, 256))}  # layers, hidden, batch
 TCN = {
     "cuda": ((12, 512, 1024, 4), (12, 512, 1024, 16)),
@@ -44,7 +44,7 @@ PACK = {"cuda": 8, "cpu": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Bytes that a step of a pack took on a CPU: `kept` by autograd, `hidden` of a library's own, the `peak` of all."""
+    """Bytes of a pack's step on a CPU: `kept` by autograd, `hidden` in opaque tensors of a library, and the `peak`."""
 
     kept: int
     hidden: int
@@ -60,7 +60,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     how = "measured on the GPU" if on_gpu else "counted on a CPU: saved tensors, and the profiler's peak"
-    print(f"{how}; MiB of a step, predicted / found (ratio)")
+    print(f"{how}; MiB of a step, predicted / measured (ratio)")
     if on_gpu:
         warm_up(device)
     rows = []
@@ -70,12 +70,12 @@ def main() -> None:
         print(f"  {rows[-1]['shape']:46} " + ("   ".join(cells) or OUT_OF_MEMORY), flush=True)
     ratios = [found["ratio"] for row in rows for found in row["figures"].values() if "ratio" in found]
     worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
-    print(f"furthest from the prediction: {worst:.0%}; {ALLOWED:.0%} is asked for")
+    print(f"largest difference from the prediction: {worst:.0%}, allowed {ALLOWED:.0%}")
     print("wrote", write("memory", {"machine": machine(), "how": how, "worst": round(worst, 3), "rows": rows}, options.out))
 
 
 def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
-    """Return the shapes, each in one slice, in full precision and in `half`."""
+    """Return a job for each shape, in one slice, in full precision and in `half`."""
     lstms = [
         {
             "strategy": strategy,
@@ -91,42 +91,42 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
         {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch": chunks}
         for blocks, width, chunk, chunks in TCN[kind][: 1 if quick else None]
     ]
-    ways: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": half}]
-    again = [{**way, "activation_checkpointing": True} for way in ways]
-    found = [{**shape, **way} for shape in lstms for way in ways[: 1 if quick else None]]
-    found += [{**shape, **way} for shape in tcns for way in (*ways[: 1 if quick else None], *again[: 1 if quick else None])]
-    return [job_of(**one, micro_batch=one["batch"]) for one in found]
+    plain: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": half}][: 1 if quick else None]
+    again = [{**option, "activation_checkpointing": True} for option in plain]
+    settings = [{**shape, **option} for shape in lstms for option in plain]
+    settings += [{**shape, **option} for shape in tcns for option in (*plain, *again)]
+    return [job_of(**one, micro_batch=one["batch"]) for one in settings]
 
 
 def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
-    """Return one model's footprint, and how many models' steps lie side by side: one of a sequential pack."""
+    """Return one model's footprint, and the number of models whose steps share memory: one in a sequential pack."""
     bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
     part = footprint(job, features=len(FEATURES), bars=bars, windows=job.train.micro_batch, on_gpu=on_gpu)
     return part, job.train.pack if job.train.strategy in ("streams", "fused") else 1
 
 
 def counted(job: Job) -> Counted:
-    """Count what one step of the job's pack takes on this CPU, rows and weights aside. The job's batch is one slice."""
+    """Count the bytes of one step of the job's pack on this CPU, without rows and weights. The job's batch is one slice."""
     members = make_members(job.train.pack or 1, job, torch.device("cpu"))
     pack, starts, active = form_pack(members, job), batches(members, job, 0), [True] * len(members)
-    pack.step(active, starts)  # what an optimizer makes at its first step stays
+    pack.step(active, starts)  # the optimizer allocates its state in the first step
     saved: dict[int, tuple[StorageWeakRef, int, bool]] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        # What oneDNN keeps for itself comes as bytes without a meaning; masks are bool, keys int32.
+        # oneDNN's opaque tensors are uint8; masks are bool, keys int32.
         saved[storage._cdata] = (StorageWeakRef(storage), storage.nbytes(), tensor.dtype == torch.uint8)
         return tensor
 
     gc.collect()
-    gc.disable()  # a cycle that happens to be collected in the middle would make the peak a matter of luck
+    gc.disable()  # a collection in the middle would make the peak random
     try:
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             pack.step(active, starts)
-        # Weights and rows are saved, too, and are still there.
+        # Saved weights and rows still exist.
         gone = [(size, opaque) for weak, size, opaque in saved.values() if weak.expired()]
-        # What oneDNN copies to multiply halves depends on the chip (a seventh more with AMX) and says nothing of a GPU. A
-        # convolution without it takes far more, so it stays on for those.
+        # oneDNN's copies in half precision depend on the chip (a seventh more with AMX) and say nothing about a GPU, so it is
+        # off; but on for convolutions, which take far more without it.
         with torch.backends.mkldnn.flags(enabled=job.model.name != "lstm"):
             peak = _peak(lambda: pack.step(active, starts))
     finally:
@@ -137,7 +137,7 @@ def counted(job: Job) -> Counted:
 
 
 def held(job: Job) -> int:
-    """Count the bytes that a pack of the job has after its first step, rows aside: weights, gradients, moments, averages."""
+    """Count the bytes of the job's pack after its first step, without rows: weights, gradients, moments, averages."""
     members = make_members(job.train.pack or 1, job, torch.device("cpu"))
     starts = batches(members, job, 0)
     gc.collect()
@@ -145,21 +145,21 @@ def held(job: Job) -> int:
         pack = form_pack(members, job)
         pack.step([True] * len(members), starts)
     *_, (_, level) = _levels(profile)
-    del pack  # not before its end was recorded
+    del pack  # keeps its memory allocated until here
     return level
 
 
 def _peak(step: Callable[[], object]) -> int:
-    """Return the most bytes that were allocated during a step, gradients included."""
+    """Return the peak of bytes allocated during a step, including gradients."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step()  # blocks that are older than the profile don't count: from the second step on there are none
+        step()  # blocks older than the profile are not counted; in the second step there are none
         with torch.profiler.record_function(MARK):
             step()
     return max(level for marked, level in _levels(profile) if marked)
 
 
 def _levels(profile: torch.profiler.profile) -> Iterator[tuple[bool, int]]:
-    """Return the bytes of the profile's own blocks after each change, and whether the mark had been passed by then."""
+    """Yield, after each allocation or release, whether MARK was passed, and the bytes of blocks allocated in the profile."""
     blocks: dict[int, int] = {}
     marked, level = False, 0
     events = _flat(profile.profiler.kineto_results.experimental_event_tree())
@@ -167,7 +167,7 @@ def _levels(profile: torch.profiler.profile) -> Iterator[tuple[bool, int]]:
         marked = marked or event.name == MARK
         if event.tag == _EventType.Allocation:
             block = event.extra_fields
-            # What is given back is of this profile or, without a meaning, of an earlier one: its sizes are remembered.
+            # A freed block may be older than the profile: then its size is unknown and counts 0.
             level -= blocks.pop(block.ptr, 0)
             if block.alloc_size > 0:
                 blocks[block.ptr] = block.alloc_size
@@ -183,12 +183,12 @@ def _flat(events: Iterable[Any]) -> Iterator[Any]:
 
 def _counted(job: Job) -> dict[str, Any]:
     part, models = predicted(job, on_gpu=False)
-    found = counted(job)
-    plain = job.model.name == "lstm" and job.train.strategy != "fused"
-    figures = {"kept": _figure(models * (part.kept - part.assumed), found.kept)}
-    if not plain:
-        figures["peak"] = _figure(models * (part.kept + part.workspace), found.peak)
-    return {"shape": _name(job), "figures": figures, "hidden_mib": round(found.hidden / MIB, 1)}
+    step = counted(job)
+    is_onednn = job.model.name == "lstm" and job.train.strategy != "fused"
+    figures = {"kept": _figure(models * (part.kept - part.assumed), step.kept)}
+    if not is_onednn:
+        figures["peak"] = _figure(models * (part.kept + part.workspace), step.peak)
+    return {"shape": _name(job), "figures": figures, "hidden_mib": round(step.hidden / MIB, 1)}
 
 
 def _measured(job: Job, device: torch.device) -> dict[str, Any]:
@@ -206,19 +206,19 @@ def _measured(job: Job, device: torch.device) -> dict[str, Any]:
         if not is_out_of_memory(error):
             raise
         return {"shape": _name(job), "figures": {}}
-    part, beside = predicted(job, on_gpu=True)
-    foretold = len(members) * (part.rows + part.weights) + beside * (part.kept + part.workspace)
+    part, models = predicted(job, on_gpu=True)
+    expected = len(members) * (part.rows + part.weights) + models * (part.kept + part.workspace)
     return {
         "shape": _name(job),
         "figures": {
-            "allocated": _figure(foretold, torch.cuda.max_memory_allocated(device) - before),
+            "allocated": _figure(expected, torch.cuda.max_memory_allocated(device) - before),
             "reserved": {"found_mib": round(torch.cuda.max_memory_reserved(device) / MIB, 1)},
         },
     }
 
 
-def _figure(foretold: float, found: float) -> dict[str, float]:
-    return {"predicted_mib": round(foretold / MIB, 2), "found_mib": round(found / MIB, 2), "ratio": round(found / foretold, 3)}
+def _figure(expected: float, found: float) -> dict[str, float]:
+    return {"predicted_mib": round(expected / MIB, 2), "found_mib": round(found / MIB, 2), "ratio": round(found / expected, 3)}
 
 
 def _cell(key: str, found: dict[str, float]) -> str:
@@ -228,7 +228,7 @@ def _cell(key: str, found: dict[str, float]) -> str:
 
 
 def _name(job: Job) -> str:
-    again = ", made again" if job.train.activation_checkpointing else ""
+    again = ", checkpointing" if job.train.activation_checkpointing else ""
     if job.model.name == "tcn":
         return (
             f"TCN {job.model.blocks} x {job.model.width}, {job.train.batch} of {job.model.chunk}, {job.train.precision}{again}"

@@ -1,27 +1,27 @@
-"""Many small models on this machine: ours against plain torch and Lightning, on the same work.
+"""Compare our training of many small models with plain torch and Lightning, on the same work.
 
-    python -m benchmarks.packs            3, 8 models, hidden 64 and 128, batch 256 and 1,024 (half an hour on two cores)
+    python -m benchmarks.packs            3 and 8 models, hidden 64 and 128, batch 256 and 1,024 (half an hour on two cores)
     python -m benchmarks.packs --quick    8 models, hidden 64, batch 256 (a minute on an idle machine)
 
-Contenders train the same models on the same windows, fp32, and the first step of each ends in a loss that is checked to agree:
+Contenders train the same models on the same windows in fp32, and the losses of their first steps are compared:
 
-    plain                  one process, torch's default threads and allocator, nn.LSTM(num_layers=2), model after model
-    plain + allocator      the same with glibc told to keep freed memory (trainer/train/cpu.py)
-    plain, set up as ours  a process a core, one thread each, allocator; what is left is the slices
-    Lightning              its Trainer and a DataLoader of windows, model after model; where it is installed:
+    plain                  one process, torch's default threads and allocator, nn.LSTM(num_layers=2), one model after another
+    plain + allocator      the same, with glibc keeping freed memory (trainer/train/cpu.py)
+    plain, our set-up      a process per core, one thread each, allocator: only the slices differ from ours
+    Lightning              its Trainer and a DataLoader of windows, one model after another; if it is installed:
                            pip install --no-deps -r benchmarks/requirements.lock
-    one process a model    as mp.spawn is used, default threads (not in --quick: it starves a small machine for a minute)
-    ours                   a process a core, one thread each, allocator, slices (packs.pack.SequentialPack); on a GPU also
+    a process per model    as with mp.spawn, default threads (not in --quick: it starves a small machine for a minute)
+    ours                   a process per core, one thread each, allocator, slices (packs.pack.SequentialPack); on a GPU also
                            streams and fused in one CUDA graph
-    ours, tuned            what the tuner picks for this shape, here and now
-    ours, bf16             the same with matrix products in bf16
+    ours, tuned            with the tuner's choice for this shape, made on the spot
+    ours, bf16             with matrix products in bf16
 
-Prints windows a second and ratios, and GFLOP/s beside the measured peak of the cores, or of the GPU by precision; on a CPU also
+Prints windows per second and ratios, and GFLOP/s with the measured peak of the cores, or of the GPU by precision; on a CPU also
 the share of a step outside forward, backward and optimizer, on a GPU the share of some traced steps in which a kernel ran. A
-rate is of as many windows of each model: with three models on two cores the third trains after the others, on both cores, as
-the workers do it. Rows are half-year slices of real candles where --data has them, else noise. Writes
-benchmarks/results/packs.json. Run it on a machine that does nothing else: torch's default threads collapse on busy cores,
-which flatters ours; the load stands in the file.
+rate counts equally many windows of each model: with three models on two cores the third trains after the others, on both cores,
+as with workers. Rows are half-year slices of real candles if --data has them, else noise. Writes
+benchmarks/results/packs.json. Run it on an idle machine: torch's default threads collapse on busy cores, which flatters ours;
+the load is in the file.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _table(
     worst = {name: max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses[BASE], strict=True)) for name in teams}
     flops = _flops_per_window(job)
     exact = [name for name in teams if not name.endswith(("bf16", "fp16"))]
-    product = OURS if OURS in teams else TUNED  # on a GPU each strategy is a row, and what a user gets is the tuner's
+    product = OURS if OURS in teams else TUNED  # on a GPU each strategy is a row, and a user gets the tuner's choice
     tuned = round(ratio(rates, TUNED, max(exact, key=lambda name: median(rates, name))), 2)
     found: dict[str, dict[str, float]] = {
         name: {
@@ -125,16 +125,16 @@ def _table(
         for name in teams
     }
     if torch.cuda.is_available():
-        for name, way in ways_on_gpu(job).items():
+        for name, variant in gpu_variants(job).items():
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found[name]["kernel_share"] = pool.apply(trace_steps, (way, rows))["kernel_share"]
+                found[name]["kernel_share"] = pool.apply(trace_steps, (variant, rows))["kernel_share"]
     print(f"{models} models, hidden {hidden}, batch {batch}")
     for name, figures in found.items():
         speed = f"{figures['windows_per_second']:>9,.0f} windows/s  {figures['ratio']:5.2f}x  {figures['gflops']:7.1f} GFLOP/s"
         losses_differ = f"losses differ by {figures['first_losses_differ_by']:.0e}"
         kernels = f"  a kernel ran {figures['kernel_share']:.0%} of the time" if "kernel_share" in figures else ""
-        print(f"  {name:22} {speed}  {product} over it {figures['ours_over_it']:5.2f}x  {losses_differ}{kernels}", flush=True)
-    print(f"  the tuner's choice over the best of the fp32 rows: {tuned:.2f} x", flush=True)
+        print(f"  {name:22} {speed}  {product} / it {figures['ours_over_it']:5.2f}x  {losses_differ}{kernels}", flush=True)
+    print(f"  the tuner's choice / the best of the fp32 rows: {tuned:.2f} x", flush=True)
     return {"models": models, "hidden": hidden, "batch": batch, "tuned_over_best": tuned, "variants": found}
 
 
@@ -148,22 +148,22 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
     if find_spec("pytorch_lightning"):
         found[LIGHTNING] = Team(lightning, job, whole)
     if not quick:
-        found["one process a model"] = Team(plain, job, alone, False)
+        found["a process per model"] = Team(plain, job, alone, False)
     if not torch.cuda.is_available():
         by_core = partial(Phases, rows=rows, cores=num_cores())
-        found["plain, set up as ours"] = by_core(plain_as_ours, job)
+        found["plain, our set-up"] = by_core(plain_as_ours, job)
         found[OURS] = by_core(ours, job)
         found[TUNED] = by_core(ours, tuned)
         found["ours, bf16"] = by_core(ours, with_settings(job, precision="bf16"))
         return found
-    for name, way in ways_on_gpu(job).items():
-        found[name] = Team(ours, way, whole, 1)
+    for name, variant in gpu_variants(job).items():
+        found[name] = Team(ours, variant, whole, 1)
     found[TUNED] = Team(ours, tuned, whole, 1)
     return found
 
 
-def ways_on_gpu(job: Job) -> dict[str, Job]:
-    """Return the job in every strategy, in full precision and in the half that this chip has."""
+def gpu_variants(job: Job) -> dict[str, Job]:
+    """Return the job by name in every strategy, in full precision and in this chip's half precision."""
     return {
         f"ours, {strategy}, {precision}": with_settings(job, strategy=strategy, precision=precision)
         for precision in ("fp32", half_precision("cuda"))
@@ -172,7 +172,7 @@ def ways_on_gpu(job: Job) -> dict[str, Job]:
 
 
 def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Record some steps of all models as one pack; return what the trace's event tells."""
+    """Record some steps of all models as one pack; return the `trace` event."""
     events: list[dict[str, Any]] = []
     members = Share(rows=rows, first=0).members()
     starts = [batches(members, job, step) for step in range(WARM_UP_STEPS + TRACED_STEPS)]
@@ -187,7 +187,7 @@ def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
 
 
 def _tuned(job: Job) -> Candidate:
-    """Return the tuner's choice, made in a process of its own: it sets threads and allocator, and takes a GPU's memory."""
+    """Return the tuner's choice, from a process of its own: the tuner sets threads and allocator, and takes GPU memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_tune, (job,))
 
@@ -215,7 +215,7 @@ def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:
 
 
 def _flops_per_window(job: Job) -> float:
-    """Count forward, weight gradients and input gradients (none for the first layer's input), two operations a multiply-add."""
+    """Return the FLOPs of forward, weight gradients and input gradients (none for the first layer), 2 per multiply-add."""
     features, hidden = len(FEATURES), job.model.hidden
     forward = sum(
         2 * 4 * hidden * ((hidden if layer else features) + hidden) * job.model.lookback for layer in range(job.model.layers)
@@ -224,7 +224,7 @@ def _flops_per_window(job: Job) -> float:
 
 
 def _peak_of_gpu(dtype: torch.dtype) -> float:
-    """Measure a large matrix product on the GPU, the best of some, in GFLOP/s."""
+    """Return the rate of a large matrix product on the GPU in GFLOP/s, the best of ten."""
     side, best = 8192, 0.0
     left, right = (torch.randn(side, side, device="cuda").to(dtype) for _ in range(2))
     for _ in range(10):
@@ -237,9 +237,9 @@ def _peak_of_gpu(dtype: torch.dtype) -> float:
 
 
 def _peak_of_cores() -> float:
-    """Measure what all cores multiply at best: one core's rate in a convolution that fits its cache, times the cores.
+    """Return the peak of all cores in GFLOP/s: one core's rate in a convolution that fits its cache, times the cores.
 
-    By oneDNN, which the LSTM runs on, too. `torch.mm` is MKL's, which gives an AMD core less than half of that.
+    The convolution is oneDNN's, like the LSTM. `torch.mm` is MKL's, which reaches less than half of that on an AMD core.
     """
     torch.set_num_threads(1)
     channels, side, kernel = 128, 32, 3
@@ -256,7 +256,7 @@ def _peak_of_cores() -> float:
 
 
 def _outside_share(rows: Sequence[torch.Tensor]) -> float:
-    """Time what a step of `SequentialPack` does besides forward, backward and optimizer: order, keys, gather and scaling."""
+    """Return the share of a `SequentialPack` step outside forward, backward and optimizer: keys, gather and scaling."""
     use_one_thread()
     keep_freed_memory()
     job = job_of(hidden=64, batch=256)

@@ -1,12 +1,11 @@
 """Test that a panel learns a planted cross-sectional signal, and nothing from noise.
 
     python -m benchmarks.panel            three seeds, planted and shuffled, each scaler (a minute)
-    python -m benchmarks.panel --quick    smaller, the scaler `rank` alone
+    python -m benchmarks.panel --quick    smaller, only the scaler `rank`
 
-Planted: on each date, the order of the series' volumes decides the order of their returns on the next, under a return of the
-market that is larger and that nothing tells. Shuffled: the same, with the returns of each date dealt out anew.
-Some series begin late, some end early, and each misses days. Goes the whole way: files, plan, training, card.
-Writes benchmarks/results/panel.json.
+Planted: on each date, the order of the series' volumes determines the order of their returns on the next, beneath a larger,
+unpredictable market return. Shuffled: the same with that order permuted on each date. Some series begin late, some end early,
+and each misses days. Runs everything: files, plan, training, card. Writes benchmarks/results/panel.json.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from trainer.train.source import open_data, read_source
 
 FIRST = 18_262 * DAY  # 2020-01-01
 MARKET, SIGNAL, NOISE = 0.02, 0.01, 0.005  # deviations of a day's return
-MISSING = 0.02  # of a series' days
+MISSING = 0.02  # share of a series' days
 SCALERS = ("pooled", "series", "rank")
 
 
 def planted_panel(seed: int, *, series: int, dates: int, shuffled: bool = False) -> list[Candles]:
-    """Return the candles of a panel, with holes, late beginnings and early ends."""
+    """Return the candles of a panel with missing days, late beginnings and early ends."""
     random = np.random.default_rng(seed)
     loudness_DS = random.standard_normal((dates, series))
     order_DS = ranks(loudness_DS)
@@ -74,7 +73,7 @@ def planted_panel(seed: int, *, series: int, dates: int, shuffled: bool = False)
 
 
 def job_for(scaler: str, *, seed: int, **settings: Any) -> Job:
-    """Return the job of a small model that reads volume alone."""
+    """Return the job of a small model that reads only volume."""
     keys: dict[str, Any] = {
         "name": "planted",
         "panel": True,
@@ -99,7 +98,7 @@ def job_for(scaler: str, *, seed: int, **settings: Any) -> Job:
 
 
 class _OneModel:
-    """A roster of one piece, whose model ends as a file in `out`."""
+    """A roster of one piece that writes its model to `out`."""
 
     def __init__(self, opened: Opened, job: Job, out: Path) -> None:
         self._waiting, self._opened, self._job, self._out = [opened.run], opened, job, out
@@ -127,7 +126,7 @@ def trained(panel: Sequence[Candles], job: Job, folder: Path) -> Card:
 
 
 def scored(seed: int, scaler: str, *, series: int = 40, dates: int = 700, shuffled: bool = False) -> dict[str, Any]:
-    """Return the rank correlation of a planted or a shuffled panel on its test span."""
+    """Return the rank correlation of a planted or a shuffled panel on its test span, with its interval."""
     panel = planted_panel(seed, series=series, dates=dates, shuffled=shuffled)
     with tempfile.TemporaryDirectory(prefix="mayfly-panel-") as folder:
         test = trained(panel, job_for(scaler, seed=seed), Path(folder)).metrics["test"]
@@ -144,7 +143,7 @@ def scored(seed: int, scaler: str, *, series: int = 40, dates: int = 700, shuffl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print and write the figures; return 1 where one is not what it should be."""
+    """Print and write the figures; return 1 if one is not as expected."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.panel", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path)
@@ -160,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
                 found.append(one)
                 kind = "shuffled" if shuffled else "planted"
                 value = f"{one['rank correlation']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f})"
-                flag = "" if is_good else "  NOT AS IT SHOULD BE"
+                flag = "" if is_good else "  NOT AS EXPECTED"
                 print(f"{scaler:7} seed {seed} {kind:8} {value}, {one['dates']} dates{flag}")
     write("panel", {"machine": machine(), "found": found}, options.out)
     return 0 if good else 1

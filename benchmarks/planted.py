@@ -1,4 +1,4 @@
-"""Series with a planted signal: the volume of 20 to 40 bars before decides the direction, or the size, of a move.
+"""Series with a planted signal: the volume of the bars 20 to 40 before determines the direction, or the size, of a move.
 
 Shapes: N bars.
 """
@@ -11,13 +11,13 @@ import torch
 from trainer.data.candles import Candles
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that it depends on
-FLIPPED = 0.03  # of the moves go the other way: what can be attained stays below 1
+FLIPPED = 0.03  # share of the moves in the other direction, which keeps the attainable score below 1
 MINUTE = 60_000_000_000
 
 
 def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
-    """Return minute candles whose price rests between moves with a planted direction, and two features of each bar (N, 2):
-    its return and its volume, as logs."""
+    """Return minute candles whose price is constant between moves of a planted direction, and two features of each bar (N, 2):
+    the logs of its return and its volume."""
     random = np.random.default_rng(seed)
     gaps = LAST_LAG - FIRST_LAG + random.geometric(0.2, moves)  # no two moves depend on the same bars
     at = LAST_LAG + np.cumsum(gaps)
@@ -29,7 +29,7 @@ def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
 
 
 def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
-    """Return candles of two hours with moves of a planted size and random sign, and two features as `planted_candles` does."""
+    """Return two-hour candles with moves of a planted size and random sign, and two features as in `planted_candles`."""
     random = np.random.default_rng(seed)
     loudness = random.standard_normal(bars)
     size = 0.002 * np.exp(0.5 * (_past(loudness) / np.sqrt(LAST_LAG - FIRST_LAG + 1)))
@@ -38,12 +38,12 @@ def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
 
 
 def direction_of(loudness: np.ndarray) -> np.ndarray:
-    """Return (N,): 1 for bars before which volume was above its mean, else -1."""
+    """Return (N,): 1 if the volume of the bars 20 to 40 before was above its mean, else -1."""
     return np.where(_past(loudness) > 0, 1, -1)
 
 
 def _past(loudness: np.ndarray) -> np.ndarray:
-    """Return (N,): the sum over the bars from LAST_LAG to FIRST_LAG before each bar."""
+    """Return (N,): the sum of `loudness` over the bars LAST_LAG to FIRST_LAG before each bar."""
     total, bar = np.concatenate([[0.0], np.cumsum(loudness)]), np.arange(len(loudness))
     return total[np.maximum(bar - FIRST_LAG + 1, 0)] - total[np.maximum(bar - LAST_LAG, 0)]
 

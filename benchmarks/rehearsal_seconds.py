@@ -1,12 +1,12 @@
-"""Core-seconds of a rehearsal: a run of one small model on the embedded AWS, with every process that it starts.
+"""Measure the core-seconds of a rehearsal: a run of one small model on the embedded AWS, with every process that it starts.
 
     python -m benchmarks.rehearsal_seconds            a minute on two idle cores
-    python -m benchmarks.rehearsal_seconds --quick    the first run alone
-    python -m benchmarks.rehearsal_seconds --fresh    nodes that start every Python anew, as `make demo` has them
+    python -m benchmarks.rehearsal_seconds --quick    only the first run
+    python -m benchmarks.rehearsal_seconds --fresh    nodes start a new Python for each process, as in `make demo`
 
-The first run applies the Pulumi program, the second replays its calls. Counts user and system time by getrusage once all
-descendants have ended: this process adopts orphans (Linux), so server, functions and node are among them. Beside other work a
-core does less in a second: compare figures of an idle machine only. Writes benchmarks/results/rehearsal_seconds.json.
+The first run applies the Pulumi program, the second replays its calls. Counts user and system time by getrusage after all
+descendants have ended: this process adopts orphans (Linux), so server, functions and node are included. On a busy machine a
+core does less per second: compare figures of an idle machine only. Writes benchmarks/results/rehearsal_seconds.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALL = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
 
 
 def core_seconds() -> float:
-    """Return the user and system seconds of all descendants so far; waits for their end."""
+    """Wait for all descendants to end; return the user and system seconds of all so far."""
     with suppress(ChildProcessError):  # no child is left
         while True:
             os.waitpid(-1, 0)
@@ -41,8 +41,8 @@ def core_seconds() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal_seconds", description=__doc__.splitlines()[0])
-    parser.add_argument("--fresh", action="store_true", help="start every Python of a node anew")
-    parser.add_argument("--quick", action="store_true", help="the first run alone")
+    parser.add_argument("--fresh", action="store_true", help="start a new Python for each process of a node")
+    parser.add_argument("--quick", action="store_true", help="only the first run")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Shared parts of the benchmarks: contenders in turn, medians of ratios of one round, the machine's name, and the JSON file.
+"""Shared parts of the benchmarks: interleaved rounds, medians of their ratios, the machine's description, and the JSON file.
 
-Neighbours on a machine come and go. Contenders therefore run in interleaved rounds, forwards and backwards in turn, and a
-ratio is that of two contenders in one round; its median over the rounds is what is printed.
+The load of a machine varies. Contenders therefore run in interleaved rounds, alternately forwards and backwards. A ratio is the
+median, over the rounds, of the ratio of two contenders in the same round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
-    """Run every contender once a round, every other round backwards; return what each returned (a rate), by name."""
+    """Run every contender once per round, every other round backwards; return its results (rates) by name."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
@@ -35,7 +35,7 @@ def interleave(contenders: Mapping[str, Callable[[], float]], *, rounds: int) ->
 
 def ratio(rates: Mapping[str, Sequence[float]], name: str, base: str) -> float:
     """Return how many times faster `name` is than `base`: the median of the ratios of each round."""
-    return statistics.median(found / against for found, against in zip(rates[name], rates[base], strict=True))
+    return statistics.median(one / other for one, other in zip(rates[name], rates[base], strict=True))
 
 
 def median(rates: Mapping[str, Sequence[float]], name: str) -> float:
@@ -44,7 +44,7 @@ def median(rates: Mapping[str, Sequence[float]], name: str) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Return what a figure depends on: date, chip, cores, load, torch."""
+    """Return the conditions of a measurement: date, chip, cores, load, torch."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "date": date.today().isoformat(),
@@ -57,12 +57,12 @@ def machine() -> dict[str, Any]:
 
 
 def half_precision(kind: str) -> str:
-    """Return the half precision of a training on cuda or cpu: what one gets on this GPU, what one may ask for on a CPU."""
+    """Return the half precision to measure on `cuda` or `cpu`: this GPU's default, bf16 on a CPU."""
     return "bf16" if kind == "cpu" or matmul_dtype(Job(), torch.device(kind)) == torch.bfloat16 else "fp16"
 
 
 def write(name: str, found: Mapping[str, Any], out: Path | None) -> Path:
-    """Write the figures as JSON; return the file."""
+    """Write the figures as JSON to `out` (default: benchmarks/results/NAME.json); return the file."""
     path = out or RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

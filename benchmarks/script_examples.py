@@ -1,10 +1,10 @@
 """Run every example of examples/scripts in a rehearsal as documented, kill it in the middle, and check its output.
 
     python -m benchmarks.script_examples            about five minutes; packages come from the package index
-    python -m benchmarks.script_examples --quick    plain torch alone
+    python -m benchmarks.script_examples --quick    only plain torch
 
-Prints a line for each: how often it was started, what it said when it went on, what pull brought, and whether the hashes hold.
-The tests run each at its smallest (tests/end_to_end/test_script_examples.py), and kill the one of plain torch.
+Prints a line for each: the number of starts, its message on resuming, the files that `pull` fetched, and whether their hashes
+match. The tests run each at its smallest (tests/end_to_end/test_script_examples.py), and kill the one of plain torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.rounds import machine, write
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAIN = ("--instance", "g6.xlarge", "--max-duration", "2h", "--set", "command=python train.py --epochs 60")
-EXAMPLES = {  # words of a launch, and what the log says once a checkpoint is there
+EXAMPLES = {  # arguments of the launch, and a text in the log once there is a checkpoint
     "plain-torch": (("--script", "{}/train.py", "--data", "{}/points", *PLAIN), "epoch 3 "),
     "lightning": (("--job", "{}/job.toml", "--set", "command=python train.py --epochs 60"), "epoch 3 "),
     "huggingface": (("--job", "{}/job.toml", "--set", "command=python train.py --epochs 20"), "'epoch': '2'"),
@@ -33,9 +33,9 @@ EXAMPLES = {  # words of a launch, and what the log says once a checkpoint is th
 
 
 def main() -> int:
-    """Run them one after the other; return 1 where one is not as it should be."""
+    """Run them one after the other; return 1 if one is not as expected."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.script_examples", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="plain torch alone")
+    parser.add_argument("--quick", action="store_true", help="only plain torch")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     good: dict[str, bool] = {}
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def mayfly(home: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a command of Mayfly's."""
+    """Start a `mayfly` command."""
     return subprocess.Popen(
         [sys.executable, "-m", "trainer.cli.main", *words],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def mayfly(home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def run(name: str, home: Path) -> bool:
-    """Run one example, kill its script once it has a checkpoint, and print what came of it."""
+    """Run one example, kill its script once it has a checkpoint, and print the result; return whether it is as expected."""
     words, sign = EXAMPLES[name]
     began = time.monotonic()
     launched = mayfly(
@@ -89,7 +89,7 @@ def run(name: str, home: Path) -> bool:
 
 
 def kill_after(sign: str, home: Path, launched: subprocess.Popen[str]) -> bool:
-    """Kill the script of the run that is going on, once its log has a sign; return whether that was done."""
+    """Kill the script of the launched run once its log contains `sign`; return whether it was killed."""
     known = set(home.glob("sandbox/*"))
     while launched.poll() is None:
         for sandbox in set(home.glob("sandbox/*")) - known:
@@ -104,7 +104,7 @@ def kill_after(sign: str, home: Path, launched: subprocess.Popen[str]) -> bool:
 
 
 def works_in(process: Path, folder: Path) -> bool:
-    """Return whether a process runs in a folder."""
+    """Return whether a process, given by its folder in /proc, has `folder` as working directory."""
     try:
         return (process / "cwd").readlink() == folder.resolve()
     except OSError:

@@ -1,22 +1,22 @@
-"""The step of a TCN over chunks gathered on the device, against a plain loop over a DataLoader of materialized chunks.
+"""Compare the step of a TCN over gathered chunks with a plain loop over a DataLoader of materialized chunks.
 
     python -m benchmarks.tcn_step            a small, a middle and the full size (ten minutes on two cores)
-    python -m benchmarks.tcn_step --quick    the small one (under a minute)
+    python -m benchmarks.tcn_step --quick    only the small one (under a minute)
 
-Contenders train the same model on the same chunks, fp32, and begin with the same loss, which is checked:
+Contenders train the same model on the same chunks in fp32, and their first losses must agree:
 
-    plain loop           default threads and allocator; chunks with their context materialized, DataLoader, AdamW; convolutions
-                         that pad and cut off (locuslab/TCN's way)
+    plain loop           default threads and allocator; materialized chunks with their context, DataLoader, AdamW; convolutions
+                         that pad and cut off, as in locuslab/TCN
     plain, our set-up    the same with one thread and our allocator's thresholds
-    ours                 one model alone as a worker trains it: all cores where it is wide enough to gain from them, allocator,
+    ours                 a single model as a worker trains it: all cores if it is wide enough to gain from them, allocator,
                          chunks gathered in the step, convolutions that never pad
     ours, one thread     the same on one core
-    ours, a core each    as many models as cores, a process each: what a job of several symbols does
-    ours, recomputed     ours, one thread, with activation checkpointing: what the memory costs in time
+    ours, a core each    as many models as cores, a process each, as in a job of several symbols
+    ours, recomputed     ours, one thread, with activation checkpointing: the time that it costs
 
-Prints chunks a second and ratios; and for ours the same by batch, beside steps a second, which say nothing about speed: a step
-of a hundred chunks is no slower than a hundred steps of one. Writes benchmarks/results/tcn_step.json. Run it on a machine that
-does nothing else: torch's default threads collapse on busy cores, which flatters ours; the load stands in the file.
+Prints chunks per second and ratios; and for ours, by batch, chunks and steps per second. Steps per second say nothing about
+speed: a step of a hundred chunks is no slower than a hundred steps of one. Writes benchmarks/results/tcn_step.json. Run it on
+an idle machine: torch's default threads collapse on busy cores, which flatters ours; the load is in the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from trainer.train.workers.station import threads_of
 FEATURES = 37
 PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one thread"
 EACH, RECOMPUTED = "ours, a core each", "ours, recomputed"
-# In fp32 on a GPU, too: the plain loop knows nothing else.
+# fp32 on a GPU, too: the plain loop has nothing else.
 SIZES = {
     "small": job_of(model="tcn", blocks=4, width=32, chunk=256, batch=8, dropout=0.0, precision="fp32"),
     "middle": job_of(model="tcn", blocks=8, width=128, chunk=512, batch=4, dropout=0.0, precision="fp32"),
@@ -61,7 +61,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class PaddedTcn(nn.Module):
-    """The same network as most write it: every convolution pads both sides and cuts the right one off again."""
+    """The same network as usually written: every convolution pads both sides and cuts off the right one."""
 
     def __init__(self, tcn: Tcn) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class PaddedTcn(nn.Module):
                 convolution.padding = (block.reach // 2,)
 
     def forward(self, x_BFX: torch.Tensor) -> torch.Tensor:
-        """Return outputs (B, X)."""
+        """Return outputs (B, X) for scaled bars (B, F, X)."""
         hidden = x_BFX
         for block in self.tcn.blocks:
             assert isinstance(block, Block)
@@ -138,7 +138,7 @@ def _table(size: str, *, rounds: int) -> dict[str, Any]:
 
 
 def _by_batch(batches: tuple[int, ...]) -> list[dict[str, float]]:
-    """Measure ours at several batches: steps a second fall as the batch grows, chunks a second hardly do."""
+    """Measure ours at several batches: steps per second fall as the batch grows, chunks per second do not."""
     print("\nours, small, by batch:        it/s    chunks/s")
     rows = []
     for batch in batches:
@@ -152,7 +152,7 @@ def _by_batch(batches: tuple[int, ...]) -> list[dict[str, float]]:
 
 
 class _Team:
-    """Processes that step a model each, so that threads and allocator are one contender's own."""
+    """Processes that step one model each, so that each contender has its own threads and allocator."""
 
     def __init__(self, begin: Callable[[Job], Iterator[float]], job: Job, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -167,17 +167,17 @@ class _Team:
             self._processes.append(process)
 
     def first_loss(self) -> float:
-        """Return the first step's loss, which begins from the same weights and chunks for every contender."""
+        """Return the first step's loss; every contender has the same weights and chunks there."""
         return self._ask(1)
 
     def rate(self, steps: int) -> float:
-        """Return chunks a second of all processes together."""
+        """Return chunks per second of all processes together."""
         began = time.perf_counter()
         self._ask(steps)
         return steps * self._job.train.batch * len(self._ends) / (time.perf_counter() - began)
 
     def _ask(self, steps: int) -> float:
-        """Let every process take so many steps; return the loss that one of them ended with."""
+        """Let every process take `steps` steps; return the last loss of one of them."""
         for end in self._ends:
             end.send(steps)
         return [float(end.recv()) for end in self._ends][0]
@@ -241,7 +241,7 @@ def _plain_set_up(job: Job) -> Iterator[float]:
 
 def _plain(job: Job) -> Iterator[float]:
     member = _member(job)
-    resolve_precision(job, member.rows_TF.device)  # else a convolution's fp32 is TF32 on a GPU, and ours is not
+    resolve_precision(job, member.rows_TF.device)  # as ours: without it a convolution's fp32 is TF32 on a GPU
     model = PaddedTcn(new_model(member, job))  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
     scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()

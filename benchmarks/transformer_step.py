@@ -1,13 +1,13 @@
-"""Ten steps of the large transformer in fp32 on this CPU: seconds, operations a second, and peak memory beside the formula.
+"""Measure ten steps of the large transformer in fp32 on this CPU: seconds, FLOP/s, and peak memory beside the formula.
 
     python -m benchmarks.transformer_step              32 windows of 32 tokens, ten steps; then 8 windows, three (some minutes)
     python -m benchmarks.transformer_step --steps 2    the same peaks, sooner
     python -m benchmarks.transformer_step --quick      the base preset, two steps each
 
-Each batch size has a process of its own. Its peak is the kernel's (VmHWM) above what the process held after a tiny model's
-step. Blocks from 64 KiB on go back to the kernel as soon as they are freed, so that it is what the step needs: with glibc's own
-thresholds, and with a worker's (train/cpu.py), which keep freed blocks, a process held a fifth more. The formula is
-`gpu_profiles.memory`'s, of weights, gradients, moments and the step; allowed are 10 %. Writes
+Each batch size has a process of its own. Its peak is the kernel's (VmHWM) minus what the process held after a tiny model's
+step. Freed blocks from 64 KiB on are returned to the kernel at once, so that the peak is what the step needs: with glibc's
+thresholds, or a worker's (train/cpu.py), which keep freed blocks, a process held a fifth more. The formula is that of
+`gpu_profiles.memory` for weights, gradients, moments and the step; 10 % are allowed. Writes
 benchmarks/results/transformer_step.json.
 """
 
@@ -37,7 +37,7 @@ SHAPES = {"large": ((32, 10), (8, 3)), "base": ((32, 2), (8, 2))}  # batch and s
 
 
 def main() -> int:
-    """Run each batch size in a process of its own, print a line for each; return 1 where the formula is off."""
+    """Run each batch size in a process of its own and print its figures; return 1 if the formula is off."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
     parse.add_argument("--steps", type=int, help="of each batch size (default: 10 and 3)")
@@ -62,10 +62,12 @@ def main() -> int:
         ]
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
         rows.append(row)
-        print(f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s a step, {row['gflops']} GFLOP/s")
+        print(
+            f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s per step, {row['gflops']} GFLOP/s"
+        )
         print(f"  peak {row['peak_gib']:.2f} GiB, predicted {row['predicted_gib']:.2f} ({row['ratio']:.3f})", flush=True)
     worst = max(abs(row["ratio"] - 1) for row in rows)
-    print(f"furthest from the formula: {worst:.1%}; {ALLOWED:.0%} is asked for")
+    print(f"largest difference from the formula: {worst:.1%}, allowed {ALLOWED:.0%}")
     print("wrote", write("transformer_step", {"machine": machine(), "rows": rows}, options.out))
     return int(worst > ALLOWED)
 
@@ -77,7 +79,7 @@ def _job(preset: str, batch: int) -> Job:
 def _run(job: Job, steps: int) -> dict[str, Any]:
     ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, 1 << 16)
     torch.set_num_threads(2)
-    warm_up = _job("tiny", 2)  # libraries and threads load at the first step of any model
+    warm_up = _job("tiny", 2)  # the first step of any model loads libraries and starts threads
     form_pack(small := make_members(1, warm_up, torch.device("cpu")), warm_up).step([True], batches(small, warm_up, 0))
     del small
     before = _kib("VmRSS")
@@ -108,7 +110,7 @@ def _run(job: Job, steps: int) -> dict[str, Any]:
 
 
 def _kib(field: str) -> int:
-    """Return a figure of this process's memory in KiB, as Linux keeps it."""
+    """Return a field of /proc/self/status in KiB."""
     found = re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found is not None
     return int(found[1])

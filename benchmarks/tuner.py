@@ -1,11 +1,11 @@
-"""The tuner's choice against the best of a full grid, measured afterwards in interleaved rounds.
+"""Compare the tuner's choice with the best of a full grid, measured afterwards in interleaved rounds.
 
     python -m benchmarks.tuner            hidden 64 and 128, batch 256 and 1,024 (five minutes on two cores)
-    python -m benchmarks.tuner --quick    a small model and a small grid: shows that it runs, proves nothing
+    python -m benchmarks.tuner --quick    a small model and a small grid: only shows that it runs
 
-The tuner (trainer.train.tuning.tune) looks at a few candidates for some seconds. The grid holds those and, on a CPU, finer
-slices and fused packs besides; on a GPU every strategy with every pack, whole and in halves. Ratio: windows a second of the
-choice over those of the grid's best, the median over the rounds. Below 0.9 it exits with 1. Writes
+The tuner (trainer.train.tuning.tune) times a few candidates for some seconds. The grid has these candidates and, on a CPU,
+finer slices and fused packs; on a GPU every strategy with every pack, with whole and halved batches. Ratio: windows per second
+of the choice divided by those of the grid's best, the median over the rounds. Exits with 1 if it is below 0.9. Writes
 benchmarks/results/tuner.json.
 """
 
@@ -32,12 +32,12 @@ from trainer.train.tuning.tune import GPU_PACKS, candidates, tune
 
 FINE_SLICES = (32, 64, 96, 128, 192, 256, 512)
 CPU_PACKS = (2, 4)
-FEWEST = 0.9  # of the grid's best
+FEWEST = 0.9  # least share of the grid's best rate
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def main() -> int:
-    """Tune and measure every shape, print the table, write the file; return 1 where a choice is poor."""
+    """Tune and measure every shape, print the table, write the file; return 1 if a choice is poor."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
     parse.add_argument("--seconds", type=float, default=0.0, help="of each tuning (default: 20, in --quick 3)")
@@ -52,12 +52,12 @@ def main() -> int:
     tables = [_table(job, seconds=seconds, rounds=3 if options.quick else 5) for job in jobs]
     print("wrote", write("tuner", {"machine": machine(), "tables": tables}, options.out))
     worst = min(table["ratio"] for table in tables)
-    print(f"the poorest choice reaches {worst:.2f} of the grid's best; {FEWEST} is asked")
+    print(f"the poorest choice reaches {worst:.2f} of the grid's best; {FEWEST} is required")
     return 0 if options.quick or worst >= FEWEST else 1
 
 
 def grid(job: Job) -> list[Candidate]:
-    """Return every way to train that the choice is compared with: the tuner's candidates, and more."""
+    """Return the candidates to compare with the choice: the tuner's and more."""
     tried = candidates(job, DEVICE.type)
     if DEVICE.type == "cpu":
         more = [Candidate(strategy="sequential", pack=1, micro_batch=size) for size in FINE_SLICES if size <= job.train.batch]
@@ -106,7 +106,7 @@ def _table(job: Job, *, seconds: float, rounds: int) -> dict[str, Any]:
 
 
 class _Timed:
-    """One way to train, ready: built, warmed up, on a GPU its graph recorded."""
+    """A candidate ready for timing: built, warmed up, on a GPU with its graph recorded."""
 
     def __init__(self, option: Candidate, members: Sequence[Member], job: Job) -> None:
         self._members, self._job, self._taken = members, job, 0
@@ -116,7 +116,7 @@ class _Timed:
             self._step()
 
     def rate(self, seconds: float) -> float:
-        """Train for so long, two steps at least; return windows a second."""
+        """Train for `seconds`, at least two steps; return windows per second."""
         began, first = time.perf_counter(), self._taken
         while self._taken < first + 2 or time.perf_counter() - began < seconds:
             self._step()

@@ -41,7 +41,7 @@ def _quickly(python: list[str], name: str, *arguments: str, out: Path) -> tuple[
 def test_a_save_is_compared_with_none_and_changes_no_step(quickly, tmp_path):
     said, found = quickly("checkpoint_overhead", "--rounds", "1", out=tmp_path / "found.json")
     (table,) = found["tables"]
-    assert table["rows"].keys() == {"no saves", "ours, beside", "torch.save inside"}
+    assert table["rows"].keys() == {"no saves", "ours, background", "torch.save inside"}
     assert table["rows"]["no saves"]["ratio"] == 1 and table["write_seconds"] > 0
     assert RATIO.search(said) and found["machine"]["date"]
 

@@ -62,6 +62,6 @@ def test_steps_are_traced_in_the_ways_of_a_gpu(monkeypatch):
     names = [
         f"ours, {strategy}, {precision}" for precision in ("fp32", "fp16") for strategy in ("sequential", "streams", "fused")
     ]
-    assert list(packs.ways_on_gpu(JOB)) == names  # a T4 refuses bf16
-    fused = packs.ways_on_gpu(JOB)["ours, fused, fp32"]
+    assert list(packs.gpu_variants(JOB)) == names  # a T4 refuses bf16
+    fused = packs.gpu_variants(JOB)["ours, fused, fp32"]
     assert packs.trace_steps(fused, ROWS[:2])["steps"] == 1

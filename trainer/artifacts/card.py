@@ -149,7 +149,7 @@ def _check_size(header: Fields, path: Path, header_bytes: int, size: int) -> Non
         raise _broken(str(path), f"a tensor has no place in it: {error}") from error
     promised = header_bytes + max(ends, default=0)
     if size != promised:
-        raise _broken(str(path), f"it has {size} bytes where its header promises {promised}")
+        raise _broken(str(path), f"it has {size} bytes and its header promises {promised}")
 
 
 def _card_of(header: Fields, name: str) -> Card:

@@ -84,7 +84,7 @@ def _series(fields: Fields, inputs: int) -> dict[str, Any]:
     """Return the fields of one series, which cards of format 1 have at the top level."""
     symbol = fields.text("symbol")
     if why := flaw(symbol):
-        raise Unsound(f"{fields.name}.symbol is none: {why}")
+        raise Unsound(f"{fields.name}.symbol is not one: {why}")
     return {
         "symbol": symbol,
         "calendar": fields.text("calendar"),

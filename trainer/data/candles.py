@@ -109,7 +109,7 @@ def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(
             f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none",
             why="together they would jump where one begins",
-            do="Bring both with the adjusted close, or both without that column.",
+            do="Give both with the adjusted close, or both without that column.",
         )
     timestamp = np.concatenate([part.timestamp for part in parts])
     values = np.concatenate([part.values for part in parts], axis=1)

@@ -50,7 +50,7 @@ def hours_of(exchange: str, first: int, last: int) -> Hours:
         raise DataError(
             f"calendar {exchange} has no sessions for bars from {start} to {end}",
             why=str(error).split("\n")[0][:160],
-            do="Set bars to fewer, calendar = auto, or install a newer exchange_calendars.",
+            do="Set data.bars lower, calendar = auto, or install a newer exchange_calendars.",
         ) from error
     opens, closes = known.opens_nanos, known.closes_nanos
     has_break = known.break_starts_nanos > 0  # NaT is the smallest number
@@ -78,7 +78,7 @@ def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarr
     if inside < FEWEST_INSIDE:
         raise DataError(
             f"{inside:.0%} of the bars lie in the trading hours of {exchange}",
-            why="times are read as UTC where a file names no zone, and a time is the start of its bar",
+            why="times are read as UTC if a file names no zone, and a time is the start of its bar",
             do="Correct the times, name another exchange, or set calendar = auto.",
         )
     is_hole[1:] = begun[1:] > ended[:-1]

@@ -18,7 +18,7 @@ _SMALLEST_SPLIT = np.log(1.9)
 _SPLITS = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000])
 _NEAR_A_SPLIT, _STAYS = 0.1, 0.25  # tolerances in log ratio: of the jump to a split, and of the medians around it to the jump
 _AROUND = 5  # bars before and after a split that are compared
-_ROUNDING = 1e-4  # share of a price by which a close may lie outside high and low, as adjusted prices do
+_ROUNDING = 1e-4  # share of a price by which a close may be outside high and low, as with adjusted prices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def is_table(path: Path) -> bool:
 
 
 def clock_of(shape: CsvShape, timestamp: str) -> bool:
-    """Return whether a CSV's time column is a time of day beside a column of dates."""
+    """Return whether a CSV's time column is a time of day, with a column of dates beside it."""
     has_date = any(plain_name(name) in DATES and name != timestamp for name in shape.sample)
     return has_date and bool(_CLOCK.fullmatch(shape.sample.get(timestamp, "").strip()))
 

@@ -57,7 +57,7 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
     if None in names:
         raise _unreadable(source, ValueError("a name in its dictionary is empty"))
     if len(names) > MOST_SYMBOLS:
-        raise DataError(f"{source.path} has {len(names):,} symbols", why=f"{MOST_SYMBOLS:,} are the most", do="Split it.")
+        raise DataError(f"{source.path} has {len(names):,} symbols", why=f"at most {MOST_SYMBOLS:,} are read", do="Split it.")
     order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     rows = [order[(ends[code - 1] if code else 0) : ends[code]] for code in range(len(names))]

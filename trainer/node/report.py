@@ -66,7 +66,7 @@ def lease(status: Status, now: datetime) -> dict[str, Any]:
 def progress(status: Status) -> bytes:
     """Return progress.json: the node's phase and its models' progress, within the limits of `runs.reports`."""
     progressed = status.progress
-    message = "looking for the fastest way to train" if progressed.tuning else status.message
+    message = "looking for the fastest settings" if progressed.tuning else status.message
     value = {
         **_header(status.identity),
         "phase": status.phase,

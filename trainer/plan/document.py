@@ -58,7 +58,7 @@ class SymbolPlan:
     last: str
     sha256: str  # of the bars: `planning.bars_sha256`
     calendar: str
-    holes: tuple[tuple[int, int], ...]  # ranges of bars before each of which a hole lies
+    holes: tuple[tuple[int, int], ...]  # ranges of bars; there is a hole before each bar in them
     target: Mapping[str, Any]  # the target's settings, with values chosen for those that the job leaves open
     horizon_bars: int
     folds: tuple[FoldPlan, ...]
@@ -245,7 +245,7 @@ def _plan(fields: Fields) -> DataPlan:
         raise Unsound(f"{wrong[0][:80]!r} is not a symbol: {flaw(wrong[0])}")
     unknown = {name for entry in symbols.values() for name in entry.files} - {file.file for file in files}
     if unknown:
-        raise Unsound(f"{sorted(unknown)[0]!r} is none of its files")
+        raise Unsound(f"{sorted(unknown)[0]!r} is not one of its files")
     return DataPlan(
         made_for=made_for,
         timeframe=parts["timeframe"].text(),
@@ -315,7 +315,7 @@ def _symbol(symbol: str, value: Value, *, is_panel: bool) -> SymbolPlan:
 def _holes(value: Value, bars: int) -> tuple[tuple[int, int], ...]:
     ranges, end = [], 0
     for item in value.items():
-        start, stop = item.span(least=max(1, end), most=bars)  # no hole lies before the first bar
+        start, stop = item.span(least=max(1, end), most=bars)  # there is no hole before the first bar
         if start == stop:
             raise Unsound(f"{item.name} is empty")
         ranges.append((start, stop))

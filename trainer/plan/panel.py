@@ -263,7 +263,7 @@ def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> 
             raise DataError(
                 f"{symbol} has no date in common with another series",
                 why=f"it has {len(candles)} bars from {first} to {last}; {beside}",
-                do="Bring bars of the same dates, whose times agree, or leave the symbol out with data.exclude.",
+                do="Give bars of the same dates, whose times agree, or leave the symbol out with data.exclude.",
             )
 
 

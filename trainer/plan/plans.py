@@ -275,7 +275,7 @@ def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
     if nanoseconds_of(encoder.encoder_until) > begins:
         raise DataError(
             f"the encoder has seen bars and labels until {encoder.encoder_until}",
-            why=f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would be of bars seen",
+            why=f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would not be out of sample",
             do="Pretrain on older bars, or give this job later ones.",
         )
 
@@ -331,5 +331,5 @@ def refuse_large_batch(where: str, job: Job, available: int) -> None:
     if job.train.batch > available:
         raise DataError(
             f"batch {job.train.batch} is larger than the {available} training {kind} of {where}",
-            do=f"Take less, --set train.batch={'1, lower chunk' if kind == CHUNKS else 'auto'}, or give more bars.",
+            do=f"Set a smaller one, --set train.batch={'1, lower chunk' if kind == CHUNKS else 'auto'}, or give more bars.",
         )

@@ -128,5 +128,5 @@ def _refuse_empty_spans(candles: Candles, cuts: Sequence[Cut], folds: Sequence[S
                     f"{candles.symbol} has no bar in {name}",
                     why=f"pooled series are split at one time, validation from {time_text(cut.validation)} and test from "
                     f"{time_text(cut.test)}; it goes from {first} to {last}",
-                    do="Bring bars of the same time, or leave the symbol out of --symbols.",
+                    do="Give bars of the same time, or leave the symbol out of --symbols.",
                 )

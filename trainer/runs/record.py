@@ -66,7 +66,7 @@ class Rung:
     market: str  # "on_demand" or "spot"
     price_usd_per_hour: float  # what this rung is expected to cost
     on_demand_usd_per_hour: float  # the worst it can cost; deadlines are computed from this one
-    gpu_count: int
+    gpu_count: int  # of the type; not read here, but older commands refuse a record without it
     launch_template_id: str
     image_id: str
     vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)

@@ -67,7 +67,7 @@ def main(
     prog: str = "python -m trainer.train",
     story: Callable[[TextIO], Story] | None = None,
 ) -> int:
-    """Run the command, which `mayfly train` is as well, with a `story` of its own; return its exit code."""
+    """Run the command; return its exit code. `mayfly train` runs it, too, with its own `prog` and `story`."""
     log: EventLog | None = None
     try:
         options = parser(prog).parse_args(arguments)

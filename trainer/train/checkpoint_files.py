@@ -209,11 +209,11 @@ def _check_cover(name: str, shape: tuple[int, ...], chunks: Sequence[Chunk]) -> 
         if len(one.offsets) != len(shape) or len(one.sizes) != len(shape):
             raise Unsound(f"a chunk of {name[:80]} has other dimensions")
         if any(start + size > length for start, size, length in zip(one.offsets, one.sizes, shape, strict=True)):
-            raise Unsound(f"a chunk of {name[:80]} lies outside it")
+            raise Unsound(f"a chunk of {name[:80]} is outside it")
         if any(_overlap(one, other) for other in chunks[:number]):
             raise Unsound(f"two chunks of {name[:80]} overlap")
     if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
-        raise Unsound(f"the chunks of {name[:80]} are not all of it")
+        raise Unsound(f"the chunks of {name[:80]} do not cover it")
 
 
 def _overlap(one: Chunk, other: Chunk) -> bool:

@@ -36,7 +36,7 @@ from trainer.train.encoder import known_scaler
 from trainer.train.prepare import SymbolData, covered, fit_scaler, refuse_bad_features, symbol_data
 from trainer.train.series import PanelScale, PieceData, lay
 
-CLOCK = "time_of_"  # features of the clock begin so: equal for all series of a date
+CLOCK = "time_of_"  # prefix of clock features, which are equal for all series of a date
 
 
 @dataclass(frozen=True, kw_only=True)

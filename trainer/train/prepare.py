@@ -66,7 +66,7 @@ class SymbolData:
         return len(self.candles) if self.place_T is None else int(self.place_T[-1]) + 1
 
     def rows(self, span: str) -> np.ndarray:
-        """Return the rows (N,) int64 at which a span's bars with a label lie, ascending."""
+        """Return the rows (N,) int64 of a span's bars with a label, ascending."""
         return np.asarray(self.starts[span].cpu().numpy() + self.bars_seen - 1)
 
     def bars(self, span: str) -> np.ndarray:

@@ -68,9 +68,9 @@ class _Trial:
             outputs: torch.Tensor = network(x)
             actual = tuple(outputs.shape)
         if actual != expected:
-            raise UsageError(f"{self.name}.forward gives shape {actual}", why=f"for {shape} it must be {expected}", do=DO)
+            raise UsageError(f"{self.name}.forward returns shape {actual}", why=f"for {shape} it must be {expected}", do=DO)
         if not bool(torch.isfinite(outputs).all()):
-            raise UsageError(f"{self.name}.forward gives outputs that are not finite", why=f"for {shape} of noise", do=DO)
+            raise UsageError(f"{self.name}.forward returns outputs that are not finite", why=f"for {shape} of noise", do=DO)
         return outputs
 
 
@@ -143,7 +143,7 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
     with as_usage_error(f"the backward pass of {trial.name} fails"):
         outputs.square().sum().backward()  # type: ignore[no-untyped-call]
     if all(weight.grad is None for weight in trained):
-        raise UsageError(f"{trial.name} has no weight to train", why="none gets a gradient", do=DO)
+        raise UsageError(f"{trial.name} has no weight to train", why="none has a gradient", do=DO)
     with as_usage_error(f"AdamW can't train {trial.name}", DO):
         torch.optim.AdamW(trained, fused=True).step()
     for name, buffer in (*network.named_buffers(), *network.named_parameters()):
@@ -161,22 +161,24 @@ def _check_evaluation(trial: _Trial, network: nn.Module, field: int) -> None:
     torch.manual_seed(2)
     if not _near(trial.outputs_of(network, x), whole):
         why = "the same bars gave two outputs"
-        raise UsageError(f"{trial.name} is random in evaluation", why=why, do="Draw only where self.training is True.")
+        raise UsageError(
+            f"{trial.name} is not deterministic in evaluation", why=why, do="Draw random numbers only if self.training."
+        )
     alone = [trial.outputs_of(network, part) for part in torch.split(x, 1, dim=0 if trial.outs else 1)]
     if not _near(torch.cat(alone), whole):
         why = "an output would depend on other windows, later ones among them"
-        raise UsageError(f"{trial.name} uses statistics of the batch in evaluation", why=why, do="Keep running ones.")
+        raise UsageError(f"{trial.name} uses statistics of the batch in evaluation", why=why, do="Use running statistics.")
     if not trial.outs:
         return
     for place in (trial.outs // 2, trial.outs - 1):
         moved = x.clone()
         moved[:, :, place + field - 1 :] += 1.0
         if not _near(trial.outputs_of(network, moved)[:, :place], whole[:, :place]):
-            raise UsageError(f"{trial.name} looks ahead", why="an output of a chunk moves with bars after its own", do=DO)
+            raise UsageError(f"{trial.name} looks ahead", why="an output of a chunk changes with bars after its own", do=DO)
         moved = x.clone()
         moved[:, :, :place] += 1.0
         if not _near(trial.outputs_of(network, moved)[:, place:], whole[:, place:]):
-            why = "an output of a chunk moves with bars before those"
+            why = "an output of a chunk changes with earlier bars"
             raise UsageError(f"{trial.name} sees more than its receptive_field of {field} bars", why=why, do="Raise it.")
     trial.outputs_of(network, trial.reads(1, bars=EVALUATION_CHUNK + field - 1), outs=EVALUATION_CHUNK)
 

@@ -62,7 +62,9 @@ def measure_target(job: Job, say: Callable[[str], None]) -> OwnFile:
 def _number(target: OwnFile, own: Any, name: str, default: int, *, least: int) -> int:
     value = getattr(own, name, default)
     if type(value) is not int or value < least:
-        raise UsageError(f"{target.class_name}.{name} is {value!r}", why=f"it is a whole number, {least} or more", do=DO)
+        raise UsageError(
+            f"{target.class_name}.{name} is {value!r}", why=f"it must be a whole number of at least {least}", do=DO
+        )
     return value
 
 
@@ -78,15 +80,15 @@ def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.nd
         end, value = int(labels.ends_T[bar]), labels.values_TK[bar]
         later = _labels(target, _moved(candles, slice(end + 1, None), seed=number))
         if not np.array_equal(later.values_TK[bar], value) or later.ends_T[bar] != end:
-            why = f"the label of bar {bar} moves with bars after {end}, where it says that it ends"
+            why = f"the label of bar {bar} changes with bars after {end}, its end"
             raise UsageError(
                 f"{target.class_name}.label reads bars after its end", why=why, do="Return the last bar that it reads."
             )
         earlier = _labels(target, _moved(candles, slice(0, max(0, bar - reach)), seed=number))
         if not np.allclose(earlier.values_TK[bar], value, rtol=1e-5, atol=1e-8, equal_nan=True):
-            why = f"the label of bar {bar} moves with bars before {bar - reach}; reach is {reach}"
+            why = f"the label of bar {bar} changes with bars before {bar - reach}; reach is {reach}"
             do = "Set `reach` to the bars before its own that a label reads."
-            raise UsageError(f"{target.class_name}.label reads further back than it says", why=why, do=do)
+            raise UsageError(f"{target.class_name}.label reads further back than its reach", why=why, do=do)
 
 
 def _moved(candles: Candles, part: slice, *, seed: int) -> Candles:
@@ -106,13 +108,17 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
         each = loss_of(target).loss(target, outputs, labels)
         shape = tuple(each.shape)
     if shape != (len(labels),):
-        raise UsageError(f"{name} gives shape {shape}", why=f"for {len(labels)} labels it must be ({len(labels)},)", do=DO)
+        raise UsageError(f"{name} returns shape {shape}", why=f"for {len(labels)} labels it must be ({len(labels)},)", do=DO)
     with as_usage_error(f"{name} fails on the outputs of chunks", DO):
         chunk = loss_of(target).loss(target, outputs[None], labels[None])
         part = loss_of(target).loss(target, outputs[1:], labels[1:])
         each.sum().backward()
         double = loss_of(target).loss(target, outputs.detach().double(), labels.double())
     if chunk.shape != (1, len(labels)) or not torch.allclose(chunk[0], each) or not torch.allclose(part, each[1:]):
-        raise UsageError(f"{name} of a label depends on the batch", why="packs weigh and slice it", do="Reduce nothing.")
+        raise UsageError(
+            f"{name} of a label depends on the batch",
+            why="packs weigh and slice it",
+            do="Return one loss per label, not reduced.",
+        )
     if not bool(torch.isfinite(double).all()) or outputs.grad is None or not bool(torch.isfinite(outputs.grad).all()):
         raise UsageError(f"{name} is not finite", why="of outputs drawn from noise", do=DO)

@@ -110,7 +110,7 @@ class WindowReader:
 
 
 class ChunkReader:
-    """Run a model over chunks of a grid that begins at `first_bar`."""
+    """Run a model over chunks, on a grid from `first_bar` on."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class ChunkReader:
 
     @torch.inference_mode()
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
-        """See `Reader.outputs`; none of the bars lies before `first_bar`."""
+        """See `Reader.outputs`; no bar may be before `first_bar`."""
         cells, offsets = np.divmod(bars - self._first, EVALUATION_CHUNK)
         parts = []
         for cell in np.unique(cells):

@@ -19,7 +19,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The `[train]` table. A setting that changes the speed and not the model says so."""
+    """The `[train]` table. Help texts name settings that change only the speed."""
 
     epochs: int = setting(15, "Passes over the training windows, at most.", least=1, most=100_000)
     batch: int = setting(
@@ -35,15 +35,15 @@ class TrainSettings:
         choices=SCHEDULES,
     )
     restart_epochs: int = setting(
-        0, "Epochs after which a cosine begins again at the full rate; 0: it never does.", least=0, most=100_000
+        0, "Epochs after which a cosine restarts at the full rate; 0: it never does.", least=0, most=100_000
     )
     restart_factor: int = setting(1, "Factor by which each cosine is longer than the one before.", least=1, most=100)
     rate_scaling: str = setting(
         "none",
-        "How the learning rate grows with the batch from `rate_batch` on: " + ", ".join(RATE_SCALINGS) + ".",
+        "Scaling of the learning rate by batch / rate_batch: " + ", ".join(RATE_SCALINGS) + ".",
         choices=RATE_SCALINGS,
     )
-    rate_batch: int = setting(256, "Batch for which `learning_rate` holds, where it is scaled.", least=1, most=16_777_216)
+    rate_batch: int = setting(256, "Batch for which `learning_rate` is given, if it is scaled.", least=1, most=16_777_216)
     weight_decay: float = setting(1e-2, "AdamW's weight decay.", least=0, most=100)
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.", above=0, most=1e9)
     ema: float = setting(

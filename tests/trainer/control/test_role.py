@@ -34,6 +34,7 @@ from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
 from trainer.rehearsal import alarms, event_bus, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.iam_policies import Authorization, Decision
 from trainer.rehearsal.metrics import MetricId
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.topics import publish_as_service
@@ -73,6 +74,7 @@ class Stage:
     waited: str = ""  # state of a scheduled time while the run before it goes on
     told: list[str] = field(default_factory=list)  # what the topic brought
     messages: dict[str, str] = field(default_factory=dict)  # run id -> what people were told of it
+    decided: list[tuple[Authorization, Decision]] = field(default_factory=list)  # what control asked of IAM in all of this
 
     @property
     def objects(self) -> Objects:
@@ -146,6 +148,7 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         acts_as(patch, admin)
         stage.told = [message["Message"] for _ in range(2) for message in queued(admin)]
         stage.messages = {run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text}
+        stage.decided = [(asked, decision) for who, asked, decision in cloud.decisions if who.role == ROLE]
         yield stage
     forget_sessions()
 
@@ -231,8 +234,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
 def test_controls_policy_allows_what_it_calls_and_no_more(stage: Stage) -> None:
     role = {"RoleName": ROLE, "PolicyName": "control"}
     policy = stage.admin.client("iam").get_role_policy(**role)["PolicyDocument"]
-    decided = [(asked, decision) for who, asked, decision in stage.cloud.decisions if who.role == ROLE]
-    assert_allowed_is_needed(decided, policy, {})
+    assert_allowed_is_needed(stage.decided, policy, {})
 
 
 def test_a_scheduled_run_without_capacity_in_any_zone_is_told_and_costs_nothing(stage: Stage) -> None:

@@ -43,44 +43,44 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
     account = "900000000001"
     with EmbeddedAws(tmp_path) as aws:
         s3 = aws.access(account).client("s3")
-        s3.create_bucket(Bucket="remembered")
-        s3.put_bucket_versioning(Bucket="remembered", VersioningConfiguration={"Status": "Enabled"})
-        logs = {"LoggingEnabled": {"TargetBucket": "remembered", "TargetPrefix": "s3/"}}
+        s3.create_bucket(Bucket="versions")
+        s3.put_bucket_versioning(Bucket="versions", VersioningConfiguration={"Status": "Enabled"})
+        logs = {"LoggingEnabled": {"TargetBucket": "versions", "TargetPrefix": "s3/"}}
         with pytest.raises(ClientError, match="InvalidTargetBucketForLogging"):
-            s3.put_bucket_logging(Bucket="remembered", BucketLoggingStatus=logs)
+            s3.put_bucket_logging(Bucket="versions", BucketLoggingStatus=logs)
         writer = {"Effect": "Allow", "Principal": {"Service": "logging.s3.amazonaws.com"}, "Action": "s3:PutObject"}
-        s3.put_bucket_policy(Bucket="remembered", Policy=json.dumps({"Version": "2012-10-17", "Statement": [writer]}))
-        s3.put_bucket_logging(Bucket="remembered", BucketLoggingStatus=logs)
+        s3.put_bucket_policy(Bucket="versions", Policy=json.dumps({"Version": "2012-10-17", "Statement": [writer]}))
+        s3.put_bucket_logging(Bucket="versions", BucketLoggingStatus=logs)
         by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:900000000001:key/k"}
         rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": by_key}]}
-        s3.put_bucket_encryption(Bucket="remembered", ServerSideEncryptionConfiguration=rules)
+        s3.put_bucket_encryption(Bucket="versions", ServerSideEncryptionConfiguration=rules)
         for number in range(3):
-            s3.put_object(Bucket="remembered", Key="models/a b", Body=f"v{number}".encode(), Metadata={"run": "r1"})
-        deleted = s3.put_object(Bucket="remembered", Key="gone", Body=b"gone")["VersionId"]
-        s3.delete_object(Bucket="remembered", Key="gone")
-        s3.put_object(Bucket="remembered", Key="really gone", Body=b"x")
+            s3.put_object(Bucket="versions", Key="models/a b", Body=f"v{number}".encode(), Metadata={"run": "r1"})
+        deleted = s3.put_object(Bucket="versions", Key="gone", Body=b"gone")["VersionId"]
+        s3.delete_object(Bucket="versions", Key="gone")
+        s3.put_object(Bucket="versions", Key="really gone", Body=b"x")
         s3.delete_objects(
-            Bucket="remembered",
-            Delete={"Objects": [{"Key": "really gone", "VersionId": versions(s3, "remembered")[-2][1]}]},
+            Bucket="versions",
+            Delete={"Objects": [{"Key": "really gone", "VersionId": versions(s3, "versions")[-2][1]}]},
         )
-        listed = s3.list_object_versions(Bucket="remembered", Prefix="models/")["Versions"]
+        listed = s3.list_object_versions(Bucket="versions", Prefix="models/")["Versions"]
         oldest = next(one["VersionId"] for one in listed if not one["IsLatest"])
         tags = {"TagSet": [{"Key": "stage", "Value": "test"}]}
-        s3.put_object_tagging(Bucket="remembered", Key="models/a b", VersionId=oldest, Tagging=tags)
-        before = versions(s3, "remembered")
+        s3.put_object_tagging(Bucket="versions", Key="models/a b", VersionId=oldest, Tagging=tags)
+        before = versions(s3, "versions")
     with EmbeddedAws(tmp_path) as aws:
         s3 = aws.access(account).client("s3")
-        assert versions(s3, "remembered") == before
-        newest = s3.get_object(Bucket="remembered", Key="models/a b")
+        assert versions(s3, "versions") == before
+        newest = s3.get_object(Bucket="versions", Key="models/a b")
         assert (newest["Body"].read(), newest["Metadata"]) == (b"v2", {"run": "r1"})
-        assert s3.get_object(Bucket="remembered", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
-        assert s3.get_object_tagging(Bucket="remembered", Key="models/a b", VersionId=oldest)["TagSet"] == tags["TagSet"]
-        assert s3.get_bucket_versioning(Bucket="remembered")["Status"] == "Enabled"
-        assert s3.get_bucket_logging(Bucket="remembered")["LoggingEnabled"] == logs["LoggingEnabled"]
-        assert aws.cloud(aws.access(account)).bucket_keys == {"remembered": by_key["KMSMasterKeyID"]}
-        assert "2012-10-17" in s3.get_bucket_policy(Bucket="remembered")["Policy"]
-        s3.put_object(Bucket="remembered", Key="models/a b", Body=b"v3")
-        assert len(versions(s3, "remembered")) == len(before) + 1
+        assert s3.get_object(Bucket="versions", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
+        assert s3.get_object_tagging(Bucket="versions", Key="models/a b", VersionId=oldest)["TagSet"] == tags["TagSet"]
+        assert s3.get_bucket_versioning(Bucket="versions")["Status"] == "Enabled"
+        assert s3.get_bucket_logging(Bucket="versions")["LoggingEnabled"] == logs["LoggingEnabled"]
+        assert aws.cloud(aws.access(account)).bucket_keys == {"versions": by_key["KMSMasterKeyID"]}
+        assert "2012-10-17" in s3.get_bucket_policy(Bucket="versions")["Policy"]
+        s3.put_object(Bucket="versions", Key="models/a b", Body=b"v3")
+        assert len(versions(s3, "versions")) == len(before) + 1
 
 
 def test_old_versions_go_when_the_lifecycle_says_so(tmp_path: Path) -> None:

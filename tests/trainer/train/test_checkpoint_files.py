@@ -53,7 +53,7 @@ def test_what_was_written_is_read_to_the_last_bit(tmp_path):
     ("change", "words"),
     [
         (lambda it: it.update(format=1), "format"),
-        (lambda it: it["tensors"][0]["chunks"].pop(), "not all of it"),
+        (lambda it: it["tensors"][0]["chunks"].pop(), "do not cover it"),
         (lambda it: it["tensors"][0]["chunks"][1][1].__setitem__(0, 2), "overlap"),
         (lambda it: it["tensors"][0]["chunks"][1][2].__setitem__(0, 3), "outside"),
         (lambda it: it["tensors"][0]["chunks"][1].__setitem__(0, "../three.safetensors"), "not one of"),

@@ -109,7 +109,7 @@ def test_what_was_measured_of_other_settings_does_not_count(tmp_path):
     ("rest", "words"),
     [
         (INIT, "Net.forward fails on x of shape (4, 5, 37) (NotImplementedError"),
-        (INIT + "    def forward(self, x):\n        return self.f(x)\n", "Net.forward gives shape (4, 5, 1)"),
+        (INIT + "    def forward(self, x):\n        return self.f(x)\n", "Net.forward returns shape (4, 5, 1)"),
         (INIT + "    def forward(self, x):\n        return self.f(x[:, -1]), 1\n", "Net.forward fails on"),
         (INIT + "    def forward(self, x):\n        return self.f(x[:, -1]).log()\n", "outputs that are not finite"),
         (INIT + "    def forward(self, x):\n        return self.f(x[:, -1]).detach()\n", "Net has no weight to train"),
@@ -124,7 +124,7 @@ def test_what_was_measured_of_other_settings_does_not_count(tmp_path):
         ),
         (
             INIT + "    def forward(self, x):\n        return self.f(nn.functional.dropout(x[:, -1], 0.5))\n",
-            "Net is random in evaluation",
+            "Net is not deterministic in evaluation",
         ),
         (
             INIT + "        self.receptive_field = 3\n    def forward(self, x):\n        return self.f(x[:, 2:] + x.mean())\n",

@@ -83,12 +83,12 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
     [
         ([LOSS], "T has no method label"),
         (["def label(self, c): return 1, 2"], "T has no method loss"),
-        (["def label(self, c): return c.close", LOSS], "T.label gives ndarray (it must return labels and their ends)"),
+        (["def label(self, c): return c.close", LOSS], "T.label returns ndarray (it must return labels and their ends)"),
         (["def label(self, c): raise KeyError('x')", LOSS], "T.label fails (KeyError: 'x')"),
-        (["def label(self, c): return c.close[1:], c.timestamp", LOSS], "T.label gives labels of shape (5999,)"),
-        (["def label(self, c): return c.close, c.close", LOSS], "ends that are no whole numbers"),
-        (["def label(self, c): return c.close, np.arange(len(c.close))", LOSS], "T.label gives ends that can't be"),
-        (["def label(self, c): return c.close, np.arange(len(c.close)) + 1", LOSS], "T.label gives ends that can't be"),
+        (["def label(self, c): return c.close[1:], c.timestamp", LOSS], "T.label returns labels of shape (5999,)"),
+        (["def label(self, c): return c.close, c.close", LOSS], "ends that are not whole numbers"),
+        (["def label(self, c): return c.close, np.arange(len(c.close))", LOSS], "T.label returns invalid ends"),
+        (["def label(self, c): return c.close, np.arange(len(c.close)) + 1", LOSS], "T.label returns invalid ends"),
         (["def label(self, c): return c.close * np.nan, np.full(len(c.close), -1)", LOSS], "T.label labels none of 6,000 bars"),
         (
             ["def label(self, c):", ENDS, "    return np.roll(c.close, -4) / c.close, ends", LOSS],
@@ -100,7 +100,7 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
         ),
         (
             ["def label(self, c):", ENDS, "    return c.close / np.concatenate([c.close[:2], c.close[:-2]]), ends", LOSS],
-            "T.label reads further back than it says",
+            "T.label reads further back than its reach",
         ),
         (["reach = -1", "def label(self, c): pass", LOSS], "T.reach is -1"),
         (
@@ -110,7 +110,7 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
                 "    return c.close, ends",
                 "def loss(self, outputs, labels): return (outputs - labels).mean()",
             ],
-            "T.loss gives shape ()",
+            "T.loss returns shape ()",
         ),
         (
             [

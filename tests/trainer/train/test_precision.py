@@ -53,7 +53,7 @@ def test_a_gpu_multiplies_in_bf16_where_it_and_its_library_have_it_and_do_not_em
 
 def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    with pytest.raises(UsageError, match="precision bf16 on a GPU that has none"):
+    with pytest.raises(UsageError, match="precision bf16 on a GPU without bf16"):
         matmul_dtype(job_of(precision="bf16"), CUDA)
 
 

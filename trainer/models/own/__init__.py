@@ -141,7 +141,7 @@ class OwnModel(OwnFile, ModelSettings):
             if reads == WINDOWS:
                 parts["lookback"].whole(least=bars_seen, most=bars_seen)
         except Unsound as error:
-            raise UsageError("the architecture is that of no class", why=str(error)) from error
+            raise UsageError("the architecture is not that of a user's class", why=str(error)) from error
         cls.from_keys({**given, **{key: architecture[key] for key in ("file", "class", "sha256", "lookback")}})
 
     def num_weights(self, *, features: int, outputs: int) -> int:

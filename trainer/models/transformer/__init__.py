@@ -52,9 +52,7 @@ class TransformerSettings(PretrainedSettings):
     lookback: int = setting(64, "Bars of a window, a multiple of patch.", least=1, most=100_000)
     patch: int = setting(4, "Bars of a token.", least=1, most=10_000)
     dropout: float = setting(0.1, "Dropout of what each layer adds, 0 to below 1.", least=0, below=1)
-    instance_norm: bool = setting(
-        True, "Normalize each window by its own mean and deviation, which the network gets beside it."
-    )
+    instance_norm: bool = setting(True, "Normalize each window by its own mean and deviation, which the network reads, too.")
     series: int = setting(512, "Series with an embedding of their own; all others share one.", least=0, most=30_000)
     hide_series: float = setting(
         0.1, "Share of training windows whose series is hidden, to train the shared embedding.", least=0, below=1

@@ -20,7 +20,7 @@ MOST_STEPS = 256
 
 
 class AgreedClock:
-    """A clock that stands still between agreements."""
+    """A clock that only advances at agreements."""
 
     def __init__(self, ranks: Ranks, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ranks, self._clock = ranks, clock

@@ -85,7 +85,9 @@ def check_backend(kind: str) -> None:
             do="Install a CUDA build of torch, or set train.distributed to never.",
         )
     if not (dist.is_available() and dist.is_gloo_available()):
-        raise UsageError("this torch has no gloo", why="torch.distributed is left out of it", do="Install torch from PyPI.")
+        raise UsageError(
+            "this torch has no gloo", why="it was built without torch.distributed or gloo", do="Install torch from PyPI."
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-BOUND_SECONDS = 600.0  # the longest silence is that of rank 0, which alone computes the scores and writes the model
+BOUND_SECONDS = 600.0  # the longest legitimate silence: rank 0 computes the scores and writes the model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def check_links(ranks: Ranks, machine: MachineFacts) -> Links:
     links = measure(ranks, machine)
     if problems := faults(links, machine, on_gpu=ranks.device.type == "cuda"):
         raise TrainingFailed(
-            "the GPUs of this machine are not as they should be",
+            "the GPUs of this machine are not as expected",
             why="; ".join(problems),
             do="Nothing was trained. Launch again, on another machine.",
         )

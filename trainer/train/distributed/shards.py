@@ -119,7 +119,7 @@ class ShardWriter(StorageWriter):
         for item in plan.items:
             tensor = planner.resolve_data(item)
             if not isinstance(tensor, torch.Tensor) or item.index.fqn in tensors:
-                raise TypeError("a shard holds tensors alone, one part of each")
+                raise TypeError("a shard holds only tensors, one part of each")
             tensors[item.index.fqn] = tensor
         done: TorchFuture[list[WriteResult]] = TorchFuture()
         part = _Part(shard=plan.storage_data, sha256=put_tensors(self._place / plan.storage_data, tensors) if tensors else "")

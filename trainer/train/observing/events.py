@@ -133,7 +133,7 @@ def _epoch_line(event: dict[str, Any]) -> str:
 
 
 def _scoring_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  trained; scoring"
+    return f"{event['piece']}  trained; scoring now"
 
 
 def _done_line(event: dict[str, Any]) -> str:

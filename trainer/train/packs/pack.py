@@ -55,7 +55,7 @@ class Member:
 
     name: str
     rows_TF: torch.Tensor
-    labels_TK: torch.Tensor  # scaled for training; NaN where a bar has none
+    labels_TK: torch.Tensor  # scaled for training; NaN for bars without one
     mean_F: torch.Tensor
     std_F: torch.Tensor
     context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it

@@ -39,7 +39,7 @@ def put_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
 
 @torch.no_grad()
 def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Put buffers back, also where the module's have another shape or type or are missing. Raises ValueError for a weight."""
+    """Put buffers back, even if the module's have another shape or type or are missing. Raises ValueError for a weight."""
     there = dict(module.named_buffers())
     for name, tensor in buffers.items():
         present = there.get(name)

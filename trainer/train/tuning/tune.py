@@ -207,7 +207,9 @@ def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: i
         keep_freed_memory()
     timings = tune(job, torch.device(kind), seconds=seconds, say=say, batch_limit=batch_limit)
     if timings[0].excluded:
-        raise UsageError("no strategy can train this job here", why=timings[0].excluded, do="Set micro_batch or hidden lower.")
+        raise UsageError(
+            "no strategy can train this job here", why=timings[0].excluded, do="Lower micro_batch, or take a smaller model."
+        )
     return choice, timings
 
 
