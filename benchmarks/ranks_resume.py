@@ -31,7 +31,7 @@ from benchmarks.rounds import machine, write
 from trainer.artifacts.card import read_card
 from trainer.data.synthetic import main as make_candles
 
-KEYS = ("hidden=8", "layers=2", "lookback=30", "dropout=0.2", "batch=64", "learning_rate=3e-4", "epochs=24", "patience=24")
+KEYS = ("hidden=24", "layers=2", "lookback=60", "dropout=0.2", "batch=64", "learning_rate=3e-4", "epochs=24", "patience=24")
 KEYS += ("pooled=true", "distributed=always", "checkpoint_seconds=1", "tune=never")
 TOLERANCE = 1e-5
 
