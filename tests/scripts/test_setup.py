@@ -73,12 +73,12 @@ def test_the_locks_of_torchs_builds_go_with_the_desks():
     assert not cuda.keys() & lock_torch.entries((ROOT / setup.LOCK).read_text()).keys()
 
 
-def test_a_build_whose_hash_is_not_locked_is_not_taken(monkeypatch, capsys):
+def test_a_build_whose_hash_is_not_locked_is_not_used(monkeypatch, capsys):
     download = {"url": "file:///opt/torch-2.13.0+cpu.whl", "archive_info": {"hashes": {"sha256": "a" * 64}}}
     report = json.dumps({"install": [{"download_info": download}]})
     monkeypatch.setattr(setup.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=report))
     assert setup.ready_build(Path("python"), "2.13.0", f"--hash=sha256:{'b' * 64}") is None
-    assert "is not taken" in capsys.readouterr().err
+    assert "is not used" in capsys.readouterr().err
     assert setup.ready_build(Path("python"), "2.13.0", f"--hash=sha256:{'a' * 64}") == "size unknown"
 
 

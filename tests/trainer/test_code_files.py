@@ -207,5 +207,5 @@ def run() -> None:
 def test_an_entry_point_that_is_not_there_is_refused(tmp_path):
     (tmp_path / "__init__.py").write_text("")
     for entry_point in ("trainer.gone", "trainer.__init__.name", "elsewhere.module"):
-        with pytest.raises(ValueError, match="is no module"):
+        with pytest.raises(ValueError, match="is not a module"):
             code_files([entry_point], package=tmp_path)
