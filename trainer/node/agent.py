@@ -131,7 +131,7 @@ def read_manifest(node: Node) -> dict[str, Any]:
     """Return the manifest of the node's run. Raises a TrainerError if S3 does not return it."""
     key = store.manifest_key(node.status.identity.run_id)
     try:
-        return read_patiently(lambda: node.uplink.read_json(key), key, stopped=node.stopping.is_set)
+        return read_patiently(lambda: node.uplink.read_json(key), key, stopped=node.is_stopping)
     except AWS_ERRORS as raised:
         raise aws_error(raised, "the manifest can't be read") from raised
 
@@ -185,12 +185,12 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
             bucket=node.uplink.bucket,
             inputs=inputs,
             folder=folder,
-            stopped=node.stopping.is_set,
+            stopped=node.is_stopping,
             origins=origins,
         )
     node.status.inputs = node.origins.to_dict()
     log.info("inputs: %s", node.origins.summary)
-    if node.stopping.is_set():
+    if node.is_stopping():
         raise Stopped("stopped before training")
 
 
@@ -209,7 +209,7 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     program = manifest["program"]
     with TrainerProcess(program, work=node.work, files=files, workers=devices.found, device=devices.kind) as trainer:
         while trainer.poll() is None:
-            if node.stopping.is_set():
+            if node.is_stopping():
                 trainer.stop()
             follow(node, trainer, models)
             time.sleep(POLL_SECONDS)

@@ -48,7 +48,7 @@ class HeartbeatThread:
         parts_due = 0.0
         while not self._ended.is_set():
             self._send_heartbeat()
-            if not self._node.stopping.is_set() and self._node.uplink.exists(self._stop_key):
+            if not self._node.is_stopping() and self._node.uplink.exists(self._stop_key):
                 self._node.stop("stop.json")
             if time.monotonic() >= parts_due:
                 parts_due = time.monotonic() + PARTS_SECONDS

@@ -42,7 +42,7 @@ def prepare_data(node: Node, manifest: dict[str, Any]) -> int:
     """Refresh, check and send; return 0. Raises a TrainerError for a script that fails and for files that can't be used."""
     node.enter("stage")
     data, inputs = node.work / "data", manifest["inputs"]
-    fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=data, stopped=node.stopping.is_set)
+    fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=data, stopped=node.is_stopping)
     known = {PurePosixPath(entry["key"]).name: entry for entry in inputs}
     added: list[str] = []
     if refresh := manifest["job"]["data"]["refresh"]:
@@ -179,8 +179,9 @@ def _ended(node: Node, child: subprocess.Popen[bytes], seconds: float) -> int | 
     over = False
     try:
         while not _has_ended(child) and not (over := time.monotonic() >= ends):
-            if node.stopping.wait(POLL_SECONDS):
+            if node.is_stopping():
                 raise Stopped("stopped while it prepared the data")
+            time.sleep(POLL_SECONDS)
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -200,7 +201,7 @@ def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None
             read_patiently(
                 lambda: uplink.send_file(path, f"{keys.files}{path.name}", entry["sha256"]),
                 path.name,
-                stopped=node.stopping.is_set,
+                stopped=node.is_stopping,
             )
     except AWS_ERRORS as error:
         raise aws_error(error, f"{path.name} can't be sent") from error

@@ -199,7 +199,7 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         bucket=node.uplink.bucket,
         inputs=list(inputs.values()),
         folder=fetched,
-        stopped=node.stopping.is_set,
+        stopped=node.is_stopping,
         origins=node.origins,
     )
     node.status.inputs = node.origins.to_dict()
@@ -209,7 +209,7 @@ def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
         target = place.data / entry["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(fetched / PurePosixPath(entry["key"]).name, target)
-    if node.stopping.is_set():
+    if node.is_stopping():
         raise Stopped("stopped before the script began")
 
 

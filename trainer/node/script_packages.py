@@ -93,13 +93,13 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
             start_new_session=True,
         )
         ends = time.monotonic() + INSTALL_SECONDS
-        while (code := child.poll()) is None and not node.stopping.is_set() and time.monotonic() < ends:
+        while (code := child.poll()) is None and not node.is_stopping() and time.monotonic() < ends:
             time.sleep(POLL_SECONDS)
         if code is None:
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGKILL)
             child.wait()
-    if node.stopping.is_set():
+    if node.is_stopping():
         raise Stopped("stopped before the script began")
     lines = output.read_text(errors="replace").strip().splitlines()
     for line in lines:

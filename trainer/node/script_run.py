@@ -149,7 +149,7 @@ class ScriptRun:
 
     def _may_begin(self, devices: Devices) -> bool:
         """Return whether a waiting piece may begin on a device."""
-        if not len(self._queue) or self._node.stopping.is_set():
+        if not len(self._queue) or self._node.is_stopping():
             return False
         at_work = self._at_work()
         self._hopeless = self._hopeless or self._service.is_hopeless(at_work)
@@ -235,7 +235,7 @@ class ScriptRun:
         """Follow a running piece, restarting it if a signal killed it; return whether it has ended."""
         assert life.process is not None
         if (code := life.process.poll()) is None:
-            if self._node.stopping.is_set():
+            if self._node.is_stopping():
                 life.asked_to_end = True
                 life.process.stop()
             self._follow(life)
@@ -244,7 +244,7 @@ class ScriptRun:
         self._follow(life)
         life.exit_code, life.last_lines = code, life.process.output.last_lines
         log.info("%s ended with exit code %d", life.piece.title if life.piece.values else "the script", code)
-        if code < 0 and not self._node.stopping.is_set() and life.starts <= self._script.restarts:
+        if code < 0 and not self._node.is_stopping() and life.starts <= self._script.restarts:
             self._tell({"event": "retry", **life.piece.model, "worker": life.place, "reason": f"it was {_killed(code)}"})
             if self._start(life):
                 return False
@@ -312,7 +312,7 @@ class ScriptRun:
     def _ended(self) -> int:
         done = [life for life in self._begun if life.done]
         failed = [life for life in self._begun if life.failure is not None]
-        if self._hopeless and not self._node.stopping.is_set():
+        if self._hopeless and not self._node.is_stopping():
             what = f"the first {len(failed)} values failed within {QUICK_SECONDS:.0f} s each, and no other began"
             raise TrainingFailed(what, why=_reason(failed[0]), do="Correct the script or its values; read `mayfly logs`.")
         if len(done) + len(failed) < len(self._pieces):

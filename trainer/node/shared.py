@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,17 +29,22 @@ class Node:
     origins: Origins = field(default_factory=Origins)
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the secrets of a script
     stop_reason: str = ""
-    stopping: threading.Event = field(default_factory=threading.Event)
 
     def stop(self, reason: str) -> None:
-        """Ask the node to end its work; the first reason counts."""
+        """Ask the node to end its work; the first reason counts.
+
+        Signal handlers call it, one in the middle of another, so it takes no lock, as an Event would.
+        """
         self.stop_reason = self.stop_reason or reason
-        self.stopping.set()
+
+    def is_stopping(self) -> bool:
+        """Return whether the node was asked to end its work."""
+        return bool(self.stop_reason)
 
     @property
     def patience_seconds(self) -> float:
         """Return how long to retry remaining uploads."""
-        return STOPPED_UPLOADS_SECONDS if self.stopping.is_set() else LAST_UPLOADS_SECONDS
+        return STOPPED_UPLOADS_SECONDS if self.is_stopping() else LAST_UPLOADS_SECONDS
 
     def enter(self, phase: report.Phase) -> None:
         """Begin a phase."""

@@ -84,8 +84,13 @@ def main(path: str, executable: str, arguments: Sequence[str]) -> None:
     if not first:
         sys.exit("the fork server is gone, or can't run this")
     pid = json.loads(first)["pid"]
+
+    def forward(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):  # it has just ended, and its exit code is on its way
+            os.kill(pid, number)
+
     for number in FORWARDED:
-        signal.signal(number, lambda number, frame: os.kill(pid, number))
+        signal.signal(number, forward)
     last = answers.readline()
     code = json.loads(last)["exit"] if last else -signal.SIGKILL
     if code < 0:

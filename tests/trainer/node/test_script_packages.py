@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from trainer.node.script_packages import install, make_venv
 @pytest.fixture
 def node(tmp_path: Path) -> Any:
     (tmp_path / "work").mkdir()
-    return SimpleNamespace(work=tmp_path / "work", stopping=threading.Event(), status=SimpleNamespace(message=""))
+    return SimpleNamespace(work=tmp_path / "work", is_stopping=lambda: False, status=SimpleNamespace(message=""))
 
 
 @pytest.mark.slow
@@ -64,6 +63,6 @@ def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_pro
     origin = subprocess.run([programs / "python", "-I", "-c", look], capture_output=True, text=True, check=True).stdout.strip()
     assert not Path(origin).is_relative_to(tmp_path), "torch is the image's own"
 
-    node.stopping.set()
+    node.is_stopping = lambda: True
     with pytest.raises(Stopped, match="stopped before the script began"):
         install(node, requirements=requirements, **given)
