@@ -68,6 +68,7 @@ def inherited_files() -> dict[int, int]:
 
 def main(path: str, executable: str, arguments: Sequence[str]) -> None:
     """Run one interpreter as a fork, pass signals on, and end as it ends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # those that come before its id is known wait for it
     connection = send_order(
         Path(path),
         executable=executable,
@@ -91,6 +92,7 @@ def main(path: str, executable: str, arguments: Sequence[str]) -> None:
 
     for number in FORWARDED:
         signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     last = answers.readline()
     code = json.loads(last)["exit"] if last else -signal.SIGKILL
     if code < 0:

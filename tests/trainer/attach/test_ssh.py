@@ -94,10 +94,11 @@ def test_another_host_key_is_refused_before_anything_is_sent(server: SshServer, 
 def test_a_machine_without_a_key_of_the_published_kinds_is_refused(server: SshServer, key: Path, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(tmp_path / "ecdsa")], check=True)
     with (
-        pytest.raises(ConnectionFailed, match="no host key of the kinds"),
+        # Who finds out first that there is none ends the connection: the machine may, before this side has read what it offers.
+        pytest.raises(ConnectionFailed, match="no host key of the kinds|does not speak SSH"),
         connect(server, key, published=(tmp_path / "ecdsa.pub").read_bytes()),
     ):
-        pass
+        raise AssertionError("it was let in")
 
 
 def test_another_key_does_not_get_in(server: SshServer, tmp_path: Path) -> None:

@@ -129,6 +129,27 @@ def test_signals_reach_the_fork_and_its_end_is_the_clients(
     assert killed.wait() == -signal.SIGKILL
 
 
+def test_a_signal_that_comes_before_the_forks_id_is_known_reaches_it(tmp_path: Path) -> None:
+    sleeper = subprocess.Popen(["sleep", "600"])
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "server"))
+            listener.listen()
+            command = [sys.executable, "-I", "-S", str(CLIENT), str(tmp_path / "server"), "python"]
+            client = subprocess.Popen(command, cwd=tmp_path)
+            connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)  # the order is on its way
+            client.terminate()
+            connection.sendall(json.dumps({"pid": sleeper.pid}).encode() + b"\n")
+            assert sleeper.wait(timeout=500) == -signal.SIGTERM
+            connection.sendall(b'{"exit": 42}\n')
+            assert client.wait() == 42
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code", "out", "err"),
     [
