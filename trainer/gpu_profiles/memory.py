@@ -125,7 +125,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How many of a job's models fit on one GPU at a time, and their slices in windows (or chunks)."""
+    """Models of a job that fit on one GPU at a time, and their slices in windows (or chunks)."""
 
     models: int
     micro_batch: int

@@ -87,7 +87,7 @@ class _Handler(MotoRequestHandler):
             status, headers = started[-1]
         except ConnectionError:  # the client is gone
             raise
-        except Exception:
+        except Exception:  # broad on purpose: a defect of an answer is a 500, as from a server of AWS, and goes to the log
             log.exception("no answer to %s %s", self.command, self.path)
             status, headers, block = "500 Internal Server Error", [("Content-Type", "text/plain")], b"Internal Server Error"
         was_read = body is not None and not body.left

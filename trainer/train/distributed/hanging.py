@@ -18,7 +18,7 @@ BOUND_SECONDS = 600.0  # the longest legitimate silence: rank 0 computes the sco
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """What to do about silent ranks: ask all of them where they are, or kill those in `hung`."""
+    """Action on silent ranks: ask all of them for their stacks, or kill those in `hung`."""
 
     ask: bool = False
     hung: tuple[int, ...] = ()

@@ -16,7 +16,7 @@ from torch import nn
 
 
 class Layout(Protocol):
-    """How ranks share the batches of one model."""
+    """Division of one model's batches among its ranks."""
 
     @property
     def weight(self) -> float:
