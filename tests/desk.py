@@ -140,7 +140,7 @@ def processes_that_mention(text: str) -> list[int]:
     """Return the ids of the processes whose command line, environment or folder holds a text, this one excepted."""
     found = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
             said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes() + bytes((entry / "cwd").readlink())

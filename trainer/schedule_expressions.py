@@ -219,7 +219,7 @@ def _rule_of(parts: list[str]) -> NearestWeekday | LastDay | NthWeekday | None:
 
 
 def _weekday_number(name: str, part: str) -> int:
-    number = _WEEKDAYS.index(name) + 1 if name in _WEEKDAYS else int(name) if name.isdigit() else 0
+    number = _WEEKDAYS.index(name) + 1 if name in _WEEKDAYS else int(name) if name.isdecimal() else 0
     return _within(number, 1, 7, "day of week", part)
 
 

@@ -18,7 +18,7 @@ def _is_loopback(host: object) -> bool:
         host = bytes(host).decode(errors="replace")
     if not isinstance(host, str):  # None: the wildcard of getaddrinfo; numbers: a netlink address
         return True
-    return host in NAMES or (host.startswith("127.") and host.replace(".", "").isdigit())
+    return host in NAMES or (host.startswith("127.") and host.replace(".", "").isdecimal())
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:

@@ -216,7 +216,7 @@ def _instance(item: Mapping[str, Any]) -> DescribedInstance:
     attempt = tags.get("attempt", "")
     return DescribedInstance(
         instance_id=item["InstanceId"],
-        attempt=int(attempt) if attempt.isdigit() else 1,
+        attempt=int(attempt) if attempt.isdecimal() else 1,
         instance_type=item["InstanceType"],
         market="spot" if item.get("InstanceLifecycle") == "spot" else "on_demand",
         availability_zone=item.get("Placement", {}).get("AvailabilityZone", ""),

@@ -162,8 +162,8 @@ def _silent(
         role_id=tags["role_id"],
         instance_id=instance["InstanceId"],
         run_id=tags["run_id"],
-        attempt=int(attempt) if attempt.isdigit() else 1,
-        node=int(node) if node.isdigit() else 0,
+        attempt=int(attempt) if attempt.isdecimal() else 1,
+        node=int(node) if node.isdecimal() else 0,
     )
     lease_until = None
     try:

@@ -102,7 +102,7 @@ def clock_nanoseconds(column: Any, evidence: Evidence) -> np.ndarray:
 
 
 def _clock(text: str, widest: int) -> int:
-    if text.isascii() and text.isdigit():  # 093000, or 0930 if none is longer
+    if text.isascii() and text.isdecimal():  # 093000, or 0930 if none is longer
         text = text.zfill(6 if widest > 4 else 4)
         text = ":".join(text[place : place + 2] for place in range(0, len(text), 2))
     match = _CLOCK.fullmatch(text)

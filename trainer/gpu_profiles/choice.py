@@ -70,7 +70,7 @@ def _plain(device: Device) -> GpuProfile:
         chip=device.name,
         memory_gib=device.memory_gib,
         compute_capability=capability,
-        bf16=capability[:1].isdigit() and float(capability) >= 8.0,
+        bf16=capability[:1].isdecimal() and float(capability) >= 8.0,
         multiprocessors=packaged()["t4"].multiprocessors,  # unknown: assume the smallest
     )
 
@@ -132,7 +132,7 @@ def gpus_here() -> tuple[Device, ...]:
         return ()
     visible = wish.split(",")
     # Names (GPU-..., MIG-...) instead of numbers can't be matched with nvidia-smi's lines: return all.
-    if all(number.strip().isdigit() for number in visible):
+    if all(number.strip().isdecimal() for number in visible):
         return tuple(gpus[int(number)] for number in visible if int(number) < len(gpus))
     return gpus
 
@@ -142,9 +142,9 @@ def read_gpus(listing: str) -> tuple[Device, ...]:
     gpus = []
     for line in listing.splitlines():
         name, *numbers = (cell.strip() for cell in line.split(","))
-        if len(numbers) == 3 and numbers[0].isdigit():
+        if len(numbers) == 3 and numbers[0].isdecimal():
             total = int(numbers[0]) / 1024
-            free = int(numbers[1]) / 1024 if numbers[1].isdigit() else total
+            free = int(numbers[1]) / 1024 if numbers[1].isdecimal() else total
             gpus.append(Device(name=name, memory_gib=total, free_gib=free, compute_capability=numbers[2]))
     return tuple(gpus)
 

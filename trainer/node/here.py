@@ -162,7 +162,7 @@ def _processes_of(work: Path) -> Iterator[int]:
     """Yield the ids of processes that have a path in the work folder in one of their MAYFLY_ variables."""
     folder = str(work).encode()
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):  # another user's, or it has just ended
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 values = [one.partition(b"=")[2] for one in variables if one.startswith(b"MAYFLY_")]

@@ -60,7 +60,7 @@ class ScriptUser:
     def processes(self, having: str = "") -> Iterator[int]:
         """Yield the ids of its processes; with `having`, of those that have this variable in their environment."""
         for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
+            if folder.name.isdecimal():
                 with suppress(OSError):  # it has just ended
                     # Look at all its uids: the effective one of a set-uid program is root's.
                     about = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)

@@ -169,7 +169,7 @@ class Front:
 def _small_body(environ: Environ) -> bytes:
     """Read the body of a request to one of the server's own paths. Raises AwsError for a body that is too large."""
     length = environ.get("CONTENT_LENGTH") or "0"
-    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdigit() or int(length) > MOST_MOUNT_BYTES:
+    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > MOST_MOUNT_BYTES:
         raise AwsError("RequestEntityTooLarge", "The body is too large.", 413)
     return wire.read_body(environ)
 

@@ -72,7 +72,7 @@ class _Handler(MotoRequestHandler):
         environ = self.environ = self.make_environ()
         length = self.headers.get("Content-Length", "0")
         body = None
-        if length.isdigit() and "Transfer-Encoding" not in self.headers:
+        if length.isdecimal() and "Transfer-Encoding" not in self.headers:
             body = environ["wsgi.input"] = _Body(self.rfile, int(length))
         started: list[tuple[str, list[tuple[str, str]]]] = []
 

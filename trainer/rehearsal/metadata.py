@@ -90,7 +90,7 @@ def respond(
 def _token(view: MetadataView, tokens: TokenStore, method: str, seconds: str, now: datetime) -> Response:
     if method != "PUT":
         return 405, "text/plain", b"Method Not Allowed"
-    if not seconds.isdigit() or not 1 <= int(seconds) <= MAX_TOKEN_SECONDS:
+    if not seconds.isdecimal() or not 1 <= int(seconds) <= MAX_TOKEN_SECONDS:
         return 400, "text/plain", b"Bad Request"
     return 200, "text/plain", tokens.issue(view.instance_id, seconds=int(seconds), now=now).encode()
 

@@ -99,7 +99,7 @@ class Process:
 def _processes() -> Iterator[Process]:
     """Yield every process of this user."""
     for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
+        if not folder.name.isdecimal():
             continue
         try:
             mine = folder.stat().st_uid == os.geteuid()

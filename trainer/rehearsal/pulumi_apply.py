@@ -132,7 +132,7 @@ def _as_text(key: str, value: Any, kind: str) -> str:
     if kind == "array" and not isinstance(value, str):
         return json.dumps(value)
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-    fits = {"integer": text.lstrip("-").isdigit(), "boolean": text in ("true", "false")}.get(kind, True)
+    fits = {"integer": text.lstrip("-").isdecimal(), "boolean": text in ("true", "false")}.get(kind, True)
     if not fits:
         raise UsageError(f"the stack's setting '{key}' is {text!r}", why=f"Pulumi.yaml declares it as {kind}")
     return text

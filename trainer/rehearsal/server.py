@@ -188,7 +188,7 @@ class EmbeddedAws:
     def restore(self) -> None:
         """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""
         for folder in sorted({path.name for kind in ("s3", "instances") for path in self.root.glob(f"{kind}/*")}):
-            if len(folder) == 12 and folder.isdigit():
+            if len(folder) == 12 and folder.isdecimal():
                 self.front.cloud(folder)
 
     def busy(self) -> bool:
@@ -283,7 +283,7 @@ class Control:
         """Answer one request."""
         at, nonce, signature = (environ.get(_variable(name), "") for name in (TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER))
         known = self._aws.keyring.request_signature(environ["PATH_INFO"], at, nonce, body)
-        fresh = at.isascii() and at.isdigit() and abs(time.time() - int(at)) <= FRESH_SECONDS
+        fresh = at.isascii() and at.isdecimal() and abs(time.time() - int(at)) <= FRESH_SECONDS
         if not fresh or not hmac.compare_digest(known.encode(), signature.encode()):
             return 403, [("Content-Type", "text/plain")], b"not for you"
         reply = self._carry_out(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))

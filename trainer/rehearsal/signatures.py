@@ -73,7 +73,7 @@ def hashes_its_body(environ: Environ) -> bool:
     if _CONTENT_HASH in environ:
         return True
     length = environ.get("CONTENT_LENGTH") or "0"
-    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdigit() or int(length) > MOST_UNHASHED_BYTES:
+    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > MOST_UNHASHED_BYTES:
         raise AwsError("RequestEntityTooLarge", "A body without x-amz-content-sha256 has a length, and is small.", 413)
     return False
 

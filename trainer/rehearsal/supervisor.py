@@ -51,7 +51,7 @@ def descendants() -> list[int]:
     """Return every process below this one, in no order."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
+        if folder.name.isdecimal():
             with suppress(OSError):  # it has just ended
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(folder.name))

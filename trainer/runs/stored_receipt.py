@@ -116,7 +116,7 @@ def _model(fields: Fields, run_id: str, job: Mapping[str, Any]) -> dict[str, Any
     key = fields.text("key", most=1024)
     parts = key.removeprefix(EXPERIMENTS).split("/")
     # <id>/<run>/<attempt>/<file>; before 2026-11-22 without the id
-    right = len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdigit() and is_model_file(parts[-1])
+    right = len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdecimal() and is_model_file(parts[-1])
     if not key.startswith(EXPERIMENTS) or not right:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return _with_piece(model_entry(fields), job)

@@ -153,6 +153,15 @@ def test_another_instance_can_not_renew_a_lease(account):
     assert list(account.sweep(later=timedelta(minutes=3)).terminated) == [hung]
 
 
+@pytest.mark.parametrize("tag", ["attempt", "node"])
+@pytest.mark.parametrize("text", ["\u00b2", "-1", "", "one"])
+def test_a_tag_that_is_no_number_counts_as_the_first_of_its_kind(account, tag, text):
+    hung = account.launch(**{tag: text})
+    account.beat(hung, account.now)
+    summary = account.sweep(later=timedelta(minutes=3))
+    assert (list(summary.terminated), summary.failed) == ([hung], {})
+
+
 def test_a_node_that_never_spoke_has_time_to_boot(account):
     mute = account.launch()
     account.sweep(later=timedelta(minutes=14))

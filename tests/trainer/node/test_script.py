@@ -406,7 +406,7 @@ can("make a folder above OUT", lambda: os.mkdir(out + "/../../x"))
 can("take a file of the agent's away", lambda: os.rename(work + "/node.log", out + "/stolen"))
 can("have a timer start it again", lambda: open("/var/spool/cron/crontabs/root", "a"))
 for number in os.listdir("/proc"):
-    if number.isdigit() and os.stat("/proc/" + number).st_uid != os.getuid():
+    if number.isdecimal() and os.stat("/proc/" + number).st_uid != os.getuid():
         can("read another process's variables", lambda: open("/proc/" + number + "/environ").read())
 print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
 print("\\x1b]0;title\\x07", flush=True)

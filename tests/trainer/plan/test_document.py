@@ -33,7 +33,7 @@ def test_a_plan_comes_back_as_it_was_written(plan):
 
 
 def at(values: Any, path: str) -> tuple[Any, Any]:
-    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    *way, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
     for part in way:
         values = values[part]
     return values, last

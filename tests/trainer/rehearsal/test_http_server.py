@@ -19,12 +19,12 @@ Connect = Callable[[], http.client.HTTPConnection]
 
 def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     """Answer as the path says; /echo reads the body and returns it."""
-    path, length = environ["PATH_INFO"], int(environ.get("CONTENT_LENGTH") or 0)
+    path, length = environ["PATH_INFO"], environ.get("CONTENT_LENGTH") or 0
     if path == "/fails":
         raise ValueError("oh")
     headers = {"/short": [("Content-Length", "9")], "/head": [("Content-Length", "9")]}.get(path, [])
     chunked = environ.get("HTTP_TRANSFER_ENCODING") == "chunked"
-    body = environ["wsgi.input"].read(*([] if chunked else [length])) if path == "/echo" else b"abc"
+    body = environ["wsgi.input"].read(*([] if chunked else [int(length)])) if path == "/echo" else b"abc"
     start_response({"/empty": "204 No Content"}.get(path, "200 OK"), headers)
     return [body]
 
@@ -130,3 +130,12 @@ def test_a_client_of_boto3_needs_one_connection(
         s3.get_object(Bucket="connected", Key="nothing")
     s3.delete_object(Bucket="connected", Key="empty")
     assert len(accepted) == 1
+
+
+def test_a_length_that_is_no_number_ends_the_connection_after_an_answer(connect: Connect) -> None:
+    connection = connect()
+    connection.putrequest("GET", "/abc")
+    connection.putheader("Content-Length", b"\xb2")
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, answer.read(), answer.headers["Connection"]) == (200, b"abc", "close")
