@@ -76,7 +76,7 @@ def drive(
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
         if look.record.state == "closed":
-            return _receipt_of_closed(cloud, run_id, lambda: sleep(pause))
+            return receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
             return unconfirmed_receipt(look)
         if signal.wish is Wish.LEAVE and goes_on_alone(look.record):
@@ -147,7 +147,7 @@ def follow(
         if stop.wish is Wish.ABANDON:
             raise abandoned(last, cloud.now(), requested=asked_to_stop)
         if not last.moved:
-            _sleep(poll_seconds, stop, sleep)
+            sleep_attending(poll_seconds, stop, sleep)
 
 
 def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
@@ -272,8 +272,8 @@ def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerErr
     return True
 
 
-def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
-    """Return the receipt of a closed run. It was written before the run closed; if it is missing, S3 lags."""
+def receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
+    """Return the receipt of a closed run. It was written before the run closed; while S3 lags, wait and ask again."""
     for _ in range(RECEIPT_TRIES):
         receipt = read_receipt(cloud.objects, run_id)
         if receipt is not None:
@@ -283,8 +283,8 @@ def _receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> R
     raise ConnectionFailed(f"run {run_id} is closed, but S3 does not return its receipt yet", do=do)
 
 
-def _sleep(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:
-    """Sleep in slices of a fifth of a second, to react to Ctrl-C."""
+def sleep_attending(seconds: float, stop: StopSignal, sleep: Callable[[float], None]) -> None:
+    """Sleep in slices of a fifth of a second, and end early if the user presses Ctrl-C."""
     wish, left = stop.wish, seconds
     while left > 0 and stop.wish is wish:
         stop.attend()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trainer.control.cloud import Cloud
-from trainer.control.drive import say_nothing, step
+from trainer.control.drive import receipt_of_closed, say_nothing, sleep_attending, step
 from trainer.control.progress import RunProgress, Step, abandoned, progress_of
 from trainer.control.settle import settle_run
 from trainer.control.stop import StopSignal, Wish, request_stop
@@ -17,7 +17,6 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
 from trainer.runs.store import Conflict, read_record, swap_record
-from trainer.runs.stored_receipt import read_receipt
 
 
 class Agent(Protocol):
@@ -66,13 +65,13 @@ def follow_here(
                 raise
         on_event(progress_of(last, cloud.now(), error))
         if last.record.state == "closed":
-            return read_receipt(cloud.objects, record.run_id)
+            return receipt_of_closed(cloud, record.run_id, lambda: sleep(poll_seconds))
         if stop.wish is Wish.LEAVE:
             return None
         if stop.wish is Wish.ABANDON:
             raise abandoned(last, cloud.now(), requested=requested)
         if not last.moved:
-            sleep(poll_seconds)
+            sleep_attending(poll_seconds, stop, sleep)
 
 
 def close_gone(cloud: Cloud, run_id: str) -> Receipt | None:

@@ -15,7 +15,7 @@ from trainer.control.stop import StopSignal, Wish
 from trainer.runs.index import read_index
 from trainer.runs.keys import own_keys
 from trainer.runs.record import Attempt, RunRecord, iso
-from trainer.runs.store import read_record
+from trainer.runs.store import read_record, receipt_key
 
 USER = "AIDAEXAMPLE"
 
@@ -54,6 +54,31 @@ def test_it_is_followed_to_its_receipt_and_leaves_the_index(run):
     receipt = follow(cloud, record, Agent(cloud, record.run_id, looks=3))
     assert (receipt["state"], receipt["host"], receipt["instances"]) == ("done", "desk", [])
     assert read_index(cloud.objects).ended == (record.run_id,) and not read_index(cloud.objects).open
+
+
+def test_a_receipt_that_s3_does_not_return_yet_is_waited_for(run, monkeypatch):
+    cloud, record = run
+    answers = [None, None]
+    get = cloud.objects.get
+
+    def late(*, key, **rest):
+        return answers.pop() if key == receipt_key(record.run_id) and answers else get(key=key, **rest)
+
+    monkeypatch.setattr(cloud.objects, "get", late)
+    assert follow(cloud, record, Agent(cloud, record.run_id, looks=3))["state"] == "done" and not answers
+
+
+def test_ctrl_c_between_two_looks_is_heard_at_once(run):
+    cloud, record = run
+    stop, slept = StopSignal(), []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        stop.wish = Wish.LEAVE
+
+    agent = Agent(cloud, record.run_id)
+    assert follow_here(cloud, record, agent, poll_seconds=60.0, stop=stop, sleep=sleep) is None
+    assert sum(slept) < 1
 
 
 def test_ctrl_c_asks_the_agent_once_and_leaving_it_asks_for_nothing(run):
