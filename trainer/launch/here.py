@@ -115,6 +115,7 @@ def here_manifest(
         plan=plan,
         encoder=pinned_encoder(job, objects),
         machines=(),
+        ladder=(),
         tuned={},
         gpu_profiles=user_tables(),
         attach={},

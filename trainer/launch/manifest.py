@@ -15,7 +15,7 @@ from trainer.cost.instances import InstanceType
 from trainer.cost.links import link_of
 from trainer.job import Job, with_settings
 from trainer.launch.bundle import BundleName
-from trainer.runs.record import iso
+from trainer.runs.record import Rung, iso
 from trainer.runs.store import Objects, manifest_key
 
 # 3, before 2026-11-22: no `program`; 2, before that day, too: no `plan`; 1, before jobs had tables: `job` was flat
@@ -40,6 +40,7 @@ def build_manifest(
     plan: Mapping[str, Any] | None,
     encoder: Mapping[str, Any] | None,
     machines: Iterable[InstanceType],
+    ladder: Sequence[Rung],
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
     attach: Mapping[str, str],
@@ -71,6 +72,11 @@ def build_manifest(
                 "link": link_of(machine).name,
                 "bus_gb_per_s": round(link_of(machine).bus_gb_per_s, 1),
                 "usd_per_hour": machine.price_usd_per_hour,  # on demand, in the stack's region; None: not known
+                "spot_usd_per_hour": {
+                    rung.availability_zone: rung.price_usd_per_hour
+                    for rung in ladder
+                    if (rung.instance_type, rung.market) == (machine.name, "spot")
+                },
                 "smoke_seconds": machine.boot.smoke_seconds,
             }
             for machine in machines

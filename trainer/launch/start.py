@@ -109,6 +109,7 @@ def register(
         plan=plan,
         encoder=pinned_encoder(job, objects),
         machines=machines,
+        ladder=record.ladder,
         tuned=known_tunings(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),
         attach=attach,

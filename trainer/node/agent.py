@@ -253,9 +253,10 @@ def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
     """
     identity = node.status.identity
     machine = {} if node.here else manifest["instance_types"][identity.instance_type]
-    expected = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s", "usd_per_hour")}
+    expected = {key: machine.get(key) for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s")}
+    price = machine.get("spot_usd_per_hour", {}).get(identity.spot_zone, machine.get("usd_per_hour"))
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
-    known = {key: value for key, value in expected.items() if value is not None}
+    known = {key: value for key, value in {**expected, "usd_per_hour": price}.items() if value is not None}
     path.write_text(json.dumps({"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}))
     return path
 

@@ -26,6 +26,7 @@ class NodeIdentity:
     deadline: datetime
     instance_id: str
     instance_type: str
+    spot_zone: str = ""  # availability zone of a spot instance, which its price follows; '': it is billed on demand
     role_id: str = ""  # unique id of its role, which its own keys begin with
 
     @property
@@ -46,6 +47,7 @@ def read_identity(endpoint: str) -> NodeIdentity:
         deadline=from_iso(ask("tags/instance/deadline")),
         instance_id=ask("instance-id"),
         instance_type=ask("instance-type"),
+        spot_zone=ask("placement/availability-zone") if ask("instance-life-cycle") == "spot" else "",
         role_id=ask("tags/instance/role_id"),
     )
 

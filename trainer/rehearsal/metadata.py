@@ -43,6 +43,7 @@ class MetadataView:
     image_id: str
     launched_at: datetime
     user_data: bytes = b""
+    life_cycle: str = "on-demand"
     tags: Mapping[str, str] = field(default_factory=dict)
     tags_enabled: bool = True  # the template's InstanceMetadataTags
     credentials: RoleCredentials | None = None  # None: no instance profile
@@ -98,9 +99,10 @@ def _token(view: MetadataView, tokens: TokenStore, method: str, seconds: str, no
 def _meta_data(view: MetadataView, path: str, now: datetime) -> str | None:
     """Return the text at a path below meta-data, or None without one (spot/instance-action: no notice)."""
     plain = {
-        "": "ami-id\ninstance-id\ninstance-type\nplacement/\niam/\ntags/",
+        "": "ami-id\ninstance-id\ninstance-life-cycle\ninstance-type\nplacement/\niam/\ntags/",
         "/ami-id": view.image_id,
         "/instance-id": view.instance_id,
+        "/instance-life-cycle": view.life_cycle,
         "/instance-type": view.instance_type,
         "/placement": "availability-zone\nregion",
         "/placement/availability-zone": view.availability_zone,

@@ -183,6 +183,7 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
         image_id=description["ImageId"],
         launched_at=instance.launched_at,
         user_data=instance.user_data,
+        life_cycle=description.get("InstanceLifecycle", "on-demand"),
         tags=instance.tags,
         tags_enabled=description.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled",
         credentials=role_credentials(cloud, instance),

@@ -24,7 +24,7 @@ class MachineFacts:
     gpu_model: str = ""
     link: str = ""  # between its GPUs: NVSwitch, NVLink, PCIe, or none
     bus_gb_per_s: float = 0.0  # estimated bus bandwidth of an all-reduce over its GPUs; 0: unknown
-    usd_per_hour: float | None = None  # on demand
+    usd_per_hour: float | None = None  # of its market, as the launch saw it
     paid_seconds: float = 0.0  # from the start of user data to the start of training
 
 

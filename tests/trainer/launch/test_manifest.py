@@ -25,6 +25,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         plan={"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
         encoder={"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
         machines=[instance_type("p3.8xlarge")],
+        ladder=[],
         tuned={"cpu": {"a shape": {"pack": 1}}},
         gpu_profiles={"mine": {"memory_gib": 20}},
         attach={},
@@ -54,6 +55,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
                 "link": "NVLink",
                 "bus_gb_per_s": 115.0,
                 "usd_per_hour": 12.24,
+                "spot_usd_per_hour": {},
                 "smoke_seconds": 240,
             }
         },

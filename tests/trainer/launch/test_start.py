@@ -132,6 +132,21 @@ def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
     assert manifest["instance_types"]["g6.xlarge"]["usd_per_hour"] == 1.23
 
 
+def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
+    record, _ = record_and_plan()
+    rungs = [
+        replace(record.ladder[0], market="spot", availability_zone=zone, price_usd_per_hour=price)
+        for zone, price in {"us-east-1a": 0.31, "us-east-1b": 0.35}.items()
+    ]
+    memory, chosen = Memory(), ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    record = replace(record, ladder=(*rungs, *record.ladder))
+    register(record, JOB, build_bundle(), chosen, OFFERS, memory, attach={})
+    manifest = json.loads(memory.written[manifest_key(record.run_id)])
+    prices = manifest["instance_types"]["g6.xlarge"]
+    assert prices["spot_usd_per_hour"] == {"us-east-1a": 0.31, "us-east-1b": 0.35}
+    assert prices["usd_per_hour"] == instance_type("g6.xlarge").price_usd_per_hour
+
+
 def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it_is_not_registered():
     record, _ = record_and_plan()
     memory, bundle, sha256 = Memory(), build_bundle(), "0" * 64

@@ -36,6 +36,23 @@ def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devic
     assert (machine.instance_type, machine.gpus, machine.usd_per_hour) == ("", 0, None)
 
 
+@pytest.mark.parametrize(
+    ("zone", "known", "price"),
+    [
+        ("", {}, 1.0),
+        ("us-east-1a", {"us-east-1a": 0.4}, 0.4),
+        ("us-east-1c", {"us-east-1a": 0.4}, 1.0),
+        ("us-east-1a", None, 1.0),
+    ],
+)
+def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, zone, known, price) -> None:
+    identity = SimpleNamespace(instance_type="g6.xlarge", spot_zone=zone)
+    prices = {"usd_per_hour": 1.0} | ({} if known is None else {"spot_usd_per_hour": known})
+    spot = cast(Any, SimpleNamespace(here=False, status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})))
+    file = lay_out_machine(tmp_path / "machine.json", spot, {"instance_types": {"g6.xlarge": prices}})
+    assert read_machine(file).usd_per_hour == price
+
+
 def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path) -> None:
     work = open_work(tmp_path, "ab" * 32)
     kept = ("models/checkpoints/x", "script/checkpoints/last", "script/out/made", "data/a.csv")

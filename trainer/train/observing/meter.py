@@ -37,7 +37,7 @@ class Meter:
 
     @property
     def usd(self) -> float | None:
-        """Return the cost of the machine until now at its on-demand price; None without a price."""
+        """Return the cost of the machine until now at the price of its launch; None without a price."""
         if self.usd_per_hour is None:
             return None
         return self.usd_per_hour * (self.paid_seconds + self.clock() - self.began) / 3600
