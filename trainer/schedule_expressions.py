@@ -111,7 +111,7 @@ def parse(text: str, zone_name: str = "UTC") -> Expression:
     """Read a schedule expression. Raises ValueError saying what is wrong with it."""
     try:
         zone = ZoneInfo(zone_name or "UTC")
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: a folder of the database, or too long a name
         raise ValueError(f"Invalid Schedule Expression Timezone {zone_name}.") from error
     match = re.fullmatch(r"(at|rate|cron)\((.*)\)", text.strip())
     if not match:
@@ -172,7 +172,7 @@ def _parse_at(inside: str, zone: ZoneInfo, text: str) -> At:
         raise ValueError(f"Invalid Schedule Expression {text}.")
     try:
         return At(at=datetime.fromisoformat(inside).replace(tzinfo=zone).astimezone(timezone.utc))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"Invalid Schedule Expression {text}.") from error
 
 
@@ -180,7 +180,10 @@ def _parse_rate(inside: str, text: str) -> RateExpression:
     match = re.fullmatch(r"([1-9]\d*) (minute|hour|day)s?", inside.strip())
     if not match:
         raise ValueError(f"Invalid Schedule Expression {text}.")
-    return RateExpression(period=int(match[1]) * _RATE_UNITS[match[2]])
+    try:
+        return RateExpression(period=int(match[1]) * _RATE_UNITS[match[2]])
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"Invalid Schedule Expression {text}.") from error
 
 
 def _parse_cron(inside: str, zone: ZoneInfo, text: str) -> Cron:
@@ -236,18 +239,26 @@ def _weekday(day: date) -> int:
 
 def _cron_field(part: str, name: str, low: int, high: int, names: list[str]) -> frozenset[int]:
     allowed: set[int] = set()
-    for item in part.split(","):
-        span, slash, step_text = item.partition("/")
-        step = int(step_text) if slash else 1
-        if span in ("*", "?"):
-            first, last = low, high
-        else:
-            ends = [names.index(end) + low if end in names else int(end) for end in span.split("-", 1)]
-            first, last = ends[0], ends[-1] if len(ends) > 1 or not slash else high
-        if step < 1 or not low <= first <= last <= high:
-            raise ValueError(f"The field {name} cannot be '{part}'.")
-        allowed.update(range(first, last + 1, step))
+    try:
+        for item in part.split(","):
+            allowed.update(_cron_item(item, low, high, names, may_be_any="day" in name))
+    except ValueError as error:
+        raise ValueError(f"The field {name} cannot be '{part}'.") from error
     return frozenset(allowed)
+
+
+def _cron_item(item: str, low: int, high: int, names: list[str], *, may_be_any: bool) -> range:
+    """Return the numbers of one item of a field: a number or a name, a span, or either with a step. Raises ValueError."""
+    span, slash, step_text = item.partition("/")
+    step = int(step_text) if slash else 1
+    if span == "*" or (span == "?" and may_be_any):
+        first, last = low, high
+    else:
+        ends = [names.index(end) + low if end in names else int(end) for end in span.split("-", 1)]
+        first, last = ends[0], ends[-1] if len(ends) > 1 or not slash else high
+    if step < 1 or not low <= first <= last <= high:
+        raise ValueError(item)
+    return range(first, last + 1, step)
 
 
 def _next_cron(cron: Cron, after: datetime) -> datetime | None:

@@ -77,6 +77,9 @@ def test_a_cron_schedule_that_names_no_day_never_fires() -> None:
         "cron(0 3 ? * SUN#6 *)",
         "cron(0 3 ? * SUN#1,SUN#3 *)",
         "cron(0 3 ? * XXXL *)",
+        "cron(? 3 ? * SUN *)",
+        "cron(1- 3 ? * SUN *)",
+        "rate(99999999999 days)",
     ],
 )
 def test_nonsense_is_refused(text: str) -> None:
@@ -84,9 +87,23 @@ def test_nonsense_is_refused(text: str) -> None:
         parse(text)
 
 
-def test_an_unknown_time_zone_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("text", "zone"), [("at(0001-01-01T00:00:00)", "Asia/Tokyo"), ("at(9999-12-31T23:59:59)", "US/Eastern")]
+)
+def test_an_instant_that_no_calendar_has_is_refused(text: str, zone: str) -> None:
+    with pytest.raises(ValueError, match="Invalid Schedule Expression"):
+        parse(text, zone)
+
+
+def test_a_refused_field_is_named() -> None:
+    with pytest.raises(ValueError, match="The field day of week cannot be 'SUND'.$"):
+        parse("cron(0 3 ? * SUND *)")
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "America", "../UTC", "x" * 300])
+def test_an_unknown_time_zone_is_refused(zone: str) -> None:
     with pytest.raises(ValueError, match="Timezone"):
-        parse("rate(1 hour)", "Mars/Olympus")
+        parse("rate(1 hour)", zone)
 
 
 @pytest.mark.parametrize(
