@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"errors", "environment", "reading", "symbols", "aws_errors", "access", "artifacts"},
     "cost": {"errors", "settings", "job", "gpu_profiles", "pieces"},
     "registry": {"errors", "whole_file", "artifacts", "runs"},
-    "transfer": {"access", "aws_errors"},
+    "transfer": {"access", "aws_errors", "whole_file"},
     "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
     "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
     "launch": {

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -52,10 +52,11 @@ class BackupReport:
     unchanged: int = 0
     differing: list[str] = field(default_factory=list)  # files that differ from the backup: skipped by a restore
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why
+    failed: dict[str, str] = field(default_factory=dict)  # path -> why; the others were backed up or restored all the same
 
 
 def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_file: Callable[[str], None]) -> BackupReport:
-    """Upload and index the files that the backup lacks, by SHA-256. Raises UsageError for too many files.
+    """Upload and index the files that the backup lacks, by SHA-256. Raises UsageError for too many files in folder or index.
 
     `on_file` receives each path before its upload. The next backup continues an interrupted one without repeating uploads.
     """
@@ -63,18 +64,23 @@ def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_f
     paths = list(_plain_files(folder, report))
     if len(paths) > MOST_FILES:
         raise UsageError(f"{folder} holds more than {MOST_FILES:,} files", do="Back up smaller folders.")
+    _refuse_large_index(known.keys() | set(paths))
     client = access.client("s3", timeout_seconds=120.0)
     try:
         for name in paths:
-            size, sha256 = _measure(folder / name)
-            if (entry := known.get(name)) and entry.sha256 == sha256:
-                report.unchanged += 1
+            try:
+                size, sha256 = _measure(folder / name)
+                if (entry := known.get(name)) and entry.sha256 == sha256:
+                    report.unchanged += 1
+                    continue
+                if size > LARGEST_PUT_BYTES:
+                    report.skipped[name] = "larger than 5 GiB"
+                    continue
+                on_file(name)
+                version = _uploaded(client, folder / name, f"{FILES}{name}", sha256, bucket=bucket)
+            except (OSError, DataError) as error:
+                report.failed[name] = str(error.strerror) if isinstance(error, OSError) else error.what
                 continue
-            if size > LARGEST_PUT_BYTES:
-                report.skipped[name] = "larger than 5 GiB"
-                continue
-            on_file(name)
-            version = _uploaded(client, folder / name, f"{FILES}{name}", sha256, bucket=bucket)
             added[name] = BackedUp(bytes=size, sha256=sha256, version_id=version)
             report.moved.append(name)
             report.moved_bytes += size
@@ -91,7 +97,7 @@ def restore(
 ) -> BackupReport:
     """Download the files that the folder lacks, by version and SHA-256; files that differ are replaced only with `overwrite`.
 
-    Raises UsageError if there is no backup, DataError for a file whose bytes are not the index's.
+    A file whose bytes are not the index's is not written. Raises UsageError if there is no backup.
     """
     index = read_index(objects)
     if not index:
@@ -115,7 +121,11 @@ def restore(
                 report.differing.append(name)
                 continue
         on_file(name)
-        _fetch(client, name, entry, path, bucket=bucket)
+        try:
+            _fetch(client, name, entry, path, bucket=bucket)
+        except DataError as error:
+            report.failed[name] = str(error.why)
+            continue
         report.moved.append(name)
         report.moved_bytes += entry.bytes
     return report
@@ -130,12 +140,20 @@ def add_to_index(objects: Objects, added: Mapping[str, BackedUp]) -> None:
     """Add files to the index by compare-and-swap. Raises ConfigError if it loses every race."""
     for _ in range(_TRIES):
         known, etag = _read(objects)
+        _refuse_large_index(known.keys() | added.keys())
         files = [{"file": name, **asdict(entry)} for name, entry in sorted({**known, **added}.items())]
         body = json.dumps({"format": FORMAT, "files": files}, separators=(",", ":")).encode()
         with suppress(Conflict):
             objects.put(key=INDEX, body=body, if_match=etag, create=not etag)
             return
     raise ConfigError(f"{INDEX} could not be written", why="another desk is backing up", do="Run the backup again.")
+
+
+def _refuse_large_index(names: Set[str]) -> None:
+    """Raise UsageError if the index, which keeps files that are gone, would name more than `_read` accepts."""
+    if len(names) > MOST_FILES:
+        do = "Copy it elsewhere in the bucket and delete it: the next backup makes a new one, and sends no file twice."
+        raise UsageError(f"{INDEX} would name more than {MOST_FILES:,} files", why="it keeps files of all folders", do=do)
 
 
 def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:

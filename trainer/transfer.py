@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.access import error_code, version_of
 from trainer.aws_errors import NO_OBJECT
+from trainer.whole_file import whole_file
 
 LARGEST_PUT_BYTES = 5 * 1024**3  # one PutObject, https://docs.aws.amazon.com/AmazonS3/ (looked up 2026-11-20)
 _BLOCK_BYTES = 1 << 20
+
+
+class _OtherBytes(Exception):
+    """The version's bytes have another hash."""
 
 
 def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> str:
@@ -39,19 +45,15 @@ def fetch_file(path: Path, key: str, version_id: str, sha256: str, client: Any, 
 
     Makes missing folders. Raises botocore's errors.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, digest = path.with_name(f"{path.name}.part"), hashlib.sha256()
-    part.unlink(missing_ok=True)
-    try:
+    digest = hashlib.sha256()
+    with suppress(_OtherBytes), whole_file(path) as part:
         answer = client.get_object(Bucket=bucket, Key=key, VersionId=version_id)
         with part.open("xb") as file:
             for block in answer["Body"].iter_chunks(_BLOCK_BYTES):
                 digest.update(block)
                 file.write(block)
-        if digest.hexdigest() == sha256:
-            part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        if digest.hexdigest() != sha256:
+            raise _OtherBytes
     return digest.hexdigest()
 
 

@@ -16,7 +16,7 @@ from trainer.stack_outputs import StackOutputs
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Back the folder up, or restore it. Returns 0, or 2 if a restore skipped files that differ."""
+    """Back the folder up, or restore it. Returns 0, or 2 if files failed, or a restore skipped files that differ."""
     folder = Path(arguments.folder) if arguments.folder else environment.local_folder()
     if arguments.overwrite and not arguments.restore:
         raise UsageError("--overwrite is for --restore", do="A backup never overwrites: S3 keeps the version before.")
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({"folder": str(folder), "restored": arguments.restore, **vars(report)})
     else:
         _tell(report, "restored" if arguments.restore else "uploaded")
-    return 2 if report.differing else 0
+    return 2 if report.differing or report.failed else 0
 
 
 def _refuse_other_modes(outputs: StackOutputs) -> None:
@@ -49,6 +49,8 @@ def _tell(report: BackupReport, done: str) -> None:
     """Print a summary to stderr; files are printed as they are copied."""
     for name, why in report.skipped.items():
         warn(f"left out: {name} ({why})")
+    for name, why in report.failed.items():
+        warn(f"failed: {name} ({why})")
     for name in report.differing:
         warn(f"left alone: {name} differs from the backup; --overwrite replaces it")
     size = f" ({report.moved_bytes / 1e6:.1f} MB)" if report.moved else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from trainer import backup
 from trainer.access import Access
 from trainer.backup import MOST_PATH, BackedUp, add_to_index, read_index
 from trainer.cli.main import main
@@ -111,8 +112,42 @@ def test_what_s3_gives_otherwise_than_the_index_says_is_refused(mayfly: Any, fol
     add_to_index(account, {MODEL: BackedUp(bytes=true.bytes, sha256="0" * 64, version_id=true.version_id)})
     shutil.rmtree(folder)
     code, told = mayfly("backup", "--restore")
-    assert code == 2 and "sha256" in told["error"]["why"] and not (folder / MODEL).exists()
-    assert not list(folder.rglob("*.part"))
+    assert code == 2 and "sha256" in told["failed"][MODEL] and told["moved"] == [CANDLES]
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == [Path(CANDLES).name]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_backed_up(
+    mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = backup._measure
+
+    def measured(path: Path) -> tuple[int, str]:
+        if path == folder / CANDLES:
+            raise PermissionError(13, "Permission denied", str(path))
+        return measure(path)
+
+    monkeypatch.setattr(backup, "_measure", measured)
+    code, told = mayfly("backup")
+    assert (code, told["moved"], told["failed"]) == (2, [MODEL], {CANDLES: "Permission denied"})
+
+
+def test_a_restore_leaves_a_file_alone_whose_name_is_like_that_of_a_part(mayfly: Any, folder: Path) -> None:
+    mayfly("backup")
+    (folder / MODEL).unlink()
+    (other := folder / f"{MODEL}.part").write_text("mine")
+    assert mayfly("backup", "--restore")[1]["moved"] == [MODEL]
+    assert other.read_text() == "mine"
+
+
+def test_a_backup_that_would_make_its_index_too_large_is_refused_before_anything_is_sent(
+    mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, account: Objects
+) -> None:
+    mayfly("backup")
+    monkeypatch.setattr(backup, "MOST_FILES", 2)
+    (folder / CANDLES).rename(folder / "candles/main/ETH-USD_1m.csv")
+    code, told = mayfly("backup")
+    assert code == 2 and "more than 2 files" in told["error"]["what"]
+    assert read_index(account).keys() == {CANDLES, MODEL}
 
 
 def test_an_index_with_a_path_that_leaves_the_folder_is_refused(account: Objects) -> None:
