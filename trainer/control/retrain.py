@@ -8,8 +8,10 @@ since its id follows from the schedule and the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -53,7 +55,9 @@ from trainer.stack_outputs import StackOutputs
 
 GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
 LOOKED_BACK = timedelta(days=8)  # how long a missed scheduled time is reported
-LAST_ENTRIES = 40  # entries of a retrain that each call reads: a month of daily ones, for the month's budget
+LAST_ENTRIES = 40  # entries of a retrain that each call reads, however old
+ENTRIES_AT_ONCE = 8
+OPEN_AT_MOST = timedelta(days=2)  # of a scheduled time, besides the longest life of its instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +73,21 @@ class RetrainHome:
         """Return the stack's schedule of that name."""
         return next((one for one in read_schedules(self.outputs.retrains) if one.name == name), None)
 
-    def entries(self, name: str) -> list[ScheduledRun]:
-        """Return a retrain's last entries, oldest first."""
-        keys = entry_keys(self.cloud.objects, name)[-LAST_ENTRIES:]
-        return [read_entry(self.cloud.objects, key)[0] for key in keys]
+    def entries(self, name: str, *, month_of: datetime | None = None) -> list[ScheduledRun]:
+        """Return a retrain's last entries, oldest first: all that may be open, and all of an instant's calendar month."""
+        since = self.cloud.now() - OPEN_AT_MOST - timedelta(minutes=self.outputs.max_lifetime_minutes)
+        schedule = self.schedule(name)
+        if month_of is not None and schedule is not None:
+            since = min(since, schedule.month_start(month_of))
+        keys, first = entry_keys(self.cloud.objects, name), entry_key(name, since)
+        recent = [key for number, key in enumerate(keys) if key >= first or number >= len(keys) - LAST_ENTRIES]
+        with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
+            return [entry for entry, _ in pool.map(partial(read_entry, self.cloud.objects), recent)]
+
+    def others(self, entry: ScheduledRun) -> list[ScheduledRun]:
+        """Return the other entries of its retrain that decide whether it begins: all open ones, and all of its month."""
+        month = self.entries(entry.retrain, month_of=entry.scheduled_at)
+        return [one for one in month if one.scheduled_at != entry.scheduled_at]
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
@@ -134,7 +149,7 @@ def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     except Conflict:  # another call announces it
         return entry
     entry, etag = read_entry(objects, key)
-    schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain)
+    schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain, month_of=entry.scheduled_at)
     receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
     done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
     before = read_receipt(objects, done[-1]) if done and receipt else None
@@ -182,7 +197,7 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if not entry.is_open:
         return entry
     schedule = home.schedule(entry.retrain)
-    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
+    others = home.others(entry)
     stored = read_published(home.cloud.objects, entry.retrain)
     published = stored[0] if stored else None
     verdict = decide(entry, schedule, published, others, home.cloud.now())
@@ -250,7 +265,7 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
     verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
     if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
         return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
-    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
+    others = home.others(entry)
     try:
         return _registered(home, entry, schedule, stored[0], others)
     except ConnectionFailed:
