@@ -58,6 +58,29 @@ def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reaso
 
 
 @pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("Server.SpotInstanceTermination", "the spot instance i-1 was taken back"),
+        ("Client.UserInitiatedShutdown", "instance i-1 was ended from outside"),
+        ("Server.InternalError", "instance i-1 was ended from outside"),
+    ],
+)
+def test_a_spot_instance_was_taken_back_only_if_ec2_says_so(ended, reason, what):
+    ending = ending_of(ended(reason), Observation(), NOON + timedelta(minutes=2))
+    assert (ending.outcome, ending.error["what"], ending.error["why"]) == ("interrupted", what, reason)
+
+
+def test_an_instance_that_the_sweeper_ended_without_a_heartbeat_fell_silent(ended):
+    record = ended("Client.UserInitiatedShutdown")
+    allowance = timedelta(seconds=record.ladder[0].boot_seconds)
+    for late, outcome in ((timedelta(0), "interrupted"), (timedelta(seconds=20), "failed")):
+        seen = replace(record.instances[0], terminated_at=NOON + allowance + late)
+        ending = ending_of(replace(record, instances=(seen,)), Observation(), NOON + allowance + timedelta(minutes=2))
+        assert ending.outcome == outcome
+    assert (ending.error["what"], ending.error["why"]) == ("the node fell silent", "it never sent a heartbeat")
+
+
+@pytest.mark.parametrize(
     ("cause", "why", "remedy"),
     [
         ("budget", "set by the budget", "--budget"),
