@@ -261,13 +261,12 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
             return replace(entry, refreshed="not refreshed").ended("skipped", failure, home.cloud.now())
         why = f"{failure.what} ({failure.why})" if failure.why else failure.what
         entry = replace(entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}")
-    schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
-    verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
-    if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
-        return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
-    others = home.others(entry)
     try:
-        return _registered(home, entry, schedule, stored[0], others)
+        schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
+        verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
+        if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
+            return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
+        return _registered(home, entry, schedule, stored[0], home.others(entry))
     except ConnectionFailed:
         raise
     except TrainerError as error:  # keep the cost of the prepare run
@@ -288,7 +287,12 @@ def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if receipt["state"] == "done":
         schedule = home.schedule(entry.retrain)
         rule = schedule.promote if schedule else "never"
-        promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
+        try:
+            promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
+        except ConnectionFailed:
+            raise
+        except TrainerError as error:  # keep the cost of the run
+            return spent.ended("failed", error, home.cloud.now())
         spent = replace(spent, promoted=promoted, notes=(*notes, *entry.notes))
     return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
 

@@ -227,6 +227,22 @@ def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_
     assert spent.state == "refused" and "$0.95 of $1.00 are spent" in str(spent.error)
 
 
+def test_a_run_whose_models_cannot_be_kept_failed_and_still_counts_in_its_month(
+    home: RetrainHome, mayfly: Callable[..., Any]
+) -> None:
+    assert mayfly("publish", "weekly", "--job", "job.toml")[0] == 0
+    entry = begin(home, "weekly", SUNDAY)
+    record, _ = read_record(home.cloud.objects, entry.run_id)
+    model = {"key": f"models/experiments/A:i-1/{entry.run_id}/1/{record.pieces[0].model}.safetensors", "version_id": "gone"}
+    described = {**model, "sha256": "ab" * 32, "family": "lstm", "symbol": "BTC-USD"}
+    closed = replace(record.ended("done", None, home.cloud.now()), closed_at=home.cloud.now())
+    receipt = make_receipt(closed, Observation(result=NodeResult(state="done", models=(described,))))
+    receipt["dollars"]["spent_high"] = 0.15
+    home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
+    lost = advance(home, entry)
+    assert (lost.state, lost.spent_usd) == ("failed", 0.15) and "cannot copy s3://" in str(lost.error)
+
+
 def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_its_set_holds_by_then(
     home: RetrainHome, mayfly: Callable[..., Any]
 ) -> None:
@@ -363,6 +379,17 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
     looks = advance(home, looks)
     assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
+
+    # A publication that can't be read any more: what the prepare run cost still counts.
+    damaged = begin(home, "night", SUNDAY + 2 * WEEK)
+    assert damaged.state == "preparing"
+    ended(home, damaged, error=None)
+    publication = objects.get(key=published_key("night"))
+    assert publication is not None
+    objects.put(key=published_key("night"), body=b'{"format": 99}')
+    damaged = advance(home, damaged)
+    assert (damaged.state, damaged.spent_usd) == ("failed", 0.01) and "cannot read what was published" in str(damaged.error)
+    objects.put(key=published_key("night"), body=publication.body)
 
     # Paused while it prepared: no training begins.
     paused = begin(home, "night", SUNDAY + WEEK)
