@@ -29,6 +29,7 @@ from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record, 
 from trainer.launch.start import attach_entry, new_record, register
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
+    PREFIX,
     ScheduledRun,
     begin_entry,
     change_entry,
@@ -99,16 +100,21 @@ def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
 
 
 def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:
-    """Return every scheduled time of the stack's retrains that has not ended, or whose end was not announced.
+    """Return every scheduled time that has not ended, or whose end was not announced, also of a retrain of an earlier setting.
 
     If a retrain's entries can't be read, the error is added to `problems` under its name.
     """
     entries: list[ScheduledRun] = []
-    for schedule in read_schedules(home.outputs.retrains):
+    names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
+    try:  # of one that was taken out of the stack's setting a run may be open, whose models are to be kept
+        names += [name for name in home.cloud.objects.folders(prefix=PREFIX) if is_name(name)]
+    except TrainerError as error:
+        problems[PREFIX] = str(error)
+    for name in dict.fromkeys(names):
         try:
-            entries += [entry for entry in home.entries(schedule.name) if entry.is_open or entry.is_untold]
+            entries += [entry for entry in home.entries(name) if entry.is_open or entry.is_untold]
         except TrainerError as error:
-            problems[schedule.name] = str(error)
+            problems[name] = str(error)
     return entries
 
 
