@@ -264,6 +264,9 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
     assert begin(home, "waiting", SUNDAY) == entry
     record, _ = read_record(objects, entry.run_id)
     assert (record.work, record.driver, [piece.piece for piece in record.pieces]) == ("script", "control", ["A", "B"])
+    published, _ = read_published(objects, "waiting") or (None, "")
+    assert published is not None and verified_job(objects, published).machine.budget == 0  # the setting's is of each time
+    assert record.budget_usd == 1
     manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
     assert (manifest["work"], list(manifest["script_files"]), manifest["job"]["data"]) == (
         "script",
