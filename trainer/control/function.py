@@ -30,7 +30,7 @@ from trainer.runs.receipt import Receipt
 from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord
 from trainer.stack import read_stack
-from trainer.stack_outputs import metrics_namespace
+from trainer.stack_outputs import metrics_namespace, parameter_name
 
 LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the last look
 
@@ -49,7 +49,8 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
         raise RuntimeError(f"control could not do everything: {json.dumps(report['problems'])}")
     if not event:  # the regular call: the alarm for a silent control function watches these metrics
         namespace = metrics_namespace(own.project, own.stack)
-        late = overdue(home)
+        stored = access.client("ssm").get_parameter(Name=parameter_name(own.project, own.stack))
+        late = overdue(home, changed_at=stored["Parameter"]["LastModifiedDate"])
         print(json.dumps({"overdue": late}))
         done = [{"MetricName": "SettlesDone", "Value": 1.0}, {"MetricName": "RetrainsOverdue", "Value": float(len(late))}]
         access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)

@@ -118,14 +118,17 @@ def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun
     return entries
 
 
-def overdue(home: RetrainHome) -> list[str]:
-    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was missed."""
+def overdue(home: RetrainHome, *, changed_at: datetime) -> list[str]:
+    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was missed.
+
+    `changed_at`: when the stack's outputs were last written. A time before that may be one of a new cron alone.
+    """
     now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
         published_at = _published_at(home, schedule.name)
         if published_at is None:
             continue
-        since = max(published_at, now - LOOKED_BACK)
+        since = max(published_at, changed_at, now - LOOKED_BACK)
         expected = last_time(schedule.expression, now - GRACE, since=since)
         if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
             late.append(f"{schedule.name} of {iso(expected)}")

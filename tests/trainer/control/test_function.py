@@ -108,7 +108,7 @@ def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_el
     assert "cannot read what was published for retrain weekly (" in messages[0].text and "99" in messages[0].text
     assert "do: Publish it again: mayfly retrains publish weekly" in messages[0].text
     cloud.clock = SUNDAY + timedelta(days=7, minutes=16)
-    assert overdue(home_of(cloud, print)) == [f"weekly of {iso(SUNDAY + timedelta(days=7))}"]
+    assert overdue(home_of(cloud, print), changed_at=SUNDAY) == [f"weekly of {iso(SUNDAY + timedelta(days=7))}"]
 
 
 @pytest.mark.parametrize("mine", [True, False])
@@ -141,16 +141,17 @@ def test_a_run_that_both_look_at_is_started_once(make_cloud):
 
 def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(make_cloud):
     cloud, _ = make_cloud()
-    home = home_of(cloud, print)
+    home, before = home_of(cloud, print), SUNDAY - timedelta(days=3)
     cloud.clock = SUNDAY + timedelta(minutes=16)
-    assert overdue(home) == []  # nothing was published
-    write_published(cloud.objects, replace(PUBLISHED, published_at=SUNDAY - timedelta(days=3)))
-    assert overdue(home) == ["weekly of 2026-11-22T03:00:00Z"]
+    assert overdue(home, changed_at=before) == []  # nothing was published
+    write_published(cloud.objects, replace(PUBLISHED, published_at=before))
+    assert overdue(home, changed_at=before) == ["weekly of 2026-11-22T03:00:00Z"]
+    assert overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []  # no time of the cron that applies since then
     cloud.clock = SUNDAY + timedelta(minutes=14)
-    assert overdue(home) == []
+    assert overdue(home, changed_at=before) == []
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
     cloud.clock = SUNDAY + timedelta(days=6)
-    assert overdue(home) == []
+    assert overdue(home, changed_at=before) == []
 
 
 def test_a_retrain_whose_entry_is_spoiled_holds_up_neither_runs_nor_other_retrains(make_cloud):
