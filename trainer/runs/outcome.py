@@ -31,7 +31,7 @@ STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload 
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
 START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
-AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
+AT_START = ("account", "config", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
 
 EXIT_CODES: dict[Outcome, int] = {
     "done": 0,

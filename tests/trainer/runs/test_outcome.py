@@ -45,6 +45,7 @@ def ended(make_record):
     [
         ("Client.InternalError", "failed", 103, "EBS encryption"),
         ("Client.VolumeLimitExceeded", "failed", 102, "EBS volumes"),
+        ("Client.InvalidSnapshot.NotFound", "failed", 103, "image line"),
         ("Server.InsufficientInstanceCapacity", "failed", 101, "launch again later"),
         ("Server.InternalError", "interrupted", 105, "Launch again"),
         ("Server.SpotInstanceTermination", "interrupted", 105, "Launch again"),
