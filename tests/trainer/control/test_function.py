@@ -10,6 +10,7 @@ import pytest
 from tests.trainer.launch.test_start import OUTPUTS
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.access import Access
+from trainer.control.drive import start
 from trainer.control.function import answer
 from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
@@ -121,6 +122,22 @@ def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped
     told = called(cloud, {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}})
     assert told["settled"] == ({record.run_id: "interrupted"} if mine else {})
     assert ("dropped" in told) != mine
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(make_cloud, attached):
+    cloud, record = make_cloud()
+    start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    (instance_id,) = cloud.machines
+    cloud.end(instance_id, "Client.UserInitiatedShutdown")
+    cloud.clock += timedelta(minutes=2)
+    messages = []
+    looks = (lambda seconds: settle_all(cloud)) if attached else cloud.sleep
+    event = {**ENDED, "detail": {"instance-id": instance_id, "state": "terminated"}}
+    home = home_of(cloud, messages.append)
+    told = answer(event, home, poll_seconds=5.0, time_is_left=lambda: False, sleep=looks)
+    assert told["settled"] == {record.run_id: "interrupted"}
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"] * (not attached)
 
 
 def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
