@@ -90,7 +90,6 @@ def _publish_script(
     job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, now: datetime
 ) -> tuple[PublishedRetrain, PlannedScript, list[str]]:
     """Publish a script with its files, and with its data or the name of the data set to list at each scheduled time."""
-    job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)
     refuse_secrets_without_role(job, outputs)
     listed = bool(data_set_of(job.data.folder, outputs.bucket))

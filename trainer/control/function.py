@@ -28,10 +28,11 @@ from trainer.retrains.summary import bad_end_summary
 from trainer.runs.index import read_index
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import from_iso, iso
-from trainer.runs.store import UnreadableRecord
+from trainer.runs.store import UnreadableRecord, read_record
 from trainer.stack import read_stack
-from trainer.stack_outputs import metrics_namespace
+from trainer.stack_outputs import metrics_namespace, parameter_name
 
+LOOKS_OF_A_DESK = 3  # of a command attached to a run, within which it sees its end
 LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the last look
 
 
@@ -49,7 +50,8 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
         raise RuntimeError(f"control could not do everything: {json.dumps(report['problems'])}")
     if not event:  # the regular call: the alarm for a silent control function watches these metrics
         namespace = metrics_namespace(own.project, own.stack)
-        late = overdue(home)
+        stored = access.client("ssm").get_parameter(Name=parameter_name(own.project, own.stack))
+        late = overdue(home, changed_at=stored["Parameter"]["LastModifiedDate"])
         print(json.dumps({"overdue": late}))
         done = [{"MetricName": "SettlesDone", "Value": 1.0}, {"MetricName": "RetrainsOverdue", "Value": float(len(late))}]
         access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
@@ -74,6 +76,8 @@ def answer(
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
+        if read_record(home.cloud.objects, run_id)[0].driver == "desk":  # a command that is attached to it closes it itself
+            sleep(LOOKS_OF_A_DESK * poll_seconds)
         was_open = run_id in read_index(home.cloud.objects).open
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:

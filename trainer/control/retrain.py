@@ -8,8 +8,10 @@ since its id follows from the schedule and the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -27,6 +29,7 @@ from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record, 
 from trainer.launch.start import attach_entry, new_record, register
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
+    PREFIX,
     ScheduledRun,
     begin_entry,
     change_entry,
@@ -53,7 +56,9 @@ from trainer.stack_outputs import StackOutputs
 
 GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
 LOOKED_BACK = timedelta(days=8)  # how long a missed scheduled time is reported
-LAST_ENTRIES = 40  # entries of a retrain that each call reads: a month of daily ones, for the month's budget
+LAST_ENTRIES = 40  # entries of a retrain that each call reads, however old
+ENTRIES_AT_ONCE = 8
+OPEN_AT_MOST = timedelta(days=2)  # of a scheduled time, besides the longest life of its instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +74,21 @@ class RetrainHome:
         """Return the stack's schedule of that name."""
         return next((one for one in read_schedules(self.outputs.retrains) if one.name == name), None)
 
-    def entries(self, name: str) -> list[ScheduledRun]:
-        """Return a retrain's last entries, oldest first."""
-        keys = entry_keys(self.cloud.objects, name)[-LAST_ENTRIES:]
-        return [read_entry(self.cloud.objects, key)[0] for key in keys]
+    def entries(self, name: str, *, month_of: datetime | None = None) -> list[ScheduledRun]:
+        """Return a retrain's last entries, oldest first: all that may be open, and all of an instant's calendar month."""
+        since = self.cloud.now() - OPEN_AT_MOST - timedelta(minutes=self.outputs.max_lifetime_minutes)
+        schedule = self.schedule(name)
+        if month_of is not None and schedule is not None:
+            since = min(since, schedule.month_start(month_of))
+        keys, first = entry_keys(self.cloud.objects, name), entry_key(name, since)
+        recent = [key for number, key in enumerate(keys) if key >= first or number >= len(keys) - LAST_ENTRIES]
+        with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
+            return [entry for entry, _ in pool.map(partial(read_entry, self.cloud.objects), recent)]
+
+    def others(self, entry: ScheduledRun) -> list[ScheduledRun]:
+        """Return the other entries of its retrain that decide whether it begins: all open ones, and all of its month."""
+        month = self.entries(entry.retrain, month_of=entry.scheduled_at)
+        return [one for one in month if one.scheduled_at != entry.scheduled_at]
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
@@ -84,27 +100,35 @@ def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
 
 
 def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:
-    """Return every scheduled time of the stack's retrains that has not ended, or whose end was not announced.
+    """Return every scheduled time that has not ended, or whose end was not announced, also of a retrain of an earlier setting.
 
     If a retrain's entries can't be read, the error is added to `problems` under its name.
     """
     entries: list[ScheduledRun] = []
-    for schedule in read_schedules(home.outputs.retrains):
+    names = [schedule.name for schedule in read_schedules(home.outputs.retrains)]
+    try:  # of one that was taken out of the stack's setting a run may be open, whose models are to be kept
+        names += [name for name in home.cloud.objects.folders(prefix=PREFIX) if is_name(name)]
+    except TrainerError as error:
+        problems[PREFIX] = str(error)
+    for name in dict.fromkeys(names):
         try:
-            entries += [entry for entry in home.entries(schedule.name) if entry.is_open or entry.is_untold]
+            entries += [entry for entry in home.entries(name) if entry.is_open or entry.is_untold]
         except TrainerError as error:
-            problems[schedule.name] = str(error)
+            problems[name] = str(error)
     return entries
 
 
-def overdue(home: RetrainHome) -> list[str]:
-    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was missed."""
+def overdue(home: RetrainHome, *, changed_at: datetime) -> list[str]:
+    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was missed.
+
+    `changed_at`: when the stack's outputs were last written. A time before that may be one of a new cron alone.
+    """
     now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
         published_at = _published_at(home, schedule.name)
         if published_at is None:
             continue
-        since = max(published_at, now - LOOKED_BACK)
+        since = max(published_at, changed_at, now - LOOKED_BACK)
         expected = last_time(schedule.expression, now - GRACE, since=since)
         if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
             late.append(f"{schedule.name} of {iso(expected)}")
@@ -134,7 +158,7 @@ def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     except Conflict:  # another call announces it
         return entry
     entry, etag = read_entry(objects, key)
-    schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain)
+    schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain, month_of=entry.scheduled_at)
     receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
     done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
     before = read_receipt(objects, done[-1]) if done and receipt else None
@@ -182,7 +206,7 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if not entry.is_open:
         return entry
     schedule = home.schedule(entry.retrain)
-    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
+    others = home.others(entry)
     stored = read_published(home.cloud.objects, entry.retrain)
     published = stored[0] if stored else None
     verdict = decide(entry, schedule, published, others, home.cloud.now())
@@ -246,13 +270,12 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
             return replace(entry, refreshed="not refreshed").ended("skipped", failure, home.cloud.now())
         why = f"{failure.what} ({failure.why})" if failure.why else failure.what
         entry = replace(entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}")
-    schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
-    verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
-    if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
-        return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
-    others = [one for one in home.entries(entry.retrain) if one.scheduled_at != entry.scheduled_at]
     try:
-        return _registered(home, entry, schedule, stored[0], others)
+        schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
+        verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
+        if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
+            return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
+        return _registered(home, entry, schedule, stored[0], home.others(entry))
     except ConnectionFailed:
         raise
     except TrainerError as error:  # keep the cost of the prepare run
@@ -273,7 +296,12 @@ def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if receipt["state"] == "done":
         schedule = home.schedule(entry.retrain)
         rule = schedule.promote if schedule else "never"
-        promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
+        try:
+            promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
+        except ConnectionFailed:
+            raise
+        except TrainerError as error:  # keep the cost of the run
+            return spent.ended("failed", error, home.cloud.now())
         spent = replace(spent, promoted=promoted, notes=(*notes, *entry.notes))
     return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
 

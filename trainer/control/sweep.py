@@ -16,6 +16,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import boto3
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.reading import Unsound
@@ -25,6 +26,8 @@ from trainer.runs.lease import MOST_LEASE_BYTES, boot_allowance, read_lease, sil
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
 UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the create call: an instance without them belongs to no run
 STALE_SCHEDULE = timedelta(minutes=15)  # after its last change, with no instance of its run: launches take seconds
+# If S3 hangs, a sweep skips the leases and ends within the function's 90 s: botocore's own limits are 60 s, and five tries.
+S3_PATIENCE = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2})
 TERMINABLE = ("pending", "running", "stopping", "stopped")
 # Copies of three codes of trainer.aws_errors, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
@@ -80,7 +83,10 @@ class Summary:
 
 def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
     """Sweep one run, or the whole stack. Raises RuntimeError after the sweep if an instance could not be ended."""
-    clients = Clients(**{service: boto3.client(service) for service in ("cloudwatch", "ec2", "s3", "scheduler")})
+    clients = Clients(
+        **{service: boto3.client(service) for service in ("cloudwatch", "ec2", "scheduler")},
+        s3=boto3.client("s3", config=S3_PATIENCE),
+    )
     summary = sweep(
         SweepSettings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
     )
@@ -95,11 +101,12 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
     summary = Summary()
     instances = list(_instances(settings, clients.ec2, run_id))
     summary.seen = len(instances)
-    for instance in instances:
-        try:
-            _judge(settings, clients, instance, now, summary, leases=not run_id)
-        except Exception as error:  # judge the other instances; the invocation fails in the end
-            summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
+    for judge in (_end_overdue, *(() if run_id else (_end_silent,))):  # every deadline first: leases need S3, which may hang
+        for instance in instances:
+            try:
+                judge(settings, clients, instance, now, summary)
+            except Exception as error:  # judge the other instances; the invocation fails in the end
+                summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
     if not run_id:
         runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
         _delete_stale_schedules(settings, clients.scheduler, runs, now, summary)
@@ -107,19 +114,30 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
     return summary
 
 
-def _judge(
-    settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary, *, leases: bool
+def _end_overdue(
+    settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary
 ) -> None:
-    """Terminate one instance if it is past its deadline, or silent."""
-    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
-    why = overdue(tags, instance["LaunchTime"], now)
-    if why:
+    """Terminate one instance if it is past its deadline."""
+    tags = _tags(instance)
+    if why := overdue(tags, instance["LaunchTime"], now):
         late = now - (deadline_of(tags) or instance["LaunchTime"])
         summary.overdue_minutes = max(summary.overdue_minutes, round(late.total_seconds() / 60, 1))
-    if not why and leases and summary.lease_check == "done":
-        why = _silent(settings, clients.s3, tags, instance, now, summary)
-    if why:
         _terminate(clients.ec2, instance["InstanceId"], why, summary)
+
+
+def _end_silent(
+    settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary
+) -> None:
+    """Terminate one instance, unless that was tried already, if it is silent past its lease."""
+    instance_id = instance["InstanceId"]
+    if summary.lease_check != "done" or instance_id in summary.terminated or instance_id in summary.failed:
+        return
+    if why := _silent(settings, clients.s3, _tags(instance), instance, now, summary):
+        _terminate(clients.ec2, instance_id, why, summary)
+
+
+def _tags(instance: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
 
 
 def overdue(tags: Mapping[str, str], launched_at: datetime, now: datetime) -> str:

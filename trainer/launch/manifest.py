@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.cost.instances import InstanceType
 from trainer.cost.links import link_of
 from trainer.job import Job, with_settings
 from trainer.launch.bundle import BundleName
-from trainer.runs.record import Rung, iso
-from trainer.runs.store import Objects, manifest_key
+from trainer.runs.record import Rung, from_iso, iso
+from trainer.runs.store import Conflict, Objects, manifest_key, record_key
 
 # 3, before 2026-11-22: no `program`; 2, before that day, too: no `plan`; 1, before jobs had tables: `job` was flat
 FORMAT = 4
+LEFT_BEHIND = timedelta(minutes=15)  # age of a manifest without a record whose writer has ended: control is called for ten
 # The command that a node runs. The agent replaces the variables (`trainer.node.trainer_process`): files, folders, devices.
 PROGRAM = (
     *("$PYTHON", "-m", "trainer.train", "--job", "$JOB", "--data", "$DATA", "--out", "$OUT", "--events", "$EVENTS"),
@@ -88,5 +89,18 @@ def build_manifest(
 
 
 def write_manifest(manifest: dict[str, Any], objects: Objects) -> None:
-    """Create the manifest of a run; it never changes. Raises Conflict if it exists."""
-    objects.put(key=manifest_key(manifest["run_id"]), body=json.dumps(manifest, indent=1).encode(), create=True)
+    """Create the manifest of a run. Raises Conflict if it exists.
+
+    It never changes, with one exception: control registers the same run again if an earlier call was killed before it wrote
+    the record.
+    """
+    key, body = manifest_key(manifest["run_id"]), json.dumps(manifest, indent=1).encode()
+    try:
+        objects.put(key=key, body=body, create=True)
+    except Conflict:
+        there = objects.head(key=key)
+        if there is None or from_iso(manifest["created_at"]) < there.modified_at + LEFT_BEHIND:
+            raise
+        if objects.head(key=record_key(manifest["run_id"])) is not None:
+            raise
+        objects.put(key=key, body=body, if_match=there.etag)

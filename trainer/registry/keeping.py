@@ -72,8 +72,10 @@ def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Sto
         raise UsageError(f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions.")
     try:
         objects.copy(source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag)
-    except Conflict as error:
-        raise UsageError(f"'{name}' was replaced at the same moment", do="Look again, then roll back.") from error
+    except Conflict as error:  # also of this call itself, which botocore repeats if its answer is lost
+        there, meant = objects.head(key=current.key), objects.head(key=current.key, version_id=wanted[0].version_id)
+        if there is None or meant is None or not there.sha256 or there.sha256 != meant.sha256:
+            raise UsageError(f"'{name}' was replaced at the same moment", do="Look again, then roll back.") from error
     return current, wanted[0]
 
 

@@ -69,6 +69,10 @@ class RetrainSchedule:
         first, second = self.local(one), self.local(other)
         return (first.year, first.month) == (second.year, second.month)
 
+    def month_start(self, moment: datetime) -> datetime:
+        """Return the first instant of an instant's calendar month in the schedule's time zone."""
+        return self.local(moment).replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as in the stack's outputs."""
         return asdict(self)

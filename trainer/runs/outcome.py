@@ -31,7 +31,7 @@ STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload 
 DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
 START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
-AT_START = ("account", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
+AT_START = ("account", "config", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
 
 EXIT_CODES: dict[Outcome, int] = {
     "done": 0,
@@ -76,10 +76,16 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
-    lease_until = observed.heartbeat.lease_until if observed.heartbeat else None
+    return _silent(observed) if _is_silent(record, observed, launched_at=launched_at, now=now) else None
+
+
+def _is_silent(record: RunRecord, observed: Observation, *, launched_at: datetime, now: datetime) -> bool:
+    """Return whether the node missed its lease by then, or sent none within the boot allowance of its type."""
+    launch, heartbeat = record.last_launch, observed.heartbeat
+    assert launch is not None
     allowance = timedelta(seconds=record.ladder[launch.rung].boot_seconds)
-    hung = silent(launched_at=launched_at, lease_until=lease_until, now=now, boot_allowance=allowance)
-    return _silent(observed) if hung else None
+    lease_until = heartbeat.lease_until if heartbeat else None
+    return silent(launched_at=launched_at, lease_until=lease_until, now=now, boot_allowance=allowance)
 
 
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
@@ -143,15 +149,16 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
         return _expired(record)
     if record.stop_requested_at is not None:
         return _stopped()
-    if observed.heartbeat and silent(launched_at=seen.launched_at, lease_until=observed.heartbeat.lease_until, now=ended_at):
+    by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
+    if (observed.heartbeat or by_api) and _is_silent(record, observed, launched_at=seen.launched_at, now=ended_at):
         return _silent(observed)
     refused = meaning(seen.reason)
     if refused.error_class in AT_START:
         what = f"AWS ended instance {seen.instance_id} as it started"
         return _failed(refused.error(what, why=seen.reason, do=refused.remedy))
-    if seen.market == "spot" and not seen.reason.startswith("Client.InstanceInitiated"):
+    if seen.market == "spot" and (seen.reason.startswith("Server.SpotInstance") or not seen.reason):
         return _interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
-    if seen.reason.startswith(("Server.", "Client.UserInitiated")):
+    if by_api or seen.reason.startswith("Server."):
         return _interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
     reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _failed(

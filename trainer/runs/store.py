@@ -112,13 +112,22 @@ class S3Objects:
             response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
-                raise Conflict(key) from error
+                if not (written := self._written_before(key, body, error)):
+                    raise Conflict(key) from error
+                return written
             if if_match and error_code(error) in NO_OBJECT:
                 what = f"s3://{self._bucket}/{key} was there and is not found now"
                 raise ConnectionFailed(what, why=LAGS, do="Look again in a few minutes.") from error
             raise aws_error(error, f"cannot write s3://{self._bucket}/{key}") from error
         version_of(response, f"s3://{self._bucket}/{key}")
         return str(response["ETag"])
+
+    def _written_before(self, key: str, body: bytes, error: Exception) -> str:
+        """Return the ETag of an object that this call wrote: botocore repeats a call whose answer was lost. Else ''."""
+        if not getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts"):
+            return ""
+        there = self.get(key=key)
+        return there.etag if there is not None and there.body == body else ""
 
     def copy(
         self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""

@@ -10,6 +10,7 @@ import pytest
 from tests.trainer.launch.test_start import OUTPUTS
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.access import Access
+from trainer.control.drive import start
 from trainer.control.function import answer
 from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
@@ -108,7 +109,7 @@ def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_el
     assert "cannot read what was published for retrain weekly (" in messages[0].text and "99" in messages[0].text
     assert "do: Publish it again: mayfly retrains publish weekly" in messages[0].text
     cloud.clock = SUNDAY + timedelta(days=7, minutes=16)
-    assert overdue(home_of(cloud, print)) == [f"weekly of {iso(SUNDAY + timedelta(days=7))}"]
+    assert overdue(home_of(cloud, print), changed_at=SUNDAY) == [f"weekly of {iso(SUNDAY + timedelta(days=7))}"]
 
 
 @pytest.mark.parametrize("mine", [True, False])
@@ -121,6 +122,22 @@ def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped
     told = called(cloud, {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}})
     assert told["settled"] == ({record.run_id: "interrupted"} if mine else {})
     assert ("dropped" in told) != mine
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(make_cloud, attached):
+    cloud, record = make_cloud()
+    start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    (instance_id,) = cloud.machines
+    cloud.end(instance_id, "Client.UserInitiatedShutdown")
+    cloud.clock += timedelta(minutes=2)
+    messages = []
+    looks = (lambda seconds: settle_all(cloud)) if attached else cloud.sleep
+    event = {**ENDED, "detail": {"instance-id": instance_id, "state": "terminated"}}
+    home = home_of(cloud, messages.append)
+    told = answer(event, home, poll_seconds=5.0, time_is_left=lambda: False, sleep=looks)
+    assert told["settled"] == {record.run_id: "interrupted"}
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"] * (not attached)
 
 
 def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
@@ -141,16 +158,17 @@ def test_a_run_that_both_look_at_is_started_once(make_cloud):
 
 def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(make_cloud):
     cloud, _ = make_cloud()
-    home = home_of(cloud, print)
+    home, before = home_of(cloud, print), SUNDAY - timedelta(days=3)
     cloud.clock = SUNDAY + timedelta(minutes=16)
-    assert overdue(home) == []  # nothing was published
-    write_published(cloud.objects, replace(PUBLISHED, published_at=SUNDAY - timedelta(days=3)))
-    assert overdue(home) == ["weekly of 2026-11-22T03:00:00Z"]
+    assert overdue(home, changed_at=before) == []  # nothing was published
+    write_published(cloud.objects, replace(PUBLISHED, published_at=before))
+    assert overdue(home, changed_at=before) == ["weekly of 2026-11-22T03:00:00Z"]
+    assert overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []  # no time of the cron that applies since then
     cloud.clock = SUNDAY + timedelta(minutes=14)
-    assert overdue(home) == []
+    assert overdue(home, changed_at=before) == []
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
     cloud.clock = SUNDAY + timedelta(days=6)
-    assert overdue(home) == []
+    assert overdue(home, changed_at=before) == []
 
 
 def test_a_retrain_whose_entry_is_spoiled_holds_up_neither_runs_nor_other_retrains(make_cloud):

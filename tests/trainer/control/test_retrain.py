@@ -27,11 +27,12 @@ from trainer.data.writing import write_candles
 from trainer.job import with_settings
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
+from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry, run_id_of
 from trainer.retrains.published import published_key, read_published, verified_job, write_published
 from trainer.runs.index import read_index
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
+from trainer.runs.record_json import to_json
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import manifest_key, read_record, receipt_key
 from trainer.stack import read_stack
@@ -198,6 +199,51 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert mayfly("preview", "nothing")[0] == 2
 
 
+def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_its_open_run(
+    home: RetrainHome, mayfly: Callable[..., Any]
+) -> None:
+    objects, now = home.cloud.objects, home.cloud.now()
+    assert mayfly("publish", "weekly", "--job", "job.toml")[0] == 0
+
+    def write(scheduled_at: datetime, **more: Any) -> ScheduledRun:
+        entry = ScheduledRun(retrain="weekly", scheduled_at=scheduled_at, began_at=now, updated_at=now, **more)
+        objects.put(key=entry_key("weekly", scheduled_at), body=to_json(entry).encode())
+        return entry
+
+    open_since = now.replace(microsecond=0) - timedelta(hours=30)
+    at_work = write(open_since, state="training", run_id=run_id_of("weekly", open_since), most_usd=0.2)
+    for number in range(1, 51):
+        write(open_since + number * timedelta(minutes=30), state="skipped", told_at=now)
+    assert unfinished(home, {}) == [at_work]
+    assert unfinished(replace(home, outputs=replace(home.outputs, retrains=[])), {}) == [at_work]  # taken out of the setting
+    overlaps = begin(home, "weekly", open_since + timedelta(hours=29))
+    assert overlaps.state == "skipped" and "has not ended" in str(overlaps.error)
+
+    first = datetime(2031, 5, 1, tzinfo=timezone.utc)
+    write(first, state="done", spent_usd=0.95, told_at=now)
+    write(open_since, state="done", told_at=now)
+    for number in range(1, 51):
+        write(first + number * timedelta(minutes=30), state="skipped", told_at=now)
+    spent = begin(home, "weekly", first + timedelta(days=20))
+    assert spent.state == "refused" and "$0.95 of $1.00 are spent" in str(spent.error)
+
+
+def test_a_run_whose_models_cannot_be_kept_failed_and_still_counts_in_its_month(
+    home: RetrainHome, mayfly: Callable[..., Any]
+) -> None:
+    assert mayfly("publish", "weekly", "--job", "job.toml")[0] == 0
+    entry = begin(home, "weekly", SUNDAY)
+    record, _ = read_record(home.cloud.objects, entry.run_id)
+    model = {"key": f"models/experiments/A:i-1/{entry.run_id}/1/{record.pieces[0].model}.safetensors", "version_id": "gone"}
+    described = {**model, "sha256": "ab" * 32, "family": "lstm", "symbol": "BTC-USD"}
+    closed = replace(record.ended("done", None, home.cloud.now()), closed_at=home.cloud.now())
+    receipt = make_receipt(closed, Observation(result=NodeResult(state="done", models=(described,))))
+    receipt["dollars"]["spent_high"] = 0.15
+    home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
+    lost = advance(home, entry)
+    assert (lost.state, lost.spent_usd) == ("failed", 0.15) and "cannot copy s3://" in str(lost.error)
+
+
 def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_its_set_holds_by_then(
     home: RetrainHome, mayfly: Callable[..., Any]
 ) -> None:
@@ -218,6 +264,9 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
     assert begin(home, "waiting", SUNDAY) == entry
     record, _ = read_record(objects, entry.run_id)
     assert (record.work, record.driver, [piece.piece for piece in record.pieces]) == ("script", "control", ["A", "B"])
+    published, _ = read_published(objects, "waiting") or (None, "")
+    assert published is not None and verified_job(objects, published).machine.budget == 0  # the setting's is of each time
+    assert record.budget_usd == 1
     manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
     assert (manifest["work"], list(manifest["script_files"]), manifest["job"]["data"]) == (
         "script",
@@ -334,6 +383,17 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
     looks = advance(home, looks)
     assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
+
+    # A publication that can't be read any more: what the prepare run cost still counts.
+    damaged = begin(home, "night", SUNDAY + 2 * WEEK)
+    assert damaged.state == "preparing"
+    ended(home, damaged, error=None)
+    publication = objects.get(key=published_key("night"))
+    assert publication is not None
+    objects.put(key=published_key("night"), body=b'{"format": 99}')
+    damaged = advance(home, damaged)
+    assert (damaged.state, damaged.spent_usd) == ("failed", 0.01) and "cannot read what was published" in str(damaged.error)
+    objects.put(key=published_key("night"), body=publication.body)
 
     # Paused while it prepared: no training begins.
     paused = begin(home, "night", SUNDAY + WEEK)

@@ -45,7 +45,7 @@ from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Conflict, Objects, open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs, webhook_parameter
+from trainer.stack_outputs import StackOutputs, parameter_name, webhook_parameter
 
 pytestmark = pytest.mark.slow
 CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"
@@ -161,6 +161,8 @@ def acts_as(patch: pytest.MonkeyPatch, access: Access) -> None:
 
 
 def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
+    from moto.ssm.models import ssm_backends  # late: the embedded AWS loads moto in an order of its own
+
     cloud, world, hour = stage.cloud, stage.cloud.world, timedelta(hours=1)
     first = utc_now().replace(microsecond=0)
     stage.called()
@@ -183,6 +185,8 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     assert published is not None
     old = replace(published, image_id="ami-0000000000000gone", published_at=first - timedelta(days=9))
     write_published(stage.objects, old, replaces=etag)
+    (parameter,) = ssm_backends[cloud.account]["us-east-1"]._parameters[parameter_name("mayfly", "dev")]
+    parameter.last_modified_date -= timedelta(days=9)  # the stack is as old
     stage.finish("done", stage.begin("weekly", first + hour))
     stage.called()  # the one that waited begins
     stage.finish("promoted", stage.entry("waiting", first + hour))

@@ -192,6 +192,20 @@ def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
     assert summary.lease_check.startswith("skipped")
 
 
+def test_while_s3_hangs_every_instance_past_its_deadline_ends(account):
+    account.launch()
+    late = account.launch(deadline=-timedelta(minutes=1))
+    account.launch()
+
+    class TimeIsOver(BaseException):
+        """The function is ended: its time has run out."""
+
+    clients = replace(account.clients, s3=Broken(account.s3, "get_object", lambda arguments: TimeIsOver()))
+    with pytest.raises(TimeIsOver):
+        account.sweep(clients=clients)
+    assert account.state(late) == "ended"
+
+
 SPOILED = [
     b'{"at": 5}',
     b'{"at": "2026-11-20T12:00:00Z", "lease_until": "9999-12-31T23:59:59Z"}',
@@ -299,7 +313,7 @@ def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_c
     denied = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances")
     broken = Broken(account.ec2, "terminate_instances", lambda arguments: denied)
     clients = {"cloudwatch": account.cloudwatch, "ec2": broken, "s3": account.s3, "scheduler": account.scheduler}
-    monkeypatch.setattr(sweep_module.boto3, "client", clients.__getitem__)
+    monkeypatch.setattr(sweep_module.boto3, "client", lambda service, config=None: clients[service])
     with pytest.raises(RuntimeError, match=late):
         handler({}, None)
     clients["ec2"] = account.ec2

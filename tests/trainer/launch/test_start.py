@@ -122,6 +122,25 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
 
 
+def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended():
+    record, _ = record_and_plan()
+    memory, bundle = Memory(), build_bundle()
+    chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
+    memory.written[manifest_key(record.run_id)] = b"left"  # at NOW, by a call that ended before it wrote the record
+    for minutes in (0, 10):
+        with pytest.raises(Conflict):  # that call may still be at work
+            later = replace(record, created_at=NOW + timedelta(minutes=minutes))
+            register(later, JOB, bundle, chosen, OFFERS, memory, attach={})
+    later = replace(record, created_at=NOW + timedelta(minutes=16))
+    register(later, JOB, bundle, chosen, OFFERS, memory, attach={})
+    assert json.loads(memory.written[manifest_key(record.run_id)])["run_id"] == record.run_id
+    manifest, stored = memory.written[manifest_key(record.run_id)], memory.written[record_key(record.run_id)]
+    assert record_from_json(stored.decode()) == later
+    with pytest.raises(Conflict):  # a registered run's manifest never changes
+        register(replace(record, created_at=NOW + timedelta(days=1)), JOB, bundle, chosen, OFFERS, memory, attach={})
+    assert memory.written[manifest_key(record.run_id)] == manifest
+
+
 def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
     record, _ = record_and_plan()
     memory, machine = Memory(), replace(instance_type("g6.xlarge"), price_usd_per_hour=1.23)

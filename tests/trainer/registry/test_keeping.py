@@ -12,7 +12,7 @@ from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import SUNDAY
 from trainer.errors import ConfigError, UsageError
 from trainer.registry.keeping import PRODUCTION, keep, production_versions, promote, roll_back
-from trainer.runs.store import Objects
+from trainer.runs.store import Conflict, Objects
 
 SOURCE = "models/experiments/AROA1:i-1/run/1/lstm_BTC-USD_1m.safetensors"
 STABLE = f"{PRODUCTION}lstm_BTC-USD_1m.safetensors"
@@ -62,6 +62,31 @@ def test_a_champion_that_was_replaced_meanwhile_is_never_overwritten_unseen(obje
     monkeypatch.setattr(objects, "copy", copy_after_somebody_else)
     assert promote(objects, model)
     assert [one.body for one in objects.versions(key=STABLE)] == [weights(), weights() + b" "]
+
+
+def test_a_rollback_whose_answer_was_lost_is_done_and_one_that_another_writer_overtook_is_not(
+    objects: Any, monkeypatch: Any
+) -> None:
+    first, second = stored(objects, weights()), stored(objects, weights() + b" ")
+    third = stored(objects, weights() + b"  ")
+    assert promote(objects, first) and promote(objects, second)
+    copy = objects.copy
+
+    def refused(**named: Any) -> None:
+        copy(**named)
+        raise Conflict(named["key"])  # botocore repeated the call
+
+    def overtaken(**named: Any) -> None:
+        copy(source=third["key"], version_id=third["version_id"], key=STABLE)
+        raise Conflict(named["key"])
+
+    monkeypatch.setattr(objects, "copy", overtaken)
+    with pytest.raises(UsageError, match="replaced at the same moment"):
+        roll_back(objects, "lstm_BTC-USD_1m")
+    monkeypatch.setattr(objects, "copy", refused)
+    replaced, put = roll_back(objects, "lstm_BTC-USD_1m")
+    assert (replaced.body, put.body) == (weights() + b"  ", weights() + b" ")
+    assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == weights() + b" "
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def ended(make_record):
     [
         ("Client.InternalError", "failed", 103, "EBS encryption"),
         ("Client.VolumeLimitExceeded", "failed", 102, "EBS volumes"),
+        ("Client.InvalidSnapshot.NotFound", "failed", 103, "image line"),
         ("Server.InsufficientInstanceCapacity", "failed", 101, "launch again later"),
         ("Server.InternalError", "interrupted", 105, "Launch again"),
         ("Server.SpotInstanceTermination", "interrupted", 105, "Launch again"),
@@ -55,6 +56,29 @@ def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reaso
     ending = ending_of(ended(reason), Observation(), NOON + timedelta(minutes=2))
     assert (ending.outcome, ending.error["code"]) == (outcome, code)
     assert remedy in ending.error["do"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("Server.SpotInstanceTermination", "the spot instance i-1 was taken back"),
+        ("Client.UserInitiatedShutdown", "instance i-1 was ended from outside"),
+        ("Server.InternalError", "instance i-1 was ended from outside"),
+    ],
+)
+def test_a_spot_instance_was_taken_back_only_if_ec2_says_so(ended, reason, what):
+    ending = ending_of(ended(reason), Observation(), NOON + timedelta(minutes=2))
+    assert (ending.outcome, ending.error["what"], ending.error["why"]) == ("interrupted", what, reason)
+
+
+def test_an_instance_that_the_sweeper_ended_without_a_heartbeat_fell_silent(ended):
+    record = ended("Client.UserInitiatedShutdown")
+    allowance = timedelta(seconds=record.ladder[0].boot_seconds)
+    for late, outcome in ((timedelta(0), "interrupted"), (timedelta(seconds=20), "failed")):
+        seen = replace(record.instances[0], terminated_at=NOON + allowance + late)
+        ending = ending_of(replace(record, instances=(seen,)), Observation(), NOON + allowance + timedelta(minutes=2))
+        assert ending.outcome == outcome
+    assert (ending.error["what"], ending.error["why"]) == ("the node fell silent", "it never sent a heartbeat")
 
 
 @pytest.mark.parametrize(

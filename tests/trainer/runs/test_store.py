@@ -40,6 +40,18 @@ def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record)
     assert read_record(objects, record.run_id)[0].owner == "first"
 
 
+def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(aws_server, access, objects, make_record):
+    record = make_record()
+    aws_server.world(access).fail_next("PutObject", "InternalError", after=True)  # botocore repeats it, and S3 refuses that
+    etag = create_record(objects, record)
+    aws_server.world(access).fail_next("PutObject", "InternalError", after=True)
+    etag = swap_record(objects, replace(record, owner="first"), etag)
+    assert read_record(objects, record.run_id) == (replace(record, owner="first"), etag)
+    aws_server.world(access).fail_next("PutObject", "InternalError")  # it never arrived, and another writer is first
+    with pytest.raises(Conflict):
+        create_record(objects, record)
+
+
 def test_an_object_that_was_read_and_is_not_found_is_no_conflict(objects, make_record):
     with pytest.raises(ConnectionFailed, match="was there and is not found now"):
         swap_record(objects, make_record(), '"an-etag-of-before"')
