@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -11,3 +14,16 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+@contextmanager
+def cut_name(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[int]:
+    """Run a process whose name the kernel cuts in the middle of a letter, and yield its id."""
+    program = folder / "тренировка"
+    program.symlink_to("/bin/sleep")
+    child = subprocess.Popen([program, "1000"], env=variables, start_new_session=True)
+    try:
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()

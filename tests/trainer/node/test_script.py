@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.processes import cut_name
 from trainer import environment
 from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
@@ -428,6 +429,12 @@ if os.fork() == 0:
 while True:
     time.sleep(1000)
 """
+
+
+def test_a_process_with_half_a_letter_in_its_name_hides_nobody(tmp_path: Path) -> None:
+    with cut_name(tmp_path, {"MAYFLY_EVENTS": str(tmp_path)}) as pid:
+        own = ScriptUser(uid=os.geteuid(), gid=os.getegid())
+        assert list(own.processes(f"MAYFLY_EVENTS={tmp_path}")) == [pid]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
