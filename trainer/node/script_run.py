@@ -31,6 +31,7 @@ log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
 REHEARSAL_GRACE_SECONDS = 5.0  # of the 10 s that a rehearsal's machine has
+MOST_LAST_BLOCKS = 15  # of an ended script's events: it may have left a file without end
 MOST_NAMED = 5  # failures that the run's error names
 IDENTITY = ("piece", "kind", "series", "fold", "seed")
 
@@ -242,6 +243,9 @@ class ScriptRun:
             return False
         life.open.close()
         self._follow(life)
+        for _ in range(MOST_LAST_BLOCKS):  # a script may write all of its events as it ends
+            if life.events.has_more:
+                self._follow(life)
         life.exit_code, life.last_lines = code, life.process.output.last_lines
         log.info("%s ended with exit code %d", life.piece.title if life.piece.values else "the script", code)
         if code < 0 and not self._node.is_stopping() and life.starts <= self._script.restarts:

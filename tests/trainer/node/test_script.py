@@ -25,7 +25,7 @@ from tests.processes import cut_name
 from trainer import environment
 from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
-from trainer.node import script_run
+from trainer.node import script_events, script_run
 from trainer.node import script_user as script_user_module
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, progress, result
@@ -336,6 +336,14 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     ]
     told = heartbeat(SimpleNamespace(instance_id="i-1", at=NOW, lease_until=NOW), progress(node.status))
     assert (told.models_done, told.progress["s"]["state"], told.unit) == (1, "done", "steps")
+
+
+def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last(node, start, monkeypatch):
+    monkeypatch.setattr(script_events, "MOST_BLOCK", 1 << 10)
+    events = "".join(f'{{"step": {step}, "score": {step}}}\\n' for step in range(1, 101))
+    without_end = "truncate -s 1T $MAYFLY_EVENTS"  # it is not read to its end
+    assert start(f"printf '{events}' >> $MAYFLY_EVENTS; {without_end}") == 0
+    assert reported(node, 0).scripts[0]["best"] == {"metric": "score", "value": 100}
 
 
 def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start):
