@@ -70,8 +70,13 @@ class Uplink:
 
     def __init__(self) -> None:
         self.s3 = Bucket()
+        self.tries = 0
+        self.fails: set[int] = set()  # those of the tries that S3 does not take
 
     def try_send(self, key: str, body: bytes) -> bool:
+        self.tries += 1
+        if self.tries in self.fails:
+            return False
         self.s3.objects[key] = body
         return True
 
@@ -178,6 +183,28 @@ def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_l
     assert listed(node) == {"b": "x"}
     assert "a-large was not uploaded: files above" in outputs.notes()[0]
     assert len(outputs.refused) <= 31 and any("a run looks at 30 files and folders" in why for why in outputs.refused.values())
+
+
+def test_a_list_that_s3_did_not_take_is_sent_again(node, outputs, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_outputs.POLL_SECONDS", 0.0)
+    node.uplink.fails = {1, 2}
+    (outputs.folder / "m").write_text("m")
+    outputs.finish()
+    assert listed(node) == {"m": "m"} and node.uplink.tries == 3
+
+
+def test_files_that_are_sent_together_are_listed_together_and_while_a_long_scan_lasts(node, outputs):
+    for number in range(10):
+        (outputs.folder / f"{number}").write_text(f"{number}")
+    put_object = node.uplink.s3.put_object
+
+    def slowly(**asked: Any) -> Any:
+        outputs.pass_time(2.0)
+        return put_object(**asked)
+
+    node.uplink.s3.put_object = slowly
+    outputs.finish()
+    assert len(listed(node)) == 10 and node.uplink.tries == 4, "the first, two in 20 seconds, and the last"
 
 
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
