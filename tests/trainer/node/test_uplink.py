@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +131,26 @@ def test_a_model_that_never_reaches_s3_is_reported(
     uploads.finish()
     assert one.status.models == []
     assert "S3 did not take it" in one.status.failed[0]["reason"]
+
+
+def test_models_wait_together_while_s3_refuses_and_no_model_keeps_the_others_waiting(
+    uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node(uplink, tmp_path)
+    uploads = ModelUploads(one)
+    tried: list[str] = []
+
+    def upload_model(*, path: Path, **_: Any) -> Any:
+        tried.append(path.name)
+        raise ConnectTimeoutError(endpoint_url="s3")
+
+    monkeypatch.setattr(uplink, "upload_model", upload_model)
+    monkeypatch.setattr("trainer.node.model_uploads.time", SimpleNamespace(monotonic=lambda: 0.0))
+    for name in "ABC":
+        uploads.add({**EVENT, "file": name})
+    for expected in ("A", "AB", "ABC", "ABC"):  # one a look, and none is due again
+        uploads.send()
+        assert "".join(tried) == expected
 
 
 def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_path: Path) -> None:
