@@ -373,6 +373,18 @@ def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last
     assert reported(node, 0).scripts[0]["best"] == {"metric": "score", "value": 100}
 
 
+def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node, start, monkeypatch):
+    def fails(_: Node, *, venv: Path, **__: Any) -> None:
+        (venv / "lib").mkdir(parents=True)
+        raise TrainingFailed("can't install")
+
+    monkeypatch.setattr(module, "install", fails)
+    node.rehearsal, node.here = False, True
+    with pytest.raises(TrainingFailed, match="can't install"):
+        start("true", requirements="run.sh")
+    assert not (node.work / "script" / "venv").exists()
+
+
 def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start):
     with pytest.raises(TrainingFailed, match=r"the script ended with exit code 3 \(no such file\)") as failed:
         start("echo half > $MAYFLY_OUT/half; echo no such file; exit 3")
