@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -97,11 +98,12 @@ class EventFile:
         self._file, self._now, self._written = path.open("ab", buffering=0), now, 0
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event, in one write of a whole line."""
+        """Append one event, in one write of a whole line; a full disk, which the script may have filled, loses it."""
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= MOST_BYTES:
-            self._file.write(line)
+            with suppress(OSError):
+                self._file.write(line)
 
 
 @dataclass(kw_only=True)

@@ -186,10 +186,6 @@ class ScriptRun:
 
     def _begin(self, piece: ScriptPiece, number: int) -> None:
         """Start a piece on a place; a piece that can't be started has failed, and the place stays free."""
-        if piece.copy_of is not None:  # several run at once, and may write beside their files
-            shutil.copytree(piece.copy_of, piece.folder)
-            if self._script_user is not None:
-                self._script_user.give(piece.folder)
         start = self._start_of(piece, self._places[number])
         life = _Life(
             piece=piece,
@@ -201,10 +197,26 @@ class ScriptRun:
         if before := self._again.get(piece.title):
             life.starts, life.note = before.starts, f"it failed on {_named(self._places[before.place])} first"
         self._begun.append(life)
-        if self._start(life):
+        if self._has_files(life) and self._start(life):
             self._running[number] = life
         else:
             self._leave(life)
+
+    def _has_files(self, life: _Life) -> bool:
+        """Copy the script's files for a value, since several run at once and may write beside them; return whether they fit."""
+        piece = life.piece
+        if piece.copy_of is None:
+            return True
+        try:
+            shutil.copytree(piece.copy_of, piece.folder)
+            if self._script_user is not None:
+                self._script_user.give(piece.folder)
+        except OSError as error:  # the disk is full
+            do = "Have the script keep less on its disk, or give the machine a larger one."
+            life.failure = TrainingFailed("the script's files can't be copied for it", why=str(error), do=do)
+            self._tell({"event": "model_failed", **piece.model, "reason": life.failure.what})
+            return False
+        return True
 
     def _start(self, life: _Life) -> bool:
         """Start the command; return whether this machine can run it."""

@@ -248,6 +248,11 @@ def test_events_file_and_step_rate_are_bounded(tmp_path, monkeypatch):
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
 
 
+def test_an_event_for_which_the_disk_has_no_room_is_lost_and_nothing_else(tmp_path):
+    (tmp_path / "e.jsonl").symlink_to("/dev/full")
+    EventFile(tmp_path / "e.jsonl").write({"event": "script_done"})
+
+
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
