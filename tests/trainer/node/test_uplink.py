@@ -14,6 +14,7 @@ from botocore.exceptions import ConnectTimeoutError
 from tests.pieces import named
 from trainer.access import Access
 from trainer.errors import TrainingFailed
+from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.report import Status
@@ -172,6 +173,27 @@ def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_pat
         "log/000002.log": b"half a line\n",
         "log/000003.log": b"last words",
     }
+
+
+def test_a_long_log_over_a_slow_line_delays_neither_the_lease_nor_a_stop_nor_the_end(tmp_path: Path, monkeypatch) -> None:
+    now, puts = [1000.0], list[str]()
+    monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("trainer.node.uplink.PART_BYTES", 8)
+    (tmp_path / "node.log").write_text("1234567\n" * 100)
+
+    def try_send(key: str, body: bytes) -> bool:
+        kind = key.split("/")[0] if key.startswith("live/") else key.split("/")[-2]
+        puts.append(kind)
+        now[0] += 4.0 if kind == "log" else 0.0
+        if puts.count("log") == 10:
+            thread._ended.set()
+        return True
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: puts.count("log") > 5), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, tmp_path / "node.log")
+    thread._run()
+    assert [kind for kind in puts if kind in ("live", "log")] == [*["live", "log"] * 10, "live"]
+    assert one.stop_reason == "stop.json"
 
 
 def sent(uplink: Uplink) -> dict[str, bytes]:
