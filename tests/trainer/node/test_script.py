@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import logging
 import os
@@ -271,12 +272,21 @@ def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bound
     reader, writer = os.pipe()
     os.write(writer, b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)))
     os.close(writer)
-    output = ScriptOutput(most_bytes=60)
+    output = ScriptOutput(most_bytes=100)
     with caplog.at_level(logging.INFO):
         output.follow(os.fdopen(reader, "rb"))
     assert output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "| 100%" and "the rest is left out" in said[-1] and len(said) == 3
+
+
+def test_lines_without_text_and_letters_of_several_bytes_count_as_what_they_take(caplog, monkeypatch):
+    for line in ("\n", "я" * 100 + "\n"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            ScriptOutput(most_bytes=1 << 10).follow(io.BytesIO(line.encode() * 1000))
+        said = [record.getMessage() for record in caplog.records]
+        assert 0 < sum(len(f"2026-11-20 12:00:00,000 {text}\n".encode()) for text in said[:-1]) <= 1 << 10
 
 
 def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_path, monkeypatch):
