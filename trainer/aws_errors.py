@@ -249,6 +249,10 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         replace(AWS_FAILED, remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one."),
         ("DiskFull",),  # the embedded AWS's own
     ),
+    (
+        replace(AWS_FAILED, remedy="Free space on the folder's disk, or check that it is there and yours to write."),
+        ("FolderFailed",),  # of a folder instead of a bucket
+    ),
     (UNCLEAR, (NO_CLEAR_ANSWER,)),
     (
         replace(ACCOUNT, remedy="AWS is still verifying the account for this region: wait for its e-mail, then launch again."),

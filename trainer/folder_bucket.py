@@ -43,28 +43,30 @@ class FolderBucket:
     ) -> dict[str, Any]:
         """Write an object atomically, by a rename."""
         place = self._place(Key)
-        place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_name(f".new-{secrets.token_hex(8)}")
-        try:
-            sha256 = _written(new, io.BytesIO(Body) if isinstance(Body, bytes) else Body, ContentLength)
-            if ChecksumSHA256 and base64.b64decode(ChecksumSHA256).hex() != sha256:
-                raise _error("BadDigest", 400, "PutObject", "The SHA256 you specified did not match what we received.")
-            with self._writing():
-                exists = place.is_file()
-                if IfMatch and not exists:
-                    raise _error("NoSuchKey", 404, "PutObject", "The specified key does not exist.")
-                if IfNoneMatch and exists or IfMatch and _sha256_of(place) != IfMatch:
-                    raise _error("PreconditionFailed", 412, "PutObject", "At least one of the pre-conditions did not hold")
-                new.replace(place)
-        finally:
-            new.unlink(missing_ok=True)
+        with _failing("PutObject"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                sha256 = _written(new, io.BytesIO(Body) if isinstance(Body, bytes) else Body, ContentLength)
+                if ChecksumSHA256 and base64.b64decode(ChecksumSHA256).hex() != sha256:
+                    raise _error("BadDigest", 400, "PutObject", "The SHA256 you specified did not match what we received.")
+                with self._writing():
+                    exists = place.is_file()
+                    if IfMatch and not exists:
+                        raise _error("NoSuchKey", 404, "PutObject", "The specified key does not exist.")
+                    if IfNoneMatch and exists or IfMatch and _sha256_of(place) != IfMatch:
+                        raise _error("PreconditionFailed", 412, "PutObject", "At least one of the pre-conditions did not hold")
+                    new.replace(place)
+            finally:
+                new.unlink(missing_ok=True)
         return {"ETag": sha256, "VersionId": sha256}
 
     def head_object(self, *, Key: str, VersionId: str = "", **_: Any) -> dict[str, Any]:
         """Describe an object, its hash computed from its bytes."""
         place = self._place(Key)
-        sha256 = self._sha256(Key, VersionId, "HeadObject")
-        about = place.stat()
+        with _failing("HeadObject"):
+            sha256 = self._sha256(Key, VersionId, "HeadObject")
+            about = place.stat()
         return {
             "ETag": sha256,
             "VersionId": sha256,
@@ -80,7 +82,9 @@ class FolderBucket:
         most = int(Range.rpartition("-")[2]) + 1 if Range else head["ContentLength"]
         if Range and not head["ContentLength"]:
             raise _error("InvalidRange", 416, "GetObject", "The requested range is not satisfiable")
-        return {**head, "ContentLength": min(most, head["ContentLength"]), "Body": FileBody(self._place(Key).open("rb"), most)}
+        with _failing("GetObject"):
+            body = FileBody(self._place(Key).open("rb"), most)
+        return {**head, "ContentLength": min(most, head["ContentLength"]), "Body": body}
 
     def get_paginator(self, operation: str) -> FolderPages:
         """Return the pages of `list_objects_v2` or `list_object_versions`: one."""
@@ -193,6 +197,15 @@ def _written(place: Path, body: BinaryIO, most: int | None) -> str:
 def _sha256_of(place: Path) -> str:
     with place.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _failing(operation: str) -> Iterator[None]:
+    """Turn an error of the disk, such as a full one, into one of botocore's, as callers expect: an agent retries those."""
+    try:
+        yield
+    except OSError as error:
+        raise _error("FolderFailed", 500, operation, str(error)) from error
 
 
 def _error(code: str, status: int, operation: str, message: str) -> Exception:

@@ -42,6 +42,7 @@ REFERENCE = [
     ("Unavailable", "throttling", 103, "new_token", "replay", "try again"),
     ("ServiceUnavailable", "throttling", 103, "new_token", "replay", "try again"),
     ("DiskFull", "throttling", 103, "new_token", "replay", "set MAYFLY_HOME"),  # the embedded AWS's
+    ("FolderFailed", "throttling", 103, "new_token", "replay", "Free space"),  # of a folder instead of a bucket
     ("NoClearAnswer", "unclear", 103, "new_token", "new_token", "try again"),  # ours
     ("PendingVerification", "account", 103, "stop", "stop", "verifying the account"),
     ("Blocked", "account", 103, "stop", "stop", "AWS Support"),

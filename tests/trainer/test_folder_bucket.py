@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import fcntl
 import hashlib
 import subprocess
@@ -101,6 +102,24 @@ def test_a_key_leads_nowhere_else(access, key):
     with pytest.raises(ClientError) as error:
         access.client("s3").put_object(Bucket="", Key=key, Body=b"x")
     assert error_code(error.value) == "InvalidRequest"
+
+
+def test_a_disk_that_fails_is_an_error_of_the_bucket_which_agents_retry(access, monkeypatch):
+    s3 = access.client("s3")
+    s3.put_object(Bucket="", Key="runs/r/run.json", Body=b"1")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full, pytest.raises(ClientError, match="No space left") as failed:
+        full.setattr("os.fsync", fails)
+        s3.put_object(Bucket="", Key="runs/r/run.json", Body=b"2")
+    assert error_code(failed.value) == "FolderFailed" and len([*access.folder.glob("runs/r/*")]) == 1
+    assert s3.get_object(Bucket="", Key="runs/r/run.json")["Body"].read() == b"1"
+    for ask in (s3.get_object, s3.head_object):
+        with monkeypatch.context() as broken, pytest.raises(ClientError, match="No space left"):
+            broken.setattr("hashlib.file_digest", fails)
+            ask(Bucket="", Key="runs/r/run.json")
 
 
 def test_there_is_no_other_service(access):

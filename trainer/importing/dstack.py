@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -77,10 +78,10 @@ def from_dstack(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Pa
         task.note("nodes", "a run has one machine: choose a type with more GPUs in machine.instance")
     take_variables(task, "env", _variables(values.get("env")))
     _take_resources(task, mapping_of(values.get("resources"), "resources"))
-    known = [str(name) for name in values.get("instance_types") or [] if str(name) in catalogue()]
-    if known:
+    types = values.get("instance_types")
+    if known := [str(name) for name in types if str(name) in catalogue()] if isinstance(types, list) else []:
         task.machine["instance"] = known
-    elif values.get("instance_types"):
+    elif types:
         task.note("instance_types", "none is a GPU type of EC2 that is known here: set machine.instance")
     if (policy := values.get("spot_policy")) in ("spot", "auto"):
         task.machine["market"] = "spot" if policy == "spot" else "on_demand"
@@ -174,9 +175,10 @@ def _range(text: str) -> tuple[float, float]:
     low, dots, high = text.replace(" ", "").partition("..")
     try:
         least = float(low) if low else 1.0
-        return max(1.0, least), (float(high) if high else 1_000.0) if dots else least
+        most = (float(high) if high else 1_000.0) if dots else least
     except ValueError:
         return 0.0, 0.0
+    return (max(1.0, least), most) if math.isfinite(least) and math.isfinite(most) else (0.0, 0.0)
 
 
 def _gib(text: str) -> float:

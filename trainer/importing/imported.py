@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trainer.errors import UsageError
@@ -100,6 +101,15 @@ def text_of(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{key} of the task is {brief(value)}", why="it must be text", do="Correct the task file.")
     return value
+
+
+def path_of(text: str, key: str, beside: Path) -> Path:
+    """Return a path of the task, from the folder of its file. Raises UsageError for the home of a user who is not here."""
+    try:
+        return Path(beside, Path(text).expanduser())
+    except RuntimeError as error:
+        why, do = "this machine has no such user", "Correct the task file."
+        raise UsageError(f"{key} of the task is {brief(text)}", why=why, do=do) from error
 
 
 def mapping_of(value: Any, key: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from trainer.importing.imported import (
     job_name,
     mapping_of,
     note_unknown,
+    path_of,
     take_duration,
     take_variables,
     text_of,
@@ -66,7 +67,7 @@ def from_skypilot(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, 
     if isinstance(workdir, Mapping):
         task.note("workdir", "a Git repository is not fetched: clone it, and name its folder in script.root")
         workdir = None
-    root = Path(path.parent, Path(text_of(workdir, "workdir") or ".").expanduser())
+    root = path_of(text_of(workdir, "workdir") or ".", "workdir", path.parent)
     if values.get("num_nodes") not in (None, 1):
         task.note("num_nodes", "a run has one machine: choose a type with more GPUs in machine.instance")
     _take_resources(task, mapping_of(values.get("resources"), "resources"))
@@ -113,7 +114,7 @@ def _types(task: ImportedTask, option: Mapping[str, Any]) -> list[str]:
         entries = [name if count is None else f"{name}:{count}" for name, count in asked.items()]
     types = []
     for entry in entries:
-        match = re.fullmatch(r"([A-Za-z][\w -]*?)(?::(\d+(?:\.\d+)?))?", str(entry).strip())
+        match = re.fullmatch(r"([A-Za-z][\w -]*?)(?::(\d{1,4}(?:\.\d+)?))?", str(entry).strip())
         count = float(match[2] or 1) if match else 0.0
         found = types_with([match[1]], least=int(count), most=int(count)) if match and count == int(count) and count else []
         if not found:
@@ -137,5 +138,5 @@ def _take_mounts(task: ImportedTask, mounts: Mapping[str, Any], beside: Path) ->
         elif task.folder:
             task.note(key, "a run has one data.folder: put this below it")
         else:
-            task.folder = str(Path(beside, Path(source).expanduser())) if local else source
+            task.folder = str(path_of(source, key, beside)) if local else source
             task.note(key, f"it is data.folder now: read it at $MAYFLY_DATA instead of {place}")

@@ -37,6 +37,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
             if number > MOST_NODES or depth > MOST_DEPTH:
                 why = f"it has more than {MOST_NODES:,} entries, or {MOST_DEPTH} levels"
                 raise UsageError(f"{path} is too large", why=why, do="Name a task file.")
+            if isinstance(event, yaml.ScalarEvent):
+                event.value.encode()  # an escaped half of a character could not be written
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1
                 raise UsageError(f"line {line} of {path} is an alias", why="it is not followed", do="Write out what it means.")

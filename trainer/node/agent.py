@@ -176,8 +176,8 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
     plan = [manifest["plan"]] if manifest.get("plan") else []
     encoder = [manifest["encoder"]] if manifest.get("encoder") else []
     for inputs, folder, origins in (
-        (plan, node.work / "plan", None),
-        (encoder, node.work / "encoder", None),
+        (plan, node.work / "plan", Origins(kept=node.here)),
+        (encoder, node.work / "encoder", Origins(kept=node.here)),
         (manifest["inputs"], node.work / "data", node.origins),
     ):
         fetch_inputs(

@@ -28,6 +28,7 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._lease_key, self._progress_key = keys.lease, keys.progress
         self._progress = b""  # the last that was sent
+        self._beat_at = 0.0
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
             Parts(node.uplink, path=log_file, prefix=keys.log, suffix=".log"),
@@ -47,14 +48,25 @@ class HeartbeatThread:
     def _run(self) -> None:
         parts_due = 0.0
         while not self._ended.is_set():
-            self._send_heartbeat()
-            if not self._node.is_stopping() and self._node.uplink.exists(self._stop_key):
-                self._node.stop("stop.json")
+            self._beat()
             if time.monotonic() >= parts_due:
                 parts_due = time.monotonic() + PARTS_SECONDS
                 for parts in self._parts:
-                    parts.send()
+                    parts.send(go_on=self._goes_on)
             self._ended.wait(HEARTBEAT_SECONDS)
+
+    def _goes_on(self) -> bool:
+        """Return whether the `with` lasts, after a heartbeat if one is due: many parts over a slow line outlast the lease."""
+        if time.monotonic() - self._beat_at >= HEARTBEAT_SECONDS:
+            self._beat()
+        return not self._ended.is_set()
+
+    def _beat(self) -> None:
+        """Send a heartbeat, and look for a stop request."""
+        self._beat_at = time.monotonic()
+        self._send_heartbeat()
+        if not self._node.is_stopping() and self._node.uplink.exists(self._stop_key):
+            self._node.stop("stop.json")
 
     def _send_heartbeat(self) -> None:
         """Renew the lease, and send the progress if it changed."""

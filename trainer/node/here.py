@@ -166,7 +166,8 @@ def _processes_of(work: Path) -> Iterator[int]:
             with suppress(OSError):  # another user's, or it has just ended
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 values = [one.partition(b"=")[2] for one in variables if one.startswith(b"MAYFLY_")]
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                # A name is cut after 15 bytes, maybe in the middle of a letter.
+                state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
                 if state not in "ZX" and any(value == folder or value.startswith(folder + b"/") for value in values):
                     yield int(entry.name)
 

@@ -29,17 +29,18 @@ class ModelUploads:
         self._waiting.append((0.0, 1.0, event))
 
     def send(self) -> None:
-        """Try every model that is due."""
-        now, waiting, self._waiting = time.monotonic(), self._waiting, []
+        """Try every model that is due, up to the first that S3 refuses: a call may take minutes then, and the agent waits."""
+        waiting, self._waiting, refused = self._waiting, [], False
         for next_try, pause, event in waiting:
-            if next_try > now:
+            if refused or next_try > time.monotonic():
                 self._waiting.append((next_try, pause, event))
                 continue
             try:
                 self._node.status.models.append(self._upload(event))
             except (*AWS_ERRORS, NotVersioned) as error:
                 log.warning("%s was not uploaded, next try in %.0f s: %s", event["model"], pause, error)
-                self._waiting.append((now + pause, min(2 * pause, LONGEST_PAUSE_SECONDS), event))
+                self._waiting.append((time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_SECONDS), event))
+                refused = True
             except TrainingFailed as error:
                 log.error("%s", error)
                 self._node.status.failed.append({**identity_of(event), "reason": str(error)})

@@ -51,8 +51,9 @@ class Redaction:
         forms: dict[str, str] = {}
         for name, value in secrets.items():
             for line in (value, *value.splitlines()):
-                spelled = [line, quote(line), quote(line, safe=""), quote_plus(line), json.dumps(line)[1:-1], repr(line)[1:-1]]
-                spelled += _in_base64(line.encode(errors="surrogateescape"))
+                encoded = line.encode(errors="surrogateescape")  # of an environment variable: any bytes
+                spelled = [line, quote(encoded), quote(encoded, safe=""), quote_plus(encoded)]
+                spelled += [json.dumps(line)[1:-1], repr(line)[1:-1], *_in_base64(encoded)]
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
         self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # longest first: one may contain another
         self._longest = max(map(len, forms), default=0)

@@ -161,6 +161,9 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
             start_new_session=True,
         )
         code = _ended(node, child, CHECK_SECONDS)
+    if code is None:
+        why, do = f"it took longer than {CHECK_SECONDS / 60:.0f} minutes", "Have the refresh script add fewer bars at a time."
+        raise DataError("the candles can't be checked", why=why, do=do)
     try:
         report: dict[str, Any] = json.loads((node.work / "check.json").read_bytes())
         return report

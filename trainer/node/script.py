@@ -95,9 +95,18 @@ class Place:
 
 def run_script(node: Node, manifest: dict[str, Any]) -> int:
     """Run the manifest's script; return its exit code. Raises a TrainerError if it can't start or fails."""
-    script = ScriptSettings(**{key: _tupled(value) for key, value in manifest["job"]["script"].items()})
     place = Place(root=node.work / "script")
     place.make()
+    try:
+        return _run(node, manifest, place)
+    finally:
+        remove_scratch(node.work)
+        if node.rehearsal or node.here:  # a desk's disk: its packages may be gigabytes
+            shutil.rmtree(place.venv, ignore_errors=True)
+
+
+def _run(node: Node, manifest: dict[str, Any], place: Place) -> int:
+    script = ScriptSettings(**{key: _tupled(value) for key, value in manifest["job"]["script"].items()})
     (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
     secrets = own_secrets(script.secrets) if node.here else read_secrets(node, manifest.get("secrets") or {})
@@ -139,12 +148,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
 
     outputs = Outputs(folder=place.out, node=node, most_bytes=int(script.out_gib * 2**30))
     run = ScriptRun(node, script, pieces, places, start_of, script_user=script_user)
-    try:
-        return run.to_the_end(outputs, sha256=manifest["script_sha256"])
-    finally:
-        remove_scratch(node.work)
-        if script_user is None:  # a desk's disk: its packages may be gigabytes
-            shutil.rmtree(place.venv, ignore_errors=True)
+    return run.to_the_end(outputs, sha256=manifest["script_sha256"])
 
 
 def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -> list[ScriptPiece]:

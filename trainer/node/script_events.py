@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -42,12 +43,13 @@ class ScriptEvents:
 
     def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
         self.unsound = 0
+        self.has_more = False  # whether the last block did not reach the end of the file
         self._redaction = redaction or Redaction({})
         self._path, self._offset, self._rest = path, 0, b""
         self._file: tuple[int, int] | None = None
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the counts, the loss and the other numbers of each whole line since the last call."""
+        """Yield the counts, the loss and the other numbers of each whole line in the next block of the file."""
         for line in self._lines():
             if not line.strip():
                 continue
@@ -70,6 +72,7 @@ class ScriptEvents:
         return lines
 
     def _block(self) -> bytes:
+        self.has_more = False
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:  # not written yet, or a link
@@ -83,6 +86,7 @@ class ScriptEvents:
             file.seek(self._offset)
             block = file.read(MOST_BLOCK)
         self._offset += len(block)
+        self.has_more = self._offset < about.st_size
         return block
 
 
@@ -94,11 +98,12 @@ class EventFile:
         self._file, self._now, self._written = path.open("ab", buffering=0), now, 0
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event, in one write of a whole line."""
+        """Append one event, in one write of a whole line; a full disk, which the script may have filled, loses it."""
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= MOST_BYTES:
-            self._file.write(line)
+            with suppress(OSError):
+                self._file.write(line)
 
 
 @dataclass(kw_only=True)

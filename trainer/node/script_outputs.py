@@ -59,6 +59,8 @@ class Outputs:
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _uploaded: dict[str, str] = field(default_factory=dict)  # sha256 -> version, of every state that was sent
     _bytes: int = 0  # of these
+    _listed: dict[str, dict[str, Any]] = field(default_factory=dict)  # `sent` as outputs.json in S3 has it
+    _listed_at: float = float("-inf")
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def notes(self, prefix: str = "") -> list[str]:
@@ -112,10 +114,8 @@ class Outputs:
             complete = self._look(path, name, descriptor, about, final=final) and complete
         if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
-            if self.sent.keys() - there:
-                self.sent = {path: entry for path, entry in self.sent.items() if path in there}
-                complete = self._send_index() and complete
-        return complete
+            self.sent = {path: entry for path, entry in self.sent.items() if path in there}
+        return self._send_index() and complete
 
     def finish(self) -> None:
         """Send the last state of every file, and record those that S3 did not accept in time."""
@@ -151,7 +151,9 @@ class Outputs:
             return False
         seen.sent, self.sent[path] = state, entry
         log.info("%s is in S3, sha256 %s", path, entry["sha256"][:12])
-        return self._send_index()
+        if now - self._listed_at >= SCAN_SECONDS:  # else once for all files of a scan: the list may have megabytes
+            self._send_index()
+        return True
 
     def _send(self, path: str, name: str, descriptor: int, state: State) -> dict[str, Any]:
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
@@ -185,8 +187,15 @@ class Outputs:
         return version_of(answer, f"s3://{uplink.bucket}/{key}")
 
     def _send_index(self) -> bool:
+        """List the files that were sent, unless S3 has this list; return whether it has it now."""
+        if self.sent == self._listed:
+            return True
+        self._listed_at = self.clock()
         files = [self.sent[path] for path in sorted(self.sent)]
-        return self.node.uplink.try_send(self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode())
+        if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode()):
+            return False
+        self._listed = dict(self.sent)
+        return True
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, str, int, str]]:

@@ -7,12 +7,12 @@ Wheels among the script's files replace the package index, and the network is no
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from trainer.errors import Stopped, TrainingFailed
@@ -96,8 +96,7 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
         while (code := child.poll()) is None and not node.is_stopping() and time.monotonic() < ends:
             time.sleep(POLL_SECONDS)
         if code is None:
-            with suppress(ProcessLookupError):
-                child.send_signal(signal.SIGKILL)
+            os.killpg(child.pid, signal.SIGKILL)  # pip --python is a process that waits for another pip
             child.wait()
     if node.is_stopping():
         raise Stopped("stopped before the script began")

@@ -22,6 +22,7 @@ from trainer.runs.reports import LAST_LINES, MOST_LINE
 log = logging.getLogger("trainer.node")
 MOST_LOG_BYTES = 64 * 2**20  # of one start's output; the pieces of a run share it
 LEAST_LOG_BYTES = 1 << 20
+STAMP_BYTES = 25  # of a line's time and end in the log
 READER_SECONDS = 1.0  # for the last lines; a process that left the session may hold the pipe open
 _BLOCK = 8 * 1024  # most bytes of a line that are read at once
 
@@ -136,11 +137,12 @@ class ScriptOutput:
     def _log(self, text: str) -> None:
         if self._logged > self._most_bytes:
             return
-        self._logged += len(text) + 1
+        line = f"{self._begins}{text}"
+        self._logged += STAMP_BYTES + len(line.encode())  # empty lines fill a disk, too
         if self._logged > self._most_bytes:
             log.warning("%sit printed more than %d MiB: the rest is left out", self._begins, self._most_bytes >> 20)
         else:
-            log.info("%s%s", self._begins, text)
+            log.info("%s", line)
 
 
 def _program(word: str, folder: Path, path: str) -> str:

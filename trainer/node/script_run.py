@@ -31,6 +31,7 @@ log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
 REHEARSAL_GRACE_SECONDS = 5.0  # of the 10 s that a rehearsal's machine has
+MOST_LAST_BLOCKS = 15  # of an ended script's events: it may have left a file without end
 MOST_NAMED = 5  # failures that the run's error names
 IDENTITY = ("piece", "kind", "series", "fold", "seed")
 
@@ -185,10 +186,6 @@ class ScriptRun:
 
     def _begin(self, piece: ScriptPiece, number: int) -> None:
         """Start a piece on a place; a piece that can't be started has failed, and the place stays free."""
-        if piece.copy_of is not None:  # several run at once, and may write beside their files
-            shutil.copytree(piece.copy_of, piece.folder)
-            if self._script_user is not None:
-                self._script_user.give(piece.folder)
         start = self._start_of(piece, self._places[number])
         life = _Life(
             piece=piece,
@@ -200,10 +197,26 @@ class ScriptRun:
         if before := self._again.get(piece.title):
             life.starts, life.note = before.starts, f"it failed on {_named(self._places[before.place])} first"
         self._begun.append(life)
-        if self._start(life):
+        if self._has_files(life) and self._start(life):
             self._running[number] = life
         else:
             self._leave(life)
+
+    def _has_files(self, life: _Life) -> bool:
+        """Copy the script's files for a value, since several run at once and may write beside them; return whether they fit."""
+        piece = life.piece
+        if piece.copy_of is None:
+            return True
+        try:
+            shutil.copytree(piece.copy_of, piece.folder)
+            if self._script_user is not None:
+                self._script_user.give(piece.folder)
+        except OSError as error:  # the disk is full
+            do = "Have the script keep less on its disk, or give the machine a larger one."
+            life.failure = TrainingFailed("the script's files can't be copied for it", why=str(error), do=do)
+            self._tell({"event": "model_failed", **piece.model, "reason": life.failure.what})
+            return False
+        return True
 
     def _start(self, life: _Life) -> bool:
         """Start the command; return whether this machine can run it."""
@@ -242,6 +255,9 @@ class ScriptRun:
             return False
         life.open.close()
         self._follow(life)
+        for _ in range(MOST_LAST_BLOCKS):  # a script may write all of its events as it ends
+            if life.events.has_more:
+                self._follow(life)
         life.exit_code, life.last_lines = code, life.process.output.last_lines
         log.info("%s ended with exit code %d", life.piece.title if life.piece.values else "the script", code)
         if code < 0 and not self._node.is_stopping() and life.starts <= self._script.restarts:

@@ -63,7 +63,9 @@ class ScriptUser:
             if folder.name.isdecimal():
                 with suppress(OSError):  # it has just ended
                     # Look at all its uids: the effective one of a set-uid program is root's.
-                    about = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+                    # A name is cut after 15 bytes, maybe in the middle of a letter.
+                    lines = (folder / "status").read_text(errors="replace").splitlines()
+                    about = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
                     if str(self.uid) not in about["Uid"].split() or about["State"][0] in "ZX":
                         continue
                     if not having or having.encode() in (folder / "environ").read_bytes().split(b"\0"):

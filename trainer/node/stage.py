@@ -77,22 +77,42 @@ def fetch_inputs(
 
     With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for a file that S3
     does not return or whose sha256 is not the manifest's, TrainingFailed if the disk is too small, and Stopped once `stopped`
-    returns true.
+    returns true. After an error no other file is begun.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(int(entry["bytes"]) for entry in inputs), shutil.disk_usage(folder).free
-    if needed + SPARE_BYTES > free:
-        raise TrainingFailed(
-            f"the inputs take {needed / 2**30:.1f} GiB, {folder} has {free / 2**30:.1f} GiB free",
-            do="Choose a type with local disks, or raise volume_gib and `pulumi up`.",
-        )
     origins = origins or Origins()
+    _check_space(inputs, folder, origins)
+    failed = threading.Event()
+
+    def fetch(entry: dict[str, Any]) -> None:
+        if failed.is_set():
+            return
+        try:
+            _fetch(s3, bucket, entry, folder, stopped, origins)
+        except BaseException:  # whatever it is: it ends the run
+            failed.set()
+            raise
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = [pool.submit(_fetch, s3, bucket, entry, folder, stopped, origins) for entry in inputs]
+        jobs = [pool.submit(fetch, entry) for entry in inputs]
         for job in jobs:
             job.result()
     if origins.cache and origins.counts["cache_added"]:
         origins.cache.prune()
+
+
+def _check_space(inputs: Sequence[dict[str, Any]], folder: Path, origins: Origins) -> None:
+    """Raise TrainingFailed if the disk is too small for the inputs; files that lie there take no more of it."""
+    there = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()} if origins.kept else {}
+    needed = sum(max(0, int(entry["bytes"]) - there.get(PurePosixPath(entry["key"]).name, 0)) for entry in inputs)
+    free = shutil.disk_usage(folder).free
+    if needed + SPARE_BYTES > free:
+        raise TrainingFailed(
+            f"the inputs take {needed / 2**30:.1f} GiB, {folder} has {free / 2**30:.1f} GiB free",
+            do="Free some space, or set MAYFLY_HOME to a folder on another disk."
+            if origins.kept
+            else "Choose a type with local disks, or raise volume_gib and `pulumi up`.",
+        )
 
 
 def read_patiently(
@@ -113,6 +133,8 @@ def read_patiently(
 
 
 def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool], origins: Origins) -> None:
+    if stopped():
+        raise Stopped(f"stopped while fetching {entry['key']}")
     target = folder / PurePosixPath(entry["key"]).name
     if origins.kept and _lies_there(target, entry["sha256"]):
         return

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,12 @@ class Parts:
         self._uplink, self._path, self._prefix, self._suffix = uplink, path, prefix, suffix
         self._offset, self._number = 0, 0
 
-    def send(self, *, final: bool = False) -> None:
-        """Send the lines added since the last part; after a refusal they are kept for the next call."""
-        while body := self._next(final):
+    def send(self, *, final: bool = False, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Send the lines added since the last part while `go_on`, which is asked before each part, returns true.
+
+        After a refusal they are kept for the next call.
+        """
+        while (body := self._next(final)) and go_on():
             if not self._uplink.try_send(f"{self._prefix}{self._number + 1:06d}{self._suffix}", body):
                 return
             self._offset += len(body)

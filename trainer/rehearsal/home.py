@@ -82,7 +82,9 @@ def check_version(root: Path) -> None:
     """Mark a new folder with this version. Raises ConfigError for a folder of another one."""
     path = root / VERSION
     if not path.exists():
-        path.write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
+        new = root / f"{VERSION}.new"
+        new.write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
+        new.replace(path)  # by rename: on a full disk it is missing, not empty
         return
     with reading(path):
         known = json.loads(path.read_text(encoding="utf-8"))["format"]

@@ -70,7 +70,7 @@ def shell_of_our_output() -> int:
     """
     ours, pid = _output_of("self"), os.getppid()
     while pid > 1 and ours.startswith("pipe:") and _output_of(str(pid)) == ours:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])  # its name may be cut
     return pid
 
 

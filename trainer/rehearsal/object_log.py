@@ -109,7 +109,10 @@ class ObjectLog:
     # objects ----------------------------------------------------------------------------------------------------------
 
     def sync(self, bucket: str, key: str) -> None:
-        """Make the folder hold exactly moto's versions of a key. The caller holds the lock of the writers."""
+        """Make the folder hold exactly moto's versions of a key. The caller holds the lock of the writers.
+
+        Raises OSError if a version can't be written, which moto then has no longer: the write has not happened.
+        """
         before = self._files.get((bucket, key), {})
         after: dict[str, _File] = {}
         stored = self._backend.buckets.get(bucket)
@@ -118,7 +121,12 @@ class ObjectLog:
             tags = self._tags(version)
             if file is None:
                 file = _File(name=self._new_name(), tags=tags)
-                self._save(bucket, version, file)
+                try:
+                    self._save(bucket, version, file)
+                except OSError:
+                    self._drop_others(stored.keys, key, before)
+                    (self._payloads / file.name).unlink(missing_ok=True)
+                    raise
             elif file.tags != tags:  # under its old name: the names hold the order of the versions
                 file = _File(name=file.name, tags=tags)
                 self._save(bucket, version, file)
@@ -127,6 +135,13 @@ class ObjectLog:
             (self._versions / f"{before[identity].name}.json").unlink(missing_ok=True)
             (self._payloads / before[identity].name).unlink(missing_ok=True)
         self._files[bucket, key] = after
+
+    def _drop_others(self, keys: Any, key: str, stored: dict[str, _File]) -> None:
+        """Leave moto only the stored versions of a key."""
+        if left := [version for version in keys.getlist(key) if _identity(version) in stored]:
+            keys.setlist(key, left)
+        else:
+            keys.pop(key)
 
     def restore(self, now: datetime) -> int:
         """Restore the stored versions in moto, whose buckets must exist again; return their number.

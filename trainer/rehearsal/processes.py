@@ -112,7 +112,8 @@ def _processes() -> Iterator[Process]:
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the command's name on: name, state, parent, group ...; empty without any."""
     try:
-        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        # The name is cut at COMM_LENGTH, maybe in the middle of a letter.
+        before, _, after = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
     except OSError:
         return []
     return [before.partition("(")[2], *after.split()]

@@ -53,7 +53,8 @@ def descendants() -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with suppress(OSError):  # it has just ended
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                # A name is cut after 15 bytes, maybe in the middle of a letter.
+                parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(folder.name))
     pids = children.get(os.getpid(), [])
     for pid in pids:  # grows as it goes

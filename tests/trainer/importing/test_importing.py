@@ -159,6 +159,7 @@ BOMB = "a: &a [x, x, x]\n" + "".join(
         (b"run: \xff", "is not YAML"),
         (b"run: !!python/object/apply:os.system ['touch owned']\n", "is not YAML (could not determine a constructor"),
         (b"run: 2026-99-99\n", "is not YAML"),
+        (b'run: "\\uD800"\n', "is not YAML"),
         (BOMB.encode(), "line 2 of"),
         (b"run: " + b"[" * 5_000, "is too large (it has more than 20,000 entries, or 20 levels)"),
         (b"run: [" + b"1," * 30_000 + b"1]", "is too large"),
@@ -185,6 +186,8 @@ def test_a_file_that_is_no_yaml_or_a_bomb_is_one_line(tmp_path, monkeypatch, con
         ("run: a\nresources: x\n", "resources of the task is 'x' (it must be a mapping)"),
         ("type: task\ncommands: a\n", "commands of the task is 'a'"),
         ("run: a\nworkdir: gone\n", "gone is not a folder"),
+        ("run: a\nworkdir: ~nobody-here/x\n", "workdir of the task is '~nobody-here/x' (this machine has no such user)"),
+        ("run: a\nfile_mounts: {/data: ~nobody-here/x}\n", "file_mounts./data of the task is '~nobody-here/x'"),
         ("workdir: .\nresources: {}\n", "the task runs nothing"),
     ],
 )
@@ -194,6 +197,21 @@ def test_a_task_that_is_none_is_one_line_and_writes_nothing(tmp_path, capsys, te
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
     assert [place.name for place in tmp_path.iterdir()] == ["task.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("type: task\ncommands: [python a.py]\ninstance_types: 5\n", "instance_types"),
+        ("type: task\ncommands: [python a.py]\nresources: {gpu: {count: .inf}}\n", "resources.gpu"),
+        ("type: task\ncommands: [python a.py]\nresources: {gpu: {count: .nan}}\n", "resources.gpu"),
+        (f"run: python a.py\nresources: {{accelerators: 'A100:{'9' * 400}'}}\n", "resources.accelerators"),
+    ],
+)
+def test_a_number_of_gpus_that_is_none_is_named(tmp_path, capsys, text, key):
+    (tmp_path / "task.yaml").write_text(text)
+    assert main(["import", str(tmp_path / "task.yaml")]) == 0
+    assert f"look at {key}: no" in capsys.readouterr().err
 
 
 def test_the_jobs_that_the_page_shows_are_jobs_and_it_names_what_is_taken():

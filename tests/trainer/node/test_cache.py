@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -160,3 +161,13 @@ def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(fill: Call
         os.utime(path, (then := path.stat().st_mtime - age - 60, then))
     InputCache(folder=open_cache(mount).folder).prune()
     assert set((mount / LAYOUT).iterdir()) == {used, fresh}
+
+
+def test_a_cache_whose_server_fails_once_the_inputs_are_there_harms_no_run(mount: Path, monkeypatch) -> None:
+    cache = open_cache(mount)
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("os.scandir", fails)
+    cache.prune()

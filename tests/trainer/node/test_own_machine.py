@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.processes import cut_name
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.environment import temporary_folder
 from trainer.node.agent import lay_out_machine
@@ -137,6 +138,13 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
     os.utime(work.path / "here.json", (0, 0))
     prune(tmp_path)
     assert not work.path.exists()
+
+
+def test_a_process_with_half_a_letter_in_its_name_is_ended_like_others(tmp_path: Path) -> None:
+    work = open_work(tmp_path, "cd" * 32)
+    with cut_name(tmp_path, {"MAYFLY_WORK": str(work.path)}):
+        assert work.clear() == 1
+    work.release()
 
 
 def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(node: Any, start: Any) -> None:  # noqa: F811

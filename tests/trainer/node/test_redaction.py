@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from urllib.parse import quote
 
 import pytest
@@ -50,3 +51,8 @@ def test_a_line_without_end_is_cut_and_no_secret_shows_at_the_cut(caplog: pytest
 def test_a_script_that_prints_for_ever_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "MOST_LINES", 3)
     assert logged(b"a\nb\nc\nd\ne\n", caplog).count("refresh: ") == 3
+
+
+def test_a_secret_of_the_environment_may_be_any_bytes() -> None:
+    made = Redaction({"KEY": os.fsdecode(b"caf\xe9-9")})
+    assert made.redacted_bytes(b"key caf\xe9-9, key caf%E9-9") == b"key [KEY], key [KEY]"

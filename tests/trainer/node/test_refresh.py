@@ -113,6 +113,12 @@ def test_a_script_that_does_not_end_is_ended_and_so_is_one_whose_node_is_stopped
         ran(node, "import time; time.sleep(1000)")
 
 
+def test_a_check_that_takes_too_long_says_so(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh, "CHECK_SECONDS", 0.0)
+    with pytest.raises(DataError, match=r"can't be checked \(it took longer than 0 minutes\)"):
+        describe(node, node.work / "data", [FIRST], [])
+
+
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The data check without a process of its own; a whole run below has one."""

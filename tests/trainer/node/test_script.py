@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import logging
 import os
@@ -21,10 +22,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.processes import cut_name
 from trainer import environment
 from trainer.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import script as module
-from trainer.node import script_run
+from trainer.node import script_events, script_run
 from trainer.node import script_user as script_user_module
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, progress, result
@@ -69,8 +71,13 @@ class Uplink:
 
     def __init__(self) -> None:
         self.s3 = Bucket()
+        self.tries = 0
+        self.fails: set[int] = set()  # those of the tries that S3 does not take
 
     def try_send(self, key: str, body: bytes) -> bool:
+        self.tries += 1
+        if self.tries in self.fails:
+            return False
         self.s3.objects[key] = body
         return True
 
@@ -179,6 +186,28 @@ def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_l
     assert len(outputs.refused) <= 31 and any("a run looks at 30 files and folders" in why for why in outputs.refused.values())
 
 
+def test_a_list_that_s3_did_not_take_is_sent_again(node, outputs, monkeypatch):
+    monkeypatch.setattr("trainer.node.script_outputs.POLL_SECONDS", 0.0)
+    node.uplink.fails = {1, 2}
+    (outputs.folder / "m").write_text("m")
+    outputs.finish()
+    assert listed(node) == {"m": "m"} and node.uplink.tries == 3
+
+
+def test_files_that_are_sent_together_are_listed_together_and_while_a_long_scan_lasts(node, outputs):
+    for number in range(10):
+        (outputs.folder / f"{number}").write_text(f"{number}")
+    put_object = node.uplink.s3.put_object
+
+    def slowly(**asked: Any) -> Any:
+        outputs.pass_time(2.0)
+        return put_object(**asked)
+
+    node.uplink.s3.put_object = slowly
+    outputs.finish()
+    assert len(listed(node)) == 10 and node.uplink.tries == 4, "the first, two in 20 seconds, and the last"
+
+
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
     outputs.finish()
     assert outputs.notes() == ["MAYFLY_OUT stayed empty: nothing was uploaded"]
@@ -220,6 +249,11 @@ def test_events_file_and_step_rate_are_bounded(tmp_path, monkeypatch):
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
 
 
+def test_an_event_for_which_the_disk_has_no_room_is_lost_and_nothing_else(tmp_path):
+    (tmp_path / "e.jsonl").symlink_to("/dev/full")
+    EventFile(tmp_path / "e.jsonl").write({"event": "script_done"})
+
+
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
@@ -238,12 +272,21 @@ def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bound
     reader, writer = os.pipe()
     os.write(writer, b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)))
     os.close(writer)
-    output = ScriptOutput(most_bytes=60)
+    output = ScriptOutput(most_bytes=100)
     with caplog.at_level(logging.INFO):
         output.follow(os.fdopen(reader, "rb"))
     assert output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "| 100%" and "the rest is left out" in said[-1] and len(said) == 3
+
+
+def test_lines_without_text_and_letters_of_several_bytes_count_as_what_they_take(caplog, monkeypatch):
+    for line in ("\n", "я" * 100 + "\n"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            ScriptOutput(most_bytes=1 << 10).follow(io.BytesIO(line.encode() * 1000))
+        said = [record.getMessage() for record in caplog.records]
+        assert 0 < sum(len(f"2026-11-20 12:00:00,000 {text}\n".encode()) for text in said[:-1]) <= 1 << 10
 
 
 def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_path, monkeypatch):
@@ -337,6 +380,26 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     assert (told.models_done, told.progress["s"]["state"], told.unit) == (1, "done", "steps")
 
 
+def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last(node, start, monkeypatch):
+    monkeypatch.setattr(script_events, "MOST_BLOCK", 1 << 10)
+    events = "".join(f'{{"step": {step}, "score": {step}}}\\n' for step in range(1, 101))
+    without_end = "truncate -s 1T $MAYFLY_EVENTS"  # it is not read to its end
+    assert start(f"printf '{events}' >> $MAYFLY_EVENTS; {without_end}") == 0
+    assert reported(node, 0).scripts[0]["best"] == {"metric": "score", "value": 100}
+
+
+def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node, start, monkeypatch):
+    def fails(_: Node, *, venv: Path, **__: Any) -> None:
+        (venv / "lib").mkdir(parents=True)
+        raise TrainingFailed("can't install")
+
+    monkeypatch.setattr(module, "install", fails)
+    node.rehearsal, node.here = False, True
+    with pytest.raises(TrainingFailed, match="can't install"):
+        start("true", requirements="run.sh")
+    assert not (node.work / "script" / "venv").exists()
+
+
 def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start):
     with pytest.raises(TrainingFailed, match=r"the script ended with exit code 3 \(no such file\)") as failed:
         start("echo half > $MAYFLY_OUT/half; echo no such file; exit 3")
@@ -428,6 +491,12 @@ if os.fork() == 0:
 while True:
     time.sleep(1000)
 """
+
+
+def test_a_process_with_half_a_letter_in_its_name_hides_nobody(tmp_path: Path) -> None:
+    with cut_name(tmp_path, {"MAYFLY_EVENTS": str(tmp_path)}) as pid:
+        own = ScriptUser(uid=os.geteuid(), gid=os.getegid())
+        assert list(own.processes(f"MAYFLY_EVENTS={tmp_path}")) == [pid]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -172,6 +173,22 @@ while [ ! -s $MAYFLY_OUT/child ]; do sleep 0.01; done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, monkeypatch):  # noqa: F811
+    copy = shutil.copytree
+
+    def copied(source: Path, target: Path) -> None:
+        if target.name == "B":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        copy(source, target)
+
+    monkeypatch.setattr("shutil.copytree", copied)
+    with pytest.raises(TrainingFailed, match="1 of 3 values failed") as failed:
+        start("echo done > $MAYFLY_OUT/model.pt", over={"symbol": ["A", "B", "C"]})
+    assert failed.value.why == "B: the script's files can't be copied for it ([Errno 28] No space left on device)"
+    assert sorted(listed(eight)) == ["A/model.pt", "C/model.pt"]
+    assert [entry["piece"] for entry in reported(eight, failed.value).failed] == ["B"]
+
+
 def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):  # noqa: F811
     script_user = ScriptUser(uid=64_322, gid=64_322)
     base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own folders are closed to others

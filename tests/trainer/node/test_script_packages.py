@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.processes import alive
 from tests.wheels import write_wheel
 from trainer import environment
 from trainer.errors import Stopped, TrainingFailed
@@ -66,3 +69,16 @@ def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_pro
     node.is_stopping = lambda: True
     with pytest.raises(Stopped, match="stopped before the script began"):
         install(node, requirements=requirements, **given)
+
+
+def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
+    pip = tmp_path / "python"
+    pip.write_text("#!/bin/sh\nsleep 1000 &\necho $! > pid.new; mv pid.new pid; wait\n")
+    pip.chmod(0o755)
+    node.is_stopping = (tmp_path / "pid").exists
+    with pytest.raises(Stopped), contextlib.chdir(tmp_path):
+        make_venv(node, python=str(pip), folder=tmp_path / "venv", environment=environment.for_script({}, path="/usr/bin"))
+    ends = time.monotonic() + 10
+    while alive(int((tmp_path / "pid").read_text())) and time.monotonic() < ends:
+        time.sleep(0.01)  # a killed process takes a moment to end
+    assert not alive(int((tmp_path / "pid").read_text()))

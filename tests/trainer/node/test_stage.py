@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.errors import Stopped
-from trainer.node.stage import PAUSES, Origins, fetch_inputs, read_patiently
+from trainer.errors import DataError, Stopped, TrainingFailed
+from trainer.node.cache import InputCache, open_cache
+from trainer.node.stage import PAUSES, SPARE_BYTES, Origins, fetch_inputs, read_patiently
 
 NOT_YET = ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
 
@@ -60,3 +64,54 @@ def test_a_file_that_lies_there_is_taken_only_on_a_machine_of_ones_own_and_only_
     for content, kept in ((b"bars", False), (b"else", True)):
         with pytest.raises(Asked):
             fetch(content, kept=kept)
+
+
+class Files:
+    """S3 with files of one content, and their entries in a manifest."""
+
+    def __init__(self, number: int) -> None:
+        digest = hashlib.sha256(b"bars").hexdigest()
+        self.entries = [{"key": f"raw/x/{one}.csv", "version_id": "v", "sha256": digest, "bytes": 4} for one in range(number)]
+        self.asked: list[str] = []
+
+    def get_object(self, *, Key: str, **_: str) -> dict[str, Any]:
+        self.asked.append(Key)
+        body = io.BytesIO(b"bars")
+        return {"Body": SimpleNamespace(iter_chunks=lambda size: iter(lambda: body.read(size), b""))}
+
+
+def test_after_a_file_that_can_not_be_used_no_other_is_fetched(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.node.stage.AT_ONCE", 1)
+    s3 = Files(100)
+    s3.entries[2]["sha256"] = "0" * 64
+    with pytest.raises(DataError, match=r"raw/x/2\.csv"):
+        fetch_inputs(s3, bucket="b", inputs=s3.entries, folder=tmp_path, stopped=lambda: False)
+    assert len(s3.asked) == 3, "nobody pays for the rest"
+
+
+def test_a_stop_also_ends_the_copies_from_the_cache(tmp_path, monkeypatch):
+    s3, cache = Files(3), open_cache(tmp_path)
+    taken: list[str] = []
+    monkeypatch.setattr(InputCache, "take", lambda self, entry, target: taken.append(entry["key"]) or "taken")
+    with pytest.raises(Stopped):
+        fetch_inputs(
+            s3, bucket="b", inputs=s3.entries, folder=tmp_path / "n", stopped=lambda: True, origins=Origins(cache=cache)
+        )
+    assert not taken
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_file_that_lies_there_needs_no_more_room(tmp_path, monkeypatch, kept):
+    (tmp_path / "0.csv").write_bytes(b"bars")
+    s3, free = Files(1), SimpleNamespace(free=SPARE_BYTES + 3)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+
+    def fetch() -> None:
+        origins = Origins(kept=kept)
+        fetch_inputs(s3, bucket="b", inputs=s3.entries, folder=tmp_path, stopped=lambda: False, origins=origins)
+
+    if kept:
+        fetch()
+        free.free = SPARE_BYTES - 1
+    with pytest.raises(TrainingFailed, match="Free some space" if kept else "raise volume_gib"):
+        fetch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from botocore.exceptions import ConnectTimeoutError
 from tests.pieces import named
 from trainer.access import Access
 from trainer.errors import TrainingFailed
+from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
 from trainer.node.model_uploads import ModelUploads
 from trainer.node.report import Status
@@ -132,6 +134,26 @@ def test_a_model_that_never_reaches_s3_is_reported(
     assert "S3 did not take it" in one.status.failed[0]["reason"]
 
 
+def test_models_wait_together_while_s3_refuses_and_no_model_keeps_the_others_waiting(
+    uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node(uplink, tmp_path)
+    uploads = ModelUploads(one)
+    tried: list[str] = []
+
+    def upload_model(*, path: Path, **_: Any) -> Any:
+        tried.append(path.name)
+        raise ConnectTimeoutError(endpoint_url="s3")
+
+    monkeypatch.setattr(uplink, "upload_model", upload_model)
+    monkeypatch.setattr("trainer.node.model_uploads.time", SimpleNamespace(monotonic=lambda: 0.0))
+    for name in "ABC":
+        uploads.add({**EVENT, "file": name})
+    for expected in ("A", "AB", "ABC", "ABC"):  # one a look, and none is due again
+        uploads.send()
+        assert "".join(tried) == expected
+
+
 def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_path: Path) -> None:
     path = tmp_path / "node.log"
     parts = Parts(uplink, path=path, prefix="log/", suffix=".log")
@@ -151,6 +173,27 @@ def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_pat
         "log/000002.log": b"half a line\n",
         "log/000003.log": b"last words",
     }
+
+
+def test_a_long_log_over_a_slow_line_delays_neither_the_lease_nor_a_stop_nor_the_end(tmp_path: Path, monkeypatch) -> None:
+    now, puts = [1000.0], list[str]()
+    monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("trainer.node.uplink.PART_BYTES", 8)
+    (tmp_path / "node.log").write_text("1234567\n" * 100)
+
+    def try_send(key: str, body: bytes) -> bool:
+        kind = key.split("/")[0] if key.startswith("live/") else key.split("/")[-2]
+        puts.append(kind)
+        now[0] += 4.0 if kind == "log" else 0.0
+        if puts.count("log") == 10:
+            thread._ended.set()
+        return True
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: puts.count("log") > 5), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, tmp_path / "node.log")
+    thread._run()
+    assert [kind for kind in puts if kind in ("live", "log")] == [*["live", "log"] * 10, "live"]
+    assert one.stop_reason == "stop.json"
 
 
 def sent(uplink: Uplink) -> dict[str, bytes]:

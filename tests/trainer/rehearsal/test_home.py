@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from trainer.errors import ConfigError
 from trainer.rehearsal.client import stop_server
-from trainer.rehearsal.home import NOTE, Note, open_home, read_note, write_note
+from trainer.rehearsal.home import NOTE, Note, check_version, open_home, read_note, write_note
 
 KNOWN = Note(url="http://127.0.0.1:4566", pid=1, started="1", secret=bytes(32))
 
@@ -132,3 +133,15 @@ def test_who_answers_without_the_secret_is_not_believed(tmp_path: Path) -> None:
     server.shutdown()
     server.server_close()
     assert heard and secret.hex() not in heard[0]
+
+
+def test_a_new_folder_on_a_full_disk_is_as_good_as_new_once_there_is_room(tmp_path: Path) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(Path, "write_text", full)
+        check_version(tmp_path)
+    check_version(tmp_path)
+    check_version(tmp_path)

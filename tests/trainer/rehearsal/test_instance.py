@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import alive
-from trainer.rehearsal import processes
+from tests.processes import alive, cut_name
+from trainer.rehearsal import processes, supervisor
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 
@@ -234,6 +234,13 @@ def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_sc
     assert scratch.exists()
     reap(tmp_path)
     assert not scratch.exists()
+
+
+def test_a_process_with_half_a_letter_in_its_name_is_one_like_others(tmp_path: Path) -> None:
+    marks = {"MAYFLY_INSTANCE": "i-orphan", "MAYFLY_ROOT": str(tmp_path)}
+    with cut_name(tmp_path, marks) as pid:
+        assert {pid} == {member[0] for member in processes.members_of("i-orphan", tmp_path, None)}
+        assert pid in supervisor.descendants()
 
 
 def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:

@@ -285,6 +285,33 @@ def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path) -> None:
     assert "No space left" in failed.value.response["Error"]["Message"]
 
 
+def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repeated(tmp_path: Path) -> None:
+    root, key = tmp_path / "root", {"Bucket": "full-disk", "Key": "model"}
+    with EmbeddedAws(root, run_nodes=False) as aws:
+        s3 = aws.access("900000000009").client("s3", total_max_attempts=1)
+        s3.create_bucket(Bucket="full-disk")
+        s3.put_bucket_versioning(Bucket="full-disk", VersioningConfiguration={"Status": "Enabled"})
+        for number, body in enumerate((b"one", b"two")):
+            condition = {"IfMatch": s3.head_object(**key)["ETag"]} if number else {"IfNoneMatch": "*"}
+            full = root / f"s3/900000000009/versions/{2 * number + 1:09d}.tmp"
+            full.symlink_to("/dev/full")
+            with pytest.raises(ClientError, match="DiskFull"):
+                s3.put_object(**key, Body=body, **condition)
+            s3.put_object(**key, Body=body, **condition)
+    with EmbeddedAws(root, run_nodes=False) as later:
+        s3 = later.access("900000000009").client("s3")
+        assert s3.get_object(**key)["Body"].read() == b"two"
+        assert len(s3.list_object_versions(Bucket="full-disk")["Versions"]) == 2
+
+
+def test_where_applied_programs_can_not_be_kept_the_error_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    aws = EmbeddedAws(run_nodes=False, programs=tmp_path / "file" / "programs")
+    with aws, pytest.raises(ConfigError, match="could not be applied") as failed:
+        aws.apply_program(aws.account())
+    assert str(tmp_path / "file") in failed.value.why
+
+
 def test_a_server_that_stops_ends_no_other(root: Path, tmp_path: Path) -> None:
     lease_server(root)
     copy = tmp_path / "copy"
