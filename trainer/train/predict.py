@@ -32,8 +32,9 @@ from trainer.models import home_of, reads_of
 from trainer.plan.plans import clear_of_holes
 from trainer.settings import WINDOWS
 from trainer.targets import scores_of
+from trainer.targets.bars import with_unit
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of
+from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of, without_unit
 from trainer.train.predict_panel import predict_panels
 from trainer.train.predictions import NotPredicted, Predictions
 from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
@@ -247,10 +248,13 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
     """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
     warmup = max(warmup_of_features(model.features), candles.columns_begin)
-    bars = _whole_bars(candles, model, series, warmup=warmup)
+    whole = _whole_bars(candles, model, series, warmup=warmup)
+    bars = with_unit(model.target, candles.close, whole)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
+        if len(whole):
+            raise without_unit(model, candles)
         needed = f"{warmup + card.lookback} bars of {series.symbol}, the last {card.lookback} without a hole"
         raise DataError(
             f"no bar of {data} has enough bars before it",

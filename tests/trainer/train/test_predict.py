@@ -138,6 +138,23 @@ def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_pat
     assert isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
 
 
+def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_candles: Any) -> None:
+    close = make_candles(600).close.copy()
+    close[-20:] = close[-20]  # the last ten bars have not moved for ten bars
+    write_file(tmp_path / "AAA_1m.parquet", [make_candles(600, close=close)])
+    write_file(tmp_path / "BBB_1m.parquet", [make_candles(600, symbol="BBB", close=[100.0] * 600)])
+    settings = {"horizon": 5, "volatility_bars": 10}
+    for symbol in ("AAA", "BBB"):
+        make_model(tmp_path / f"{symbol}.safetensors", target="return", symbols=(symbol,), target_settings=settings)
+    never, every = predict_models([tmp_path / "AAA.safetensors", tmp_path / "BBB.safetensors"], tmp_path)
+    assert isinstance(every, Predictions) and np.isfinite(every.columns["log_return"]).all()
+    assert every.bar[-1] == make_candles(600).timestamp[-11]
+    (last,) = predict_models([tmp_path / "AAA.safetensors"], tmp_path, last=1)
+    assert isinstance(last, Predictions) and last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
+    assert isinstance(never, NotPredicted)
+    assert never.error.what == "no bar of BBB has a unit for the forecast of return" and "never moves" in never.error.why
+
+
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:
     make_model(tmp_path / "other.safetensors", "tcn", "volatility", symbols=("AAA",))
     with pytest.raises(UsageError, match="these models forecast direction, volatility"):
