@@ -324,9 +324,14 @@ class TargetSettings(HomeSettings):
         return 1
 
     @property
+    def unit_bars(self) -> int:
+        """Return the bars of the trailing volatility that is the unit of its labels; 0: they have another unit."""
+        return 0
+
+    @property
     def reach(self) -> int:
         """Return how many bars before its own a label or a column of a prediction reads."""
-        return 0
+        return self.unit_bars
 
     @property
     def bars_ahead(self) -> int:

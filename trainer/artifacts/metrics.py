@@ -67,20 +67,21 @@ def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
     """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to compare.
 
     Beyond chance: the interval of every gain lies above zero. With too few blocks for intervals it is BETTER at most.
+    A constant baseline has no correlation: that counts as 0, and the gain over it is the model's own correlation.
     """
     about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""
     ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
-    theirs = [_at(other, (name,)) for other in others.values()] if isinstance(others, Mapping) else []
-    known = [value for value in theirs if isinstance(value, (int, float))]
+    theirs = {baseline: _at(other, (name,)) for baseline, other in others.items()} if isinstance(others, Mapping) else {}
+    known = {baseline for baseline, value in theirs.items() if isinstance(value, (int, float))}
     if not known or not isinstance(ours, (int, float)):
         return ""
+    values = [value if baseline in known else 0.0 for baseline, value in theirs.items()]
     lower = about["metrics"][name].get("better") == "lower"
-    if not (ours < min(known) if lower else ours > max(known)):
+    if not (ours < min(values) if lower else ours > max(values)):
         return ""
-    gains = _at(scores, ("better",))
-    lows = [_low(_at(gain, (name,))) for gain in gains.values()] if isinstance(gains, Mapping) else []
-    return BEYOND_CHANCE if lows and all(low is not None and low > 0 for low in lows) else BETTER
+    lows = [_low(_at(scores, ("better", baseline, name) if baseline in known else ("intervals", name))) for baseline in theirs]
+    return BEYOND_CHANCE if all(low is not None and low > 0 for low in lows) else BETTER
 
 
 def _low(interval: Any) -> float | None:

@@ -9,8 +9,9 @@
 A session is the exchange's day, for coins the UTC day, and one bar if bars are a day or longer.
 
 If no exchange is named, its day is inferred from the series, week by week, so that daylight saving needs no table: within a
-week the day turns at the middle of the longest time of day without bars. Weeks begin on Saturday, when no exchange trades and
-clocks have not yet changed (they do on Sundays). A time of day that never has a bar (a lunch break) is not part of the day.
+week the day turns at the middle of the longest time of day without bars; if there is none (currencies), at that of the week's
+first bar. Weeks begin on Saturday, when no exchange trades and clocks have not yet changed (they do on Sundays). A time of day
+that never has a bar (a lunch break) is not part of the day.
 """
 
 from __future__ import annotations
@@ -138,5 +139,7 @@ def _day_turns(timestamps: np.ndarray, step: int) -> np.ndarray:
     last_bar = np.maximum.accumulate(np.where(two_days, slot, -1), axis=1)
     empty_run = np.where(last_bar >= 0, slot - last_bar, 0)  # empty slots up to here, since the last bar
     end = empty_run.argmax(axis=1)
-    middle = end - empty_run[np.arange(len(end)), end] // 2
-    return np.asarray((middle % slots) * step)
+    longest = empty_run[np.arange(len(end)), end]
+    opens = (timestamps[np.searchsorted(week, np.arange(len(end)))] % DAY) // step  # slot of each week's first bar
+    opens[0] = opens[min(1, len(end) - 1)]  # the series may begin within its first week
+    return np.asarray(np.where(longest > 0, (end - longest // 2) % slots, opens) * step)

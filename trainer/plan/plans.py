@@ -294,10 +294,13 @@ def _no_bar(
         why = f"none of {tied} has a label: close does not move over {horizon_bars} bars"
         do = f"Raise {target.farther}, or drop the symbol."
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
-    warmup = job.data.warmup
+    warmup = warmup_of(candles, job)
     if warmup and warmup * 2 > len(candles) and not time.holes.any():
-        why = f"of {len(candles)} bars the first {warmup} are the warm-up of {farthest_feature(job)}"
+        what = f"are the warm-up of {farthest_feature(job)}"
         do = "Give more bars, or name features that look back less, such as --set data.features=log_return_1,bar_range."
+        if warmup > job.data.warmup:
+            what, do = "come before the columns' first values", "Fill the columns, or leave the symbol out of --symbols."
+        why = f"of {len(candles)} bars the first {warmup} {what}"
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     why = (
         f"calendar {time.calendar} sees {int(time.holes.sum())} holes, "

@@ -69,6 +69,12 @@ class Timeline:
             )
         except DataError as error:
             raise DataError(f"all series together: {error.what}", why=error.why, do=error.do) from error
+        if total and not len(folds[-1].test):
+            raise DataError(
+                f"all series together have {total} bars after the warm-up of their features",
+                why=f"test is {data.test_fraction:g} of them: less than one",
+                do="Give more bars, raise test_fraction, or name features that look back less.",
+            )
 
         def instant(bar: int) -> int:
             return int(self.instants[np.searchsorted(ends, bar, side="right")])
@@ -109,7 +115,8 @@ def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSe
     if len(candles) > first:
         _refuse_empty_spans(candles, cuts, spans(0))
     # The last fold's target holds for all, and its longest label determines the embargo.
-    last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1], target=target)
+    # Without cuts, no series is longer than its warm-up, which `plan_symbol` refuses.
+    last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1] if cuts else None, target=target)
     return tuple(plan_symbol(candles, job, spans=one, target=last.target) for one in spans(last.horizon_bars))
 
 

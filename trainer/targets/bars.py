@@ -72,6 +72,13 @@ def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarr
     return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
 
 
+def with_unit(target: TargetSettings, close_T: np.ndarray, bars_N: np.ndarray) -> np.ndarray:
+    """Return the bars at which the unit of a target's labels is known: where the close moved, if it is trailing volatility."""
+    if not target.unit_bars:
+        return bars_N
+    return np.asarray(bars_N[np.isfinite(trailing_deviation(close_T, target.unit_bars)[bars_N])])
+
+
 def unfitted(target: TargetSettings, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return {}: the `fit` of a target whose labels are not scaled."""
     return {}

@@ -113,9 +113,14 @@ def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, 
 
 
 def drop_old(place: Path) -> None:
-    """Delete all but the newest two checkpoints of the model to which the checkpoint in `place` belongs."""
-    for old in sorted(place.parent.iterdir())[:-KEPT]:
-        shutil.rmtree(old)
+    """Delete a model's other checkpoints after the one in `place` was written, except the last before it.
+
+    Later ones were not resumed: they are damaged, or of another job, data or code. Kept, they would push this run's out.
+    """
+    others = sorted(place.parent.iterdir())
+    number = others.index(place)
+    for other in (*others[: max(0, number + 1 - KEPT)], *others[number + 1 :]):
+        shutil.rmtree(other)
 
 
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:

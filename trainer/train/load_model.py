@@ -16,6 +16,7 @@ from torch import nn
 
 from trainer.artifacts.card import Card, CardSeries, read_card
 from trainer.artifacts.weights import load_tensors
+from trainer.data.candles import Candles
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.settings import CALENDARS, EXCHANGES, PRESENT
 from trainer.errors import DataError, UsageError
@@ -216,6 +217,15 @@ def _compare(shell: nn.Module, card: Card, tensors: Mapping[str, torch.Tensor], 
 
 def _form(tensor: torch.Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def without_unit(model: CheckedModel, candles: Candles) -> DataError:
+    """Return the error for bars at none of which the unit of a model's forecast is known."""
+    return DataError(
+        f"no bar of {candles.symbol} has a unit for the forecast of {model.target.name}",
+        why=f"that is the volatility of the last {model.target.unit_bars} bars, in which the close never moves",
+        do="Give more bars, or leave the symbol out with --symbols.",
+    )
 
 
 def unfit(path: Path, why: str) -> DataError:

@@ -32,13 +32,15 @@ from trainer.models import home_of, reads_of
 from trainer.plan.plans import clear_of_holes
 from trainer.settings import WINDOWS
 from trainer.targets import scores_of
+from trainer.targets.bars import with_unit
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of
+from trainer.train.load_model import CheckedModel, Networks, check_model, fitted_of, without_unit
 from trainer.train.predict_panel import predict_panels
 from trainer.train.predictions import NotPredicted, Predictions
 from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
 
 SMALL_BATCHES = (4, 16)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+TRIAL_WINDOWS = 64  # that are compared in small batches and in a full one
 MOST_ROWS = 1 << 16  # whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
 
@@ -208,14 +210,29 @@ class _Running:
         """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full one."""
         bars = task.bars - task.first_row
         small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
-        key = task.model.shape, small
-        if small and self.is_exact.get(key):
+        if small and task.reads == WINDOWS and task.model.shape and self._same_digits(task.model, network, small):
             return _reader(task, rows_TF, batch=small).outputs(network, bars)
-        outputs_NO = _reader(task, rows_TF).outputs(network, bars)
-        if small and task.reads == WINDOWS and task.model.shape and key not in self.is_exact:
-            small_NO = _reader(task, rows_TF, batch=small).outputs(network, bars)
-            self.is_exact[key] = np.array_equal(small_NO, outputs_NO)
-        return outputs_NO
+        return _reader(task, rows_TF).outputs(network, bars)
+
+    def _same_digits(self, model: CheckedModel, network: nn.Module, small: int) -> bool:
+        """Return whether small batches give the digits of a full one, by a trial on random windows, once for each shape.
+
+        On many windows: with some shapes only a few of them differ.
+        """
+        key = model.shape, small
+        if key not in self.is_exact:
+            seen, features = model.card.lookback, len(model.card.features)
+            rows_TF = torch.randn(EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0))
+            bars = np.arange(EVALUATION_BATCH) + seen - 1
+            scaling = {"mean_F": torch.zeros(features), "std_F": torch.ones(features)}
+            full_NO, few_NO = (
+                reader_of(WINDOWS, rows_TF=rows_TF, **scaling, bars_seen=seen, first_bar=seen - 1, batch=batch).outputs(
+                    network, bars
+                )
+                for batch, bars in ((EVALUATION_BATCH, bars), (small, bars[:TRIAL_WINDOWS]))
+            )
+            self.is_exact[key] = np.array_equal(few_NO, full_NO[:TRIAL_WINDOWS])
+        return self.is_exact[key]
 
 
 def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
@@ -247,10 +264,13 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
     """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
     warmup = max(warmup_of_features(model.features), candles.columns_begin)
-    bars = _whole_bars(candles, model, series, warmup=warmup)
+    whole = _whole_bars(candles, model, series, warmup=warmup)
+    bars = with_unit(model.target, candles.close, whole)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
+        if len(whole):
+            raise without_unit(model, candles)
         needed = f"{warmup + card.lookback} bars of {series.symbol}, the last {card.lookback} without a hole"
         raise DataError(
             f"no bar of {data} has enough bars before it",

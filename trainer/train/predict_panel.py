@@ -24,7 +24,8 @@ from trainer.models import home_of, reads_of
 from trainer.plan.panel import PanelCalendar, calendar_of, first_row, whole_rows
 from trainer.settings import WINDOWS
 from trainer.targets import scores_of
-from trainer.train.load_model import CheckedModel, Networks, fitted_of
+from trainer.targets.bars import with_unit
+from trainer.train.load_model import CheckedModel, Networks, fitted_of, without_unit
 from trainer.train.panel import PanelRows, masked, panel_rows
 from trainer.train.predictions import NotPredicted, Predictions
 from trainer.train.prepare import context_rows
@@ -119,7 +120,8 @@ def _predict(
         entry = card.of(candles.symbol) if candles.symbol in card.symbols else common.unknown(candles.symbol)
         dates = calendar.dates(candles)
         first = first_row(dates, warmups[candles.symbol], card.lookback)
-        bars = whole_rows(dates, calendar, first=first, bars_seen=card.lookback, reach=model.target.reach)
+        whole = whole_rows(dates, calendar, first=first, bars_seen=card.lookback, reach=model.target.reach)
+        bars = with_unit(model.target, candles.close, whole)
         bars = bars if last is None else bars[max(0, len(bars) - last) :]
         if not len(bars):
             needed = f"{warmups[candles.symbol]} bars and then {card.lookback} dates"
@@ -128,6 +130,8 @@ def _predict(
                 why=f"a prediction needs {needed}; there are {len(candles)} bars",
                 do="Give more bars.",
             )
+            if len(whole):
+                error = without_unit(model, candles)
             yield NotPredicted(model=model.name, symbol=candles.symbol, error=error, absent=True)
             continue
         whole_DF = masked(rows_DF, torch.tensor(entry.scaler["mean"]), present_D)

@@ -7,7 +7,7 @@ all series in them, since markets move together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,9 +130,12 @@ def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -
 
 
 def days_of_a_block(data: SymbolData) -> int:
-    """Return the median time between starts of a series' bootstrap blocks, in whole days, 1 or more."""
-    rows = data.scored("test")
+    """Return the median time between starts of a series' bootstrap blocks, in whole days, 1 or more.
+
+    Over all of its bars: a series of a panel may have few in test, far apart.
+    """
+    rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
     blocks, _ = scores_of(data.target).blocks(data.target, rows)
     _, first = np.unique(blocks, return_index=True)
-    begins = data.candles.timestamp[rows.scored[first]]
+    begins = data.candles.timestamp[first]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trainer.data.calendar import holes, infer_calendar
+from trainer.data.calendar import holes, infer_calendar, session_clock
+from trainer.data.timeframes import DAY
 
 MINUTE = 60_000_000_000
 
@@ -108,3 +109,16 @@ def test_hourly_sessions_over_a_change_of_clocks_have_no_hole() -> None:
     series = sessions("2024-02-26", 20, zone="America/New_York", opens="09:00", count=7, step="h")
     assert found(series, "1h", "sessions") == []
     assert len(found(np.delete(series, 3), "1h", "sessions")) == 1
+
+
+@pytest.mark.parametrize(("timeframe", "step", "count"), [("1h", "h", 24), ("4h", "4h", 6)])
+def test_a_day_without_a_break_turns_when_the_week_begins_also_over_a_change_of_clocks(
+    timeframe: str, step: str, count: int
+) -> None:
+    """Currencies trade from Sunday to Friday, 17:00 in New York: five sessions, and no sixth of a Sunday's evening."""
+    series = sessions("2024-02-26", 20, zone="America/New_York", opens="17:00", count=count, step=step, eve=1)
+    series = series[series >= series[0] + 30 * 60 * MINUTE]  # from Tuesday on
+    clock = session_clock(series, timeframe, "sessions")
+    assert np.bincount(clock // DAY)[1:].tolist() == [count] * 18
+    missing = np.delete(series, [count + 1, count + 2])
+    assert len(found(series, timeframe, "sessions")) == 0 and len(found(missing, timeframe, "sessions")) == 1

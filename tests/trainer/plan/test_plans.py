@@ -135,5 +135,7 @@ def test_a_column_without_a_value_is_refused_by_name_and_a_late_one_with_the_ari
     job = with_settings(JOB, columns="funding", features="none")
     with pytest.raises(DataError, match="AAA has no value of funding .every cell of the column is empty"):
         plan_symbol(with_column(make_candles(100), first=100), job)
+    with pytest.raises(DataError, match="of 300 bars the first 290 come before the columns' first values"):
+        plan_symbol(with_column(make_candles(300), first=290), job)
     with pytest.raises(DataError, match="one label needs 105: 99 before the columns' first values, 4 that the model sees"):
         plan_symbol(with_column(make_candles(100), first=99), job)

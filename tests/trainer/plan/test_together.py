@@ -111,3 +111,21 @@ def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(tmp
         return
     plan = plan_data(JOBS["windows"], folder)
     assert list(plan.symbols) == ["AAA"] and plan.refused["BAD"].what == "BAD has bars that go backwards"
+
+
+@pytest.mark.parametrize("kind", ["pooled", "panel"])
+@pytest.mark.parametrize("bars", [1, 100, 256, 257, 258])
+def test_series_about_as_short_as_the_warm_up_are_refused_in_words(kind, bars, tmp_path, make_candles):
+    for symbol in ("AAA", "BBB"):
+        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(bars, symbol=symbol)])
+    with pytest.raises(DataError, match="bars"):
+        planned(job_of(lookback=2, horizon=1, batch=1, **{kind: True}), tmp_path)
+
+
+def test_a_test_fraction_below_one_bar_of_all_series_is_refused_in_words(tmp_path, make_candles):
+    for symbol in ("AAA", "BBB"):
+        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(700, symbol=symbol)])
+    with pytest.raises(DataError) as refused:
+        planned(job_of(pooled=True, test_fraction=0.001), tmp_path)
+    assert "888 bars after the warm-up" in refused.value.what
+    assert "test_fraction" in refused.value.do

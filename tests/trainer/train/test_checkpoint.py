@@ -171,6 +171,16 @@ def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
     assert _train(Worker(tmp_path, mark="another job"), SequentialPack, 1).resumed == []
 
 
+def test_checkpoints_of_another_job_that_came_farther_do_not_push_out_those_of_this_one(tmp_path):
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path, dies_after=9), SequentialPack, 1)
+    with pytest.raises(Killed):
+        _train(Worker(tmp_path, dies_after=3, mark="another job"), SequentialPack, 1)
+    found = newest(tmp_path, "m0", "another job")
+    assert found is not None and found.state.batches == 3 + 1  # the first look at the clock starts the interval
+    assert len(list((tmp_path / "m0").iterdir())) == 2
+
+
 def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
     data = {"close": b"1234"}
     mark = fingerprint(JOB, data=data, code_sha256="c")

@@ -18,6 +18,7 @@ from trainer.artifacts.card import card_from_json, read_card
 from trainer.artifacts.metrics import shown
 from trainer.data.candles import Candles
 from trainer.data.tables import FIELDS
+from trainer.data.timeframes import DAY
 from trainer.data.writing import write_candles
 from trainer.errors import DataError
 from trainer.job import Job, with_settings
@@ -33,7 +34,7 @@ from trainer.train.panel_scores import rank_correlations
 from trainer.train.piece import run_of
 from trainer.train.predict import Predictions, predict_models
 from trainer.train.predictions import NotPredicted
-from trainer.train.scores import outputs_by_span
+from trainer.train.scores import days_of_a_block, outputs_by_span
 from trainer.train.series import PieceData
 from trainer.train.source import on_device, open_data, read_source
 
@@ -161,6 +162,19 @@ def test_every_label_of_a_span_is_read_once_and_by_the_same_rows_however_it_is_r
     moved_to = on_device(source, "meta").folds[1]
     assert [one.rows_TF.shape for one in moved_to.series] == [one.rows_TF.shape for one in data.series]
     assert all(one.rows_TF._base is moved_to.rows_TF for one in moved_to.series)
+
+
+def test_a_series_with_few_bars_in_test_far_apart_makes_no_block_longer():
+    panel = planted_panel(0, series=8, dates=400)
+    job = job_with(horizon=5)
+    test = prepared(panel, job).series[1].spans.test
+    begin, end = (int(panel[1].timestamp[bar]) for bar in (test.start, test.stop - 1))
+    keep = (panel[0].timestamp < begin) | (panel[0].timestamp > end - 7 * DAY)
+    columns = {name: getattr(panel[0], name)[keep] for name in ("timestamp", *FIELDS)}
+    suspended, *others = prepared([replace(panel[0], **columns), *panel[1:]], job).series
+    begins = suspended.candles.timestamp[suspended.bars("test")]
+    assert len(begins) < 9 and np.ptp(begins) > 30 * DAY
+    assert days_of_a_block(suspended) == days_of_a_block(others[0]) < 10
 
 
 def test_the_rank_correlation_of_a_date_is_spearmans_and_too_few_or_equal_labels_say_nothing():

@@ -63,7 +63,7 @@ def test_chunks_at_once_give_the_digits_of_each_alone(tmp_path: Path, data: Path
 def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
     models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, batches = predict_module._reader, list[int]()
+    whole, batches = predict_module.reader_of, list[int]()
 
     class Rounded:
         def __init__(self, reader: Any) -> None:
@@ -72,16 +72,43 @@ def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
         def outputs(self, network: Any, bars: np.ndarray) -> np.ndarray:
             return np.nextafter(self._reader.outputs(network, bars), np.inf)
 
-    def reader(task: Any, rows: Any, *, batch: int = predict_module.EVALUATION_BATCH) -> Any:
+    def reader(reads: str, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any) -> Any:
         batches.append(batch)
-        made = whole(task, rows, batch=batch)
+        made = whole(reads, batch=batch, **options)
         return Rounded(made) if batch in SMALL_BATCHES else made
 
-    monkeypatch.setattr(predict_module, "_reader", reader)
+    monkeypatch.setattr(predict_module, "reader_of", reader)
     different = list(predict_models(models, data, last=2))
     assert batches.count(SMALL_BATCHES[0]) == 1  # the trial
     monkeypatch.undo()
     for item, other in zip(different, predict_models(models, data, last=2), strict=True):
+        assert isinstance(item, Predictions) and isinstance(other, Predictions)
+        assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
+
+
+def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
+    models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, alone = predict_module.reader_of, list(predict_models(models, data, last=2))
+    assert all(isinstance(item, Predictions) for item in alone)
+    chances = [item.columns["probability"] for item in alone if isinstance(item, Predictions)]
+    assert max(map(max, chances[1:])) > max(chances[0])
+
+    class Rounded:
+        def __init__(self, reader: Any) -> None:
+            self._reader = reader
+
+        def outputs(self, network: Any, bars: np.ndarray) -> np.ndarray:
+            outputs: np.ndarray = self._reader.outputs(network, bars)
+            above = 1 / (1 + np.exp(-outputs)) > max(chances[0]) + 1e-9  # none of the first model's
+            return np.where(above, outputs + 1e-6, outputs)
+
+    def reader(reads: str, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any) -> Any:
+        made = whole(reads, batch=batch, **options)
+        return Rounded(made) if batch in SMALL_BATCHES else made
+
+    monkeypatch.setattr(predict_module, "reader_of", reader)
+    for item, other in zip(predict_models(models, data, last=2), alone, strict=True):
         assert isinstance(item, Predictions) and isinstance(other, Predictions)
         assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
 
@@ -136,6 +163,23 @@ def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_pat
     assert (len(short.bar), len(whole.bar)) == (700 - 60 - LOOKBACK + 1, 700 - 256 - LOOKBACK + 1)
     (last,) = predict_models([tmp_path / "short.safetensors"], data, last=1)
     assert isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
+
+
+def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_candles: Any) -> None:
+    close = make_candles(600).close.copy()
+    close[-20:] = close[-20]  # the last ten bars have not moved for ten bars
+    write_file(tmp_path / "AAA_1m.parquet", [make_candles(600, close=close)])
+    write_file(tmp_path / "BBB_1m.parquet", [make_candles(600, symbol="BBB", close=[100.0] * 600)])
+    settings = {"horizon": 5, "volatility_bars": 10}
+    for symbol in ("AAA", "BBB"):
+        make_model(tmp_path / f"{symbol}.safetensors", target="return", symbols=(symbol,), target_settings=settings)
+    never, every = predict_models([tmp_path / "AAA.safetensors", tmp_path / "BBB.safetensors"], tmp_path)
+    assert isinstance(every, Predictions) and np.isfinite(every.columns["log_return"]).all()
+    assert every.bar[-1] == make_candles(600).timestamp[-11]
+    (last,) = predict_models([tmp_path / "AAA.safetensors"], tmp_path, last=1)
+    assert isinstance(last, Predictions) and last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
+    assert isinstance(never, NotPredicted)
+    assert never.error.what == "no bar of BBB has a unit for the forecast of return" and "never moves" in never.error.why
 
 
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:

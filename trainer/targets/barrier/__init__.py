@@ -42,7 +42,7 @@ class Barrier(TargetSettings):
         return len(CLASSES)
 
     @property
-    def reach(self) -> int:
+    def unit_bars(self) -> int:
         return self.volatility_bars
 
     @property

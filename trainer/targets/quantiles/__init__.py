@@ -47,7 +47,7 @@ class Quantiles(TargetSettings):
         return 3
 
     @property
-    def reach(self) -> int:
+    def unit_bars(self) -> int:
         return self.volatility_bars
 
     @property

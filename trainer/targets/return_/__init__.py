@@ -28,7 +28,7 @@ class Return(TargetSettings):
     volatility_bars: int = volatility_bars_setting()
 
     @property
-    def reach(self) -> int:
+    def unit_bars(self) -> int:
         return self.volatility_bars
 
     @property

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from trainer import environment
-from trainer.errors import UsageError
+from trainer.errors import DataError, UsageError
 from trainer.job import Job
 from trainer.pieces.piece import Piece
 from trainer.train.cpu import num_cores
@@ -43,7 +43,7 @@ def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
             do = "Set train.distributed to never."
             raise UsageError(f"{piece.title} can't be trained by several devices together", why="it has a runner", do=do)
         shared = min(job.train.batch, piece.windows)
-        if shared < ranks:
+        if 0 < shared < ranks:  # 0: planning refused a series, which is reported when the piece starts
             of = (
                 f"a batch of {job.train.batch:,}"
                 if job.train.batch <= piece.windows
@@ -109,7 +109,14 @@ class RankSupervisor:
 
     def _train(self, piece: Piece) -> None:
         settings = self._settings
-        if done := kept(piece, settings.job, settings.data, out=settings.out):
+        try:
+            done = kept(piece, settings.job, settings.data, out=settings.out)
+        except DataError as error:  # planning refused a series
+            failure = {**piece.identity, "reason": str(error), "error": error.as_dict()}
+            self._outcome.failed[piece.name] = {"event": "model_failed", **failure}
+            self._emit(self._outcome.failed[piece.name])
+            return
+        if done:
             forget_checkpoints(settings, piece)
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])

@@ -19,8 +19,11 @@ from trainer.artifacts.weights import load
 from trainer.errors import UsageError
 from trainer.job import job_of
 from trainer.train.distributed.group import check_backend
-from trainer.train.distributed.supervisor import check_ranks
+from trainer.train.distributed.supervisor import RankSupervisor, check_ranks
 from trainer.train.distributed.voice import follows_another
+from trainer.train.source import open_data
+from trainer.train.survey import survey
+from trainer.train.workers.assignment import WorkerSettings
 
 TOGETHER = ("--workers", "2", "--set", "distributed=always", "--set", "pooled=true", "--set", "layers=1")
 LONG = ("--set", "epochs=500", "--set", "patience=500", "--set", "checkpoint_seconds=1")
@@ -193,6 +196,24 @@ def test_more_ranks_than_samples_are_refused(windows, batch, line):
         check_ranks([piece("S", windows=windows)], job_of(batch=batch), ranks=8)
     assert "--workers to at most" in str(refused.value)
     check_ranks([piece("S", windows=windows)], job_of(batch=batch), ranks=min(windows, batch))
+
+
+def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_training(data, tmp_path, write_candles):
+    folder = tmp_path / "candles"
+    folder.mkdir()
+    for file in data.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    write_candles(folder, "SHORT", bars=100)
+    job = job_of(distributed="always", batch=8, lookback=5)
+    found = open_data(job, folder, scratch=tmp_path)
+    pieces = survey(job, found.plan).pieces
+    check_ranks(pieces, job, ranks=2)
+    told: list[dict[str, Any]] = []
+    settings = WorkerSettings(job=job, data=found, out=tmp_path)
+    with RankSupervisor(kind="cpu", ranks=2, settings=settings, emit=told.append) as supervisor:
+        outcome = supervisor.run([one for one in pieces if one.series == ("SHORT",)])
+    assert not outcome.done and list(outcome.failed.values()) == told
+    assert told[0]["event"] == "model_failed" and told[0]["reason"].startswith("SHORT has 100 bars")
 
 
 def test_gpus_without_nccl_are_refused(monkeypatch: pytest.MonkeyPatch):
