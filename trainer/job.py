@@ -136,11 +136,14 @@ def with_settings(job: Job, **keys: Any) -> Job:
 def load_job(path: Path) -> Tables:
     """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files were."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one.") from error
     except IsADirectoryError as error:
         raise UsageError(f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data.") from error
+    except OSError as error:
+        do = "Check the path and its permissions."
+        raise UsageError(f"cannot read job file {path}", why=str(error.strerror), do=do) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     check_tables(tables, f"job file {path}")

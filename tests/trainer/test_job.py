@@ -152,11 +152,17 @@ def test_assignments_are_toml_and_bare_words_are_text():
         parse_assignments(["hidden"])
 
 
+def test_a_job_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    (tmp_path / "job.toml").write_text("[train]\nepochs = 3\n", encoding="utf-8-sig")  # as Notepad saves it
+    assert load_job(tmp_path / "job.toml") == {"train": {"epochs": 3}}
+
+
 def test_a_job_file_that_is_missing_or_not_toml(tmp_path: Path):
     assert "does not exist" in refusal(lambda: load_job(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("epochs: 3")
     assert f"job file {tmp_path} is a folder" in refusal(lambda: load_job(tmp_path))
     assert "is not TOML" in refusal(lambda: load_job(tmp_path / "bad.toml"))
+    assert "cannot read job file" in refusal(lambda: load_job(tmp_path / "bad.toml" / "job.toml"))
     (tmp_path / "table.toml").write_text("[modle]\nhidden = 3")
     assert "has a table [modle]. Did you mean model?" in refusal(lambda: load_job(tmp_path / "table.toml"))
 
