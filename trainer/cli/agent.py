@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from trainer import environment
 from trainer.access import Access, aws_error, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, local_root
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import counted, mayfly, say, say_json
@@ -170,7 +171,7 @@ def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str
 def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
     """Return access to the stack, or to the folder that replaces it."""
     if arguments.local is not None:
-        (Path(arguments.local) if arguments.local else environment.local_folder()).mkdir(parents=True, exist_ok=True)
+        local_root(arguments.local).mkdir(parents=True, exist_ok=True)
     access = ends.enter_context(connected(rehearse=arguments.rehearse, local=arguments.local))
     return access, read_stack(access, stack=arguments.stack)
 
@@ -331,5 +332,5 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, prepared: Prepared, co
 
 def _where(arguments: argparse.Namespace) -> str:
     if arguments.local is not None:
-        return f" --local {arguments.local}".rstrip()
+        return f" --local {shlex.quote(arguments.local)}" if arguments.local else " --local"
     return (" --rehearse" if arguments.rehearse else "") + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")
