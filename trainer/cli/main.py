@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         sys.stdout = None  # or the interpreter flushes into the closed pipe at exit
         return 0
     except Exception as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
-        problem = _problem(error)
+        problem = _problem(error, words)
         if problem is None:
             raise
         return _report(problem.as_dict(), str(problem), as_json)
@@ -76,14 +76,17 @@ def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 1 :]
 
 
-def _problem(error: Exception) -> TrainerError | None:
+def _problem(error: Exception, words: list[str]) -> TrainerError | None:
     """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug of ours."""
-    from trainer.errors import TrainerError, file_error  # late, like everything here: --help needs none of it
+    from trainer.errors import TrainerError, UsageError, file_error  # late, like everything here: --help needs none of it
 
     if isinstance(error, TrainerError):
         return error
     if isinstance(error, OSError):
         return file_error(error)
+    if isinstance(error, UnicodeEncodeError):
+        odd = next((word for word in words if word.encode(errors="replace").decode() != word), None)
+        return UsageError(f"'{odd}' is not UTF-8", do="Type it again.") if odd else None
     if isinstance(error, ModuleNotFoundError):
         from trainer.extras import missing_library
 

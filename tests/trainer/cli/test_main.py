@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import json
@@ -107,6 +108,15 @@ def test_a_file_that_cannot_be_used_is_one_line(monkeypatch, capsys):
     assert main(["launch"]) == 103
     printed = "error: cannot use keys/x (Permission denied). Check the path and its permissions.\n"
     assert capsys.readouterr().err == printed
+
+
+def test_a_word_that_is_not_utf8_is_one_line(monkeypatch, capsys):
+    def asked(arguments: argparse.Namespace) -> int:
+        return len(f"runs/{arguments.run}".encode())
+
+    monkeypatch.setattr("trainer.cli.status.run", asked)
+    assert main(["status", "caf\udce9"]) == 2
+    assert capsys.readouterr().err == "error: 'caf\\udce9' is not UTF-8. Type it again.\n"
 
 
 class Refusing(io.StringIO):
