@@ -153,7 +153,7 @@ class EmbeddedAws:
             if account not in self._stacks:
                 try:
                     self._stacks[account] = self._apply_or_replay(access, account, config or {})
-                except (TrainerError, subprocess.SubprocessError) as error:
+                except (TrainerError, subprocess.SubprocessError, OSError) as error:
                     forget_account(account, keep=("s3",))  # a half-applied program would block the next try
                     if isinstance(error, TrainerError):
                         raise
