@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "job": {
         *("errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"),
-        "job_tables",
+        *("reading", "job_tables"),
     },
     "code_files": set(),
     "gpu_profiles": {"errors", "environment", "whole_file", "settings", "job", "train.settings"},

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError instead of printing, so that `--json` errors are JSON too."""
 
+    def __init__(self, **settings: Any) -> None:
+        """Take whole flags only: `main` looks for `--json` before it parses."""
+        super().__init__(**settings, allow_abbrev=False)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and help.
 

@@ -21,7 +21,7 @@ def rehearsal_home() -> Path:
     https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up 2026-11-22).
     """
     if named := os.environ.get("MAYFLY_HOME"):
-        return Path(named)
+        return Path(named).absolute()  # processes of ours work in other folders
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "mayfly"
     data = Path(os.environ.get("XDG_DATA_HOME") or "")

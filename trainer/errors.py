@@ -19,6 +19,7 @@ TrainerError
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -98,6 +99,16 @@ class TerminationUnconfirmed(TrainerError):
 
 class Stopped(TrainerError):
     exit_code = 130
+
+
+def file_error(error: OSError) -> ConfigError | None:
+    """Return the error of a file that can't be read or written, or of a full disk; None for any other."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        at = f" {error.filename}" if error.filename else ""
+        return ConfigError(f"cannot write{at}", why=str(error.strerror), do="Free some space.")
+    if error.filename is None:
+        return None
+    return ConfigError(f"cannot use {error.filename}", why=str(error.strerror), do="Check the path and its permissions.")
 
 
 def nearest(word: str, known: Iterable[str], *, count: int = 3, closeness: float = 0.5) -> str:

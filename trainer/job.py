@@ -34,8 +34,20 @@ from trainer.job_tables import (
 )
 from trainer.machine import MachineSettings
 from trainer.own_file import OwnFile
+from trainer.reading import MOST_NUMBER, Unsound, check_values
 from trainer.script import ScriptSettings
-from trainer.settings import CHUNKS, HomeSettings, ModelSettings, TargetSettings, bad_value, keys_of, read_keys, setting, typed
+from trainer.settings import (
+    CHUNKS,
+    HomeSettings,
+    ModelSettings,
+    TargetSettings,
+    bad_value,
+    brief,
+    keys_of,
+    read_keys,
+    setting,
+    typed,
+)
 from trainer.train.settings import AUTO, BATCH_OF_THE_MODEL, TrainSettings
 
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
@@ -136,11 +148,14 @@ def with_settings(job: Job, **keys: Any) -> Job:
 def load_job(path: Path) -> Tables:
     """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files were."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one.") from error
     except IsADirectoryError as error:
         raise UsageError(f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data.") from error
+    except OSError as error:
+        do = "Check the path and its permissions."
+        raise UsageError(f"cannot read job file {path}", why=str(error.strerror), do=do) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
     check_tables(tables, f"job file {path}")
@@ -182,12 +197,25 @@ def job_from(tables: Tables) -> Job:
         made[table] = cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values))
     if "name" in tables:
         made["name"] = typed("name", tables["name"], str)
-    return Job(**made)
+    job = Job(**made)
+    _check_readable(job)
+    return job
 
 
 def job_from_json(text: str) -> Job:
     """Read a job as `json.dumps(job.to_dict())` wrote it."""
     return job_from(json.loads(text))
+
+
+def _check_readable(job: Job) -> None:
+    """Raise UsageError for a value with which the record of a run could not be read again."""
+    for table, keys in job.to_dict().items():
+        for key, value in keys.items() if isinstance(keys, dict) else ():
+            try:
+                check_values([[[value]]], "it")  # as deep as in a record
+            except Unsound as error:
+                do = f"Set {table}.{key} to Unicode text, or to numbers of at most {MOST_NUMBER:g}."
+                raise UsageError(f"job key '{table}.{key}' is {brief(value)}", why=str(error), do=do) from error
 
 
 def _toml_value(text: str) -> Any:

@@ -44,7 +44,7 @@ def test_the_page_lists_every_variable_of_ours_in_any_language_and_no_other():
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
     readers = {
-        "MAYFLY_HOME": (environment.rehearsal_home, Path("said"), tmp_path / ".local/share/mayfly"),
+        "MAYFLY_HOME": (environment.rehearsal_home, Path.cwd() / "said", tmp_path / ".local/share/mayfly"),
         "MAYFLY_PROFILES": (environment.profiles_file, Path("said"), tmp_path / ".config/mayfly/gpu_profiles.toml"),
         "GPU_PROFILE": (environment.gpu_profile, "said", ""),
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),

@@ -152,11 +152,37 @@ def test_assignments_are_toml_and_bare_words_are_text():
         parse_assignments(["hidden"])
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (-1e30, "it has the number -1e+30"),
+        (10**30, "it has a number of 31 digits"),
+        ("caf\udce9", "it has a text that is not Unicode"),
+        ([[[[[[[[[[[[[[[["x"]]]]]]]]]]]]]]]], "it is more than 16 levels deep"),
+    ],
+)
+def test_a_value_that_a_record_cannot_hold_is_refused(value: object, reason: str):
+    tables = {"model": {"file": "net.py", "class": "Net", "mask": value}}
+    assert reason in refusal(lambda: job_from(tables))
+
+
+def test_a_script_in_a_folder_whose_name_is_not_utf8_is_refused():
+    script = {"command": "python train.py", "root": "caf\udce9"}
+    tables = {"script": script, "machine": {"max_duration": "1h"}}
+    assert "job key 'script.root' is 'caf\\udce9' (it has a text that is not Unicode)" in refusal(lambda: job_from(tables))
+
+
+def test_a_job_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    (tmp_path / "job.toml").write_text("[train]\nepochs = 3\n", encoding="utf-8-sig")  # as Notepad saves it
+    assert load_job(tmp_path / "job.toml") == {"train": {"epochs": 3}}
+
+
 def test_a_job_file_that_is_missing_or_not_toml(tmp_path: Path):
     assert "does not exist" in refusal(lambda: load_job(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("epochs: 3")
     assert f"job file {tmp_path} is a folder" in refusal(lambda: load_job(tmp_path))
     assert "is not TOML" in refusal(lambda: load_job(tmp_path / "bad.toml"))
+    assert "cannot read job file" in refusal(lambda: load_job(tmp_path / "bad.toml" / "job.toml"))
     (tmp_path / "table.toml").write_text("[modle]\nhidden = 3")
     assert "has a table [modle]. Did you mean model?" in refusal(lambda: load_job(tmp_path / "table.toml"))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ from trainer import environment
 from trainer.access import Access, aws_error, own_access
 from trainer.cli.bucket_source import fetch_candles, is_in_bucket
 from trainer.cli.candles import CheckedCandles, DataCheck, find_candles, upload_candles
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, local_root
 from trainer.cli.launch import given_settings
 from trainer.cli.local import local_candles
 from trainer.cli.output import counted, mayfly, say, say_json
@@ -31,7 +33,7 @@ from trainer.cli.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace
-from trainer.control.here import close_gone, follow_here
+from trainer.control.here import close_last, follow_here
 from trainer.control.stop import StopSignal
 from trainer.data.paths import check_path
 from trainer.errors import ConfigError, UsageError
@@ -86,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "the agent needs Linux or a container", why=f"this is {sys.platform}", do="Run it under WSL or Docker."
         )
+    arguments.python = python_of(arguments.python)
     console = Console(plain=arguments.json)
     settings, named = _settings(arguments, console)
     job = job_from(settings)
@@ -102,9 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
         work = _open_work(prepared, outputs, ends)
         if left := work.clear():
             console.line(f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed")
-        if before := work.last_run:
-            ended = close_gone(cloud, before)
-            console.line(f"closed {before}, which was left open: {ended['state']}" if ended else f"{before} is still open")
+        if (before := work.last_run) and (note := close_last(cloud, before)):
+            console.line(note)
         if work.resumable:
             console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
@@ -136,6 +138,15 @@ def run(arguments: argparse.Namespace) -> int:
             words = f" Its last line: {work.last_line()}" if not receipt["scripts"] and not receipt["models"] else ""
             console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
         return _end(arguments, receipt, prepared, console)
+
+
+def python_of(name: str) -> str:
+    """Return the absolute path of `--python`: the agent starts it from another folder. '' for none. Raises UsageError."""
+    if not name:
+        return ""
+    if (program := shutil.which(name)) is None:
+        raise UsageError(f"--python {name} is not a program", do="Name a Python, such as --python .venv/bin/python.")
+    return str(Path(program).absolute())  # a link is not followed: it makes the virtual environment
 
 
 def user_id_of(access: Access) -> str:
@@ -170,7 +181,7 @@ def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str
 def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
     """Return access to the stack, or to the folder that replaces it."""
     if arguments.local is not None:
-        (Path(arguments.local) if arguments.local else environment.local_folder()).mkdir(parents=True, exist_ok=True)
+        local_root(arguments.local).mkdir(parents=True, exist_ok=True)
     access = ends.enter_context(connected(rehearse=arguments.rehearse, local=arguments.local))
     return access, read_stack(access, stack=arguments.stack)
 
@@ -331,5 +342,5 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, prepared: Prepared, co
 
 def _where(arguments: argparse.Namespace) -> str:
     if arguments.local is not None:
-        return f" --local {arguments.local}".rstrip()
+        return f" --local {shlex.quote(arguments.local)}" if arguments.local else " --local"
     return (" --rehearse" if arguments.rehearse else "") + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")

@@ -35,10 +35,20 @@ def connected(*, rehearse: bool, program: bool = True, create: bool = True, loca
         yield access
 
 
+def local_root(local: str) -> Path:
+    """Return the folder of `--local`. Raises UsageError for a path that is not UTF-8: the record of a run holds it."""
+    folder = Path(local) if local else environment.local_folder()
+    try:
+        str(folder.resolve()).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{folder} can't be used", why="its path is not UTF-8", do="Rename it, or name another.") from error
+    return folder
+
+
 def _folder_access(local: str, *, rehearse: bool) -> Access:
     if rehearse:
         raise UsageError("--local and --rehearse don't go together", why="a folder needs no AWS", do="Leave one out.")
-    folder = Path(local) if local else environment.local_folder()
+    folder = local_root(local)
     if not folder.is_dir():
         do = "mayfly agent --here --local FOLDER makes one."
         raise UsageError(f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do)

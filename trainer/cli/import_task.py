@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(*(str(place) for place in files))
     for key, text in task.notes.items():
         warn(f"look at {key}: {text}")
-    warn(f"look at it: {mayfly()} launch --rehearse --dry-run --job {job}")
+    warn(f"look at it: {mayfly()} launch --rehearse --dry-run --job {shlex.quote(str(job))}")
     return 0
 
 

@@ -5,8 +5,10 @@ Data goes to stdout, messages to stderr; under `--json` an error is data too: {"
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -22,18 +24,13 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     words, command = _before_command(words)
     as_json = "--json" in words
+    _replace_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal or pipe of another encoding shows an escape, and nothing fails
         sys.stdout.reconfigure(errors="backslashreplace")
-    if words[:1] == ["train"]:
-        from trainer.cli.train_story import TrainStory  # late, like every verb
-        from trainer.train.__main__ import main as train
-
-        return train(words[1:], prog="mayfly train", story=TrainStory)
     try:
-        arguments = build_parser(prog).parse_args(words if prog == "mayfly" else words[1:])
-        arguments.command = command
-        # Late by design: only the verb that runs pays for its imports.
-        return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
+        code = _run(words, command, prog)
+        sys.stdout.flush()  # at exit, a full disk would be a traceback of the interpreter's
+        return code
     except KeyboardInterrupt:
         what = "interrupted before anything was launched" if words[:1] == ["launch"] else "interrupted"
         return _report({"code": 130, "what": what, "why": "Ctrl-C", "do": ""}, f"{what}.", as_json)
@@ -42,10 +39,33 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         sys.stdout = None  # or the interpreter flushes into the closed pipe at exit
         return 0
     except Exception as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
-        problem = _problem(error)
+        problem = _problem(error, words)
         if problem is None:
             raise
         return _report(problem.as_dict(), str(problem), as_json)
+
+
+def _run(words: list[str], command: list[str], prog: str) -> int:
+    """Parse the words and run their verb."""
+    try:
+        if words[:1] == ["train"]:
+            from trainer.cli.train_story import TrainStory  # late, like every verb
+            from trainer.train.__main__ import main as train
+
+            return train(words[1:], prog="mayfly train", story=TrainStory)
+        arguments = build_parser(prog).parse_args(words if prog == "mayfly" else words[1:])
+    except SystemExit as printed:  # --help and --version
+        return int(printed.code or 0)
+    arguments.command = command
+    # Late by design: only the verb that runs pays for its imports.
+    return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device where the caller closed a stream (`>&-`), which Python shows as None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
@@ -56,12 +76,17 @@ def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 1 :]
 
 
-def _problem(error: Exception) -> TrainerError | None:
+def _problem(error: Exception, words: list[str]) -> TrainerError | None:
     """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug of ours."""
-    from trainer.errors import TrainerError  # late, like everything here: --help needs none of it
+    from trainer.errors import TrainerError, UsageError, file_error  # late, like everything here: --help needs none of it
 
     if isinstance(error, TrainerError):
         return error
+    if isinstance(error, OSError):
+        return file_error(error)
+    if isinstance(error, UnicodeEncodeError):
+        odd = next((word for word in words if word.encode(errors="replace").decode() != word), None)
+        return UsageError(f"'{odd}' is not UTF-8", do="Type it again.") if odd else None
     if isinstance(error, ModuleNotFoundError):
         from trainer.extras import missing_library
 
@@ -81,10 +106,17 @@ def _report(error: dict[str, object], line: str, as_json: bool) -> int:
     """Print an error, to stderr or as JSON to stdout, and return its exit code."""
     from trainer.cli.output import say_json, warn
 
-    if as_json:
-        say_json({"error": error})
-    else:
-        warn(f"error: {line}")
+    try:
+        if as_json:
+            say_json({"error": error})
+        else:
+            warn(f"error: {line}")
+        sys.stdout.flush()
+    except OSError:  # the reader has ended, or the disk is full
+        sys.stdout = None  # as in `main`
+        with suppress(OSError):
+            if as_json:
+                warn(f"error: {line}")
     return int(str(error["code"]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import textwrap
@@ -20,7 +21,7 @@ def mayfly() -> str:
     if not beside.exists():
         return "python -m trainer.cli.main"
     here = Path.cwd()
-    return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
 
 
 def one_line(text: str) -> str:

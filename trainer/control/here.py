@@ -16,7 +16,7 @@ from trainer.runs.here import gone
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
-from trainer.runs.store import Conflict, read_record, swap_record
+from trainer.runs.store import Conflict, RecordMissing, read_record, swap_record
 
 
 class Agent(Protocol):
@@ -74,13 +74,21 @@ def follow_here(
             sleep_attending(poll_seconds, stop, sleep)
 
 
-def close_gone(cloud: Cloud, run_id: str) -> Receipt | None:
-    """Close a run of this machine whose agent is known to be gone, by its result if it left one; return its receipt."""
+def close_last(cloud: Cloud, run_id: str) -> str:
+    """Close the last run of a work folder, whose agent is known to be gone, by its result if it left one.
+
+    Return a line about it; '' if it had been closed before.
+    """
+    try:
+        if read_record(cloud.objects, run_id, seen=True)[0].state == "closed":
+            return ""
+    except RecordMissing:  # the folder names its run before the record is written
+        return f"{run_id} has no record: its start was cut short, or its results were removed"
     settled = settle_run(cloud, run_id, seen=True)
     if settled.receipt is None:
         mark_gone(cloud, run_id)
         settled = settle_run(cloud, run_id, seen=True)
-    return settled.receipt
+    return f"closed {run_id}, which was left open: {settled.receipt['state']}" if settled.receipt else f"{run_id} is still open"
 
 
 def mark_gone(cloud: Cloud, run_id: str) -> None:

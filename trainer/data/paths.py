@@ -27,7 +27,14 @@ def check_path(path: str) -> None:
         do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
         raise DataError(f"{scheme}://{rest.lstrip('/')} is not a file or folder on this machine", do=do)
     place = Path(path)
-    if not place.exists():
+    try:
+        path.encode()
+        there = place.exists()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path} can't be read", why="its path is not UTF-8", do="Rename it.") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}", why=str(error.strerror), do="Check the path and its permissions.") from error
+    if not there:
         raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
     if place.is_file() and not place.name.lower().endswith(SUFFIXES):
         raise DataError(

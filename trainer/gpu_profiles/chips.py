@@ -116,11 +116,11 @@ def user_tables() -> dict[str, dict[str, Any]]:
     """Return the user's file as unchecked values by profile. Raises UsageError if it can't be read."""
     path = user_file()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         tables: dict[str, dict[str, Any]] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:  # TOML's and UTF-8's errors are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors
         raise UsageError(f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] per profile.") from error
     for name, values in tables.items():
         if not isinstance(values, dict):

@@ -129,9 +129,13 @@ class ProgramStore:
 
 
 def open_folder(folder: Path) -> None:
-    """Make the folder of stored applications. Raises ConfigError if it is not this user's, or others may write there."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    about = folder.stat()
+    """Make the folder of stored applications. Raises ConfigError if that fails, or if other users may write there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = folder.stat()
+    except OSError as error:  # a home that is read-only, in a container
+        do = "Set MAYFLY_PROGRAMS to a folder of your own."
+        raise ConfigError(f"applied programs can't be kept in {folder}", why=str(error.strerror), do=do) from error
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
         why = "it belongs to another user, or others may write there"
         do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."

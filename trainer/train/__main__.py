@@ -233,7 +233,7 @@ def _job(options: argparse.Namespace) -> Job:
 def _json_job(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read job {path}", why=str(error), do="Give the JSON of a job.") from error
     if not isinstance(values, dict):
         raise UsageError(f"job {path} is not an object", do="Give the JSON of a job.")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainer.cli.agent import _where as next_commands
+from trainer.cli.agent import python_of
 from trainer.cli.main import main
 
 LAUNCH = ("launch", "--rehearse", "--instance", "g6.xlarge")
@@ -50,3 +54,28 @@ def test_a_secret_that_this_shell_lacks_or_that_logs_would_show_is_refused(
     assert main([*words]) == 103
     assert "the secret WANDB_API_KEY can't be used (it needs 4 characters or more" in capsys.readouterr().err
     assert not desk_home.exists() and not Path("store").exists()
+
+
+@pytest.mark.parametrize("verb", [("agent", "--here", "--script", "train.py"), ("status",)])
+def test_a_folder_whose_path_no_record_can_hold_is_refused(verb: Any, desk_home: Path, capsys: Any) -> None:
+    Path("train.py").write_text("")
+    assert main([*verb, "--local", "caf\udce9"]) == 2
+    printed = "error: caf\\udce9 can't be used (its path is not UTF-8). Rename it, or name another.\n"
+    assert capsys.readouterr().err == printed
+    assert not Path("caf\udce9").exists()
+
+
+@pytest.mark.parametrize(("folder", "flag"), [("My Drive/x", " --local 'My Drive/x'"), ("x", " --local x"), ("", " --local")])
+def test_the_next_commands_can_be_pasted(folder: str, flag: str) -> None:
+    assert next_commands(Namespace(local=folder, rehearse=False, stack="dev")) == flag
+
+
+def test_another_python_is_found_from_here_or_refused_before_anything_is_started(
+    desk_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert main(["agent", "--here", "--local", "store", "--script", "train.py", "--python", "nope"]) == 2
+    printed = "error: --python nope is not a program. Name a Python, such as --python .venv/bin/python.\n"
+    assert capsys.readouterr().err == printed
+    assert not desk_home.exists() and not Path("store").exists()
+    Path("venv").symlink_to(Path(sys.executable).parent)
+    assert python_of("venv/python") == str(Path.cwd() / "venv" / "python")  # the agent runs elsewhere; the link stays

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import argparse
+import errno
 import io
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -95,6 +98,63 @@ def test_a_mistake_of_ours_is_not_dressed_up_as_the_users(monkeypatch):
     monkeypatch.setattr("trainer.cli.launch.run", broken)
     with pytest.raises(ZeroDivisionError):
         main(["launch"])
+
+
+def test_a_file_that_cannot_be_used_is_one_line(monkeypatch, capsys):
+    def refused(arguments: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "keys/x")
+
+    monkeypatch.setattr("trainer.cli.launch.run", refused)
+    assert main(["launch"]) == 103
+    printed = "error: cannot use keys/x (Permission denied). Check the path and its permissions.\n"
+    assert capsys.readouterr().err == printed
+
+
+def test_a_word_that_is_not_utf8_is_one_line(monkeypatch, capsys):
+    def asked(arguments: argparse.Namespace) -> int:
+        return len(f"runs/{arguments.run}".encode())
+
+    monkeypatch.setattr("trainer.cli.status.run", asked)
+    assert main(["status", "caf\udce9"]) == 2
+    assert capsys.readouterr().err == "error: 'caf\\udce9' is not UTF-8. Type it again.\n"
+
+
+class Refusing(io.StringIO):
+    """A stdout that takes text and can't write it: a full disk, or a pipe without a reader."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self._code = code
+
+    def flush(self) -> None:
+        raise OSError(self._code, os.strerror(self._code))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["profiles", "--json"]])
+def test_a_full_disk_behind_stdout_is_one_line(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", Refusing(errno.ENOSPC))
+    assert main(words) == 103
+    assert capsys.readouterr().err == "error: cannot write (No space left on device). Free some space.\n"
+    assert sys.stdout is None  # nothing is left that the interpreter could fail to write at exit
+
+
+@pytest.mark.parametrize("words, code", [(["--help"], 0), (["profiles"], 0), (["launch", "--json", "--set", "hiden=3"], 2)])
+def test_a_reader_that_has_ended_changes_no_exit_code(words, code, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Refusing(errno.EPIPE))
+    assert main(words) == code
+    assert sys.stdout is None
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
+def test_a_closed_stream_stops_no_command(closed):
+    command = f"{sys.executable} -m trainer.cli.main profiles {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_flag_cut_short_is_refused(capsys):
+    assert main(["status", "--jso"]) == 2
+    assert capsys.readouterr().err == "error: unrecognized arguments: --jso. Did you mean --json? See mayfly status --help.\n"
 
 
 def test_a_stdout_that_is_not_unicode_shows_escapes(monkeypatch):

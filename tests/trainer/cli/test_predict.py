@@ -134,6 +134,7 @@ def test_each_mistake_is_one_line_and_no_aws_is_asked(words, line, models, tmp_p
         ("/nope", "data folder /nope does not exist."),
         ("empty", "data folder empty holds no candles (no file ends in .parquet, .pq, .csv, .csv.gz, .txt)."),
         ("AAPL.xlsx", "AAPL.xlsx is not a candle file"),
+        ("a" * 300, f"cannot read {'a' * 300} (File name too long)."),
     ],
 )
 def test_a_launch_whose_data_is_none_ends_before_anything_is_started(data, line, monkeypatch, tmp_path, capsys, no_aws):

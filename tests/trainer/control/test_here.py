@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.conftest import START
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.control.here import close_gone, follow_here
+from trainer.control.here import close_last, follow_here
 from trainer.control.settle import settle_all
 from trainer.control.stop import StopSignal, Wish
 from trainer.runs.index import read_index
@@ -100,4 +100,12 @@ def test_control_neither_starts_nor_settles_it(run):
     settling = settle_all(cloud, starts="control")
     assert not settling.problems and not settling.receipts
     assert read_record(cloud.objects, record.run_id)[0] == record
-    assert close_gone(cloud, record.run_id)["state"] == "interrupted"  # a command does: it is long past its deadline
+    closed = close_last(cloud, record.run_id)  # a command does: it is long past its deadline
+    assert closed == f"closed {record.run_id}, which was left open: interrupted"
+
+
+def test_a_last_run_that_was_closed_or_never_began_holds_up_no_other(run):
+    cloud, record = run
+    follow(cloud, record, Agent(cloud, record.run_id, looks=3, state="failed"))
+    assert close_last(cloud, record.run_id) == ""
+    assert "no-such-run has no record: its start was cut short" in close_last(cloud, "no-such-run")

@@ -110,6 +110,11 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         read_candles(tmp_path / "nowhere")
 
 
+def test_a_path_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its path is not UTF-8"):  # which pyarrow can't open
+        read_candles(tmp_path / "caf\udce9")
+
+
 def test_a_folder_without_candles_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(DataError, match="holds no candles"):

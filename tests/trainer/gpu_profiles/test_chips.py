@@ -63,6 +63,7 @@ def test_the_users_file_changes_a_profile_and_adds_another(user_file):
         ("[h100]\nbatch = { 1m = 0 }", "batch is"),
         ("[mine]\nbf16 = true", "has no memory_gib"),
         ("[h100", "can't be read"),
+        (f"x = {'[' * 100_000}", "can't be read"),
     ],
 )
 def test_a_mistake_in_the_users_file_is_one_clear_line(user_file, text, words):

@@ -107,6 +107,13 @@ def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_o
     assert store.read("new") is None
 
 
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    store = ProgramStore(tmp_path / "cache" / "programs")
+    with pytest.raises(ConfigError, match=r"programs \(Not a directory\). Set MAYFLY_PROGRAMS"), store.locked("key"):
+        raise AssertionError
+
+
 def test_a_folder_that_others_may_write_is_refused_with_the_remedy(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path / "cache" / "programs")
     with store.locked("key"):

@@ -119,11 +119,14 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
         (["--set", "precision=fp16"], "precision fp16 on a CPU"),
         (["--workers", "0"], "--workers 0"),
         (["--job", "nix.json"], "cannot read job nix.json"),
+        (["--job", "deep.json"], "cannot read job deep.json"),
         (["--out", __file__], "test_main.py is not a folder"),
         (["--out", f"{__file__}/models"], "test_main.py is a file). Name a folder"),
     ],
 )
-def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, arguments, said):
+def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     assert main(["--data", str(data), "--out", str(tmp_path), "--device", "cpu", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
