@@ -12,10 +12,11 @@ import re
 import stat
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from trainer.environment import keys_folder
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
 from trainer.runs.store import Objects, receipt_key
 
 LONGEST_LIFE_SECONDS = 8 * 24 * 3600.0  # a stack's cap is seven days at most
@@ -68,16 +69,24 @@ def forget_key(run_id: str) -> bool:
 
 
 def forget_ended(objects: Objects, *, ended: Iterable[str] = ()) -> list[str]:
-    """Delete the keys of runs in `ended`, of runs with a receipt, and keys older than any run; return the runs' ids."""
-    known, gone = _run_ids(), set(ended)
-    old = time.time() - LONGEST_LIFE_SECONDS
-    over = [one for one in known if one in gone or _made_at(one) < old or objects.head(key=receipt_key(one)) is not None]
-    return [run_id for run_id in over if forget_key(run_id)]
+    """Delete the keys of runs in `ended`, of runs with a receipt, and keys older than any run; return the runs' ids.
+
+    One that can't be looked up or deleted now stays until the next command: the caller still has a receipt to show.
+    """
+    gone, old, forgotten = set(ended), time.time() - LONGEST_LIFE_SECONDS, list[str]()
+    for run_id in _run_ids():
+        with suppress(OSError, TrainerError):
+            over = run_id in gone or _made_at(run_id) < old or objects.head(key=receipt_key(run_id)) is not None
+            if over and forget_key(run_id):
+                forgotten.append(run_id)
+    return forgotten
 
 
 def _run_ids() -> list[str]:
-    folder = keys_folder()
-    return sorted(path.name for path in folder.iterdir() if _RUN_ID.fullmatch(path.name)) if folder.is_dir() else []
+    try:
+        return sorted(path.name for path in keys_folder().iterdir() if _RUN_ID.fullmatch(path.name))
+    except OSError:
+        return []
 
 
 def _made_at(run_id: str) -> float:

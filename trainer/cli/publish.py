@@ -24,6 +24,7 @@ from trainer.cost.cpu_instances import cpu_instance_type
 from trainer.cost.instances import InstanceType
 from trainer.cost.planner import dollars
 from trainer.errors import BudgetError, ConfigError, UsageError
+from trainer.gpu_profiles.chips import packaged, user_file, user_tables
 from trainer.job import Job, job_from, load_job, parse_assignments, with_settings
 from trainer.job_tables import with_keys
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
@@ -67,6 +68,7 @@ def publish(
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
     job = job_from(with_rows(with_keys(load_job(Path(arguments.job)), parse_assignments(arguments.settings))))
+    _refuse_own_profile(job)
     if job.is_script:
         return _publish_script(job, schedule, access, outputs, objects, now)
     if job.data.path:
@@ -193,6 +195,14 @@ def refuse_skipped_times(schedule: RetrainSchedule, now: datetime) -> None:
         why = f"{schedule.cron}: clocks go forward there on that day, and EventBridge leaves the run out"
         do = "Choose another hour, or time_zone UTC, in the stack's setting `retrains`."
         raise UsageError(f"{skipped[0]:%Y-%m-%d %H:%M} does not exist in {schedule.time_zone}", why=why, do=do)
+
+
+def _refuse_own_profile(job: Job) -> None:
+    """Raise UsageError for a GPU profile of this desk: control plans each run, and knows the package's alone."""
+    name = job.machine.gpu_profile
+    if name in user_tables() and name not in packaged():
+        why, do = "control, which plans each run, does not have that file", "Leave gpu_profile out: a machine finds its own."
+        raise UsageError(f"GPU profile {name} is in {user_file()}, of this desk", why=why, do=do)
 
 
 def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> None:

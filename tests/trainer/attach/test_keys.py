@@ -88,6 +88,20 @@ def test_a_key_is_forgotten_with_its_runs_receipt_and_after_the_longest_life(mon
     assert forget_ended(Receipts()) == [OTHER]  # type: ignore[arg-type]
 
 
+def test_a_key_that_cannot_be_forgotten_now_keeps_no_receipt_from_being_shown() -> None:
+    make_key(OTHER)
+    (keys.keys_folder() / RUN).mkdir()  # stands for a key of root's, which this user can't delete
+    assert forget_ended(Receipts(RUN, OTHER)) == [OTHER]  # type: ignore[arg-type]
+    make_key(OTHER)
+
+    class Unreachable:
+        def head(self, *, key: str) -> None:
+            raise ConnectionFailed(f"cannot read {key}")
+
+    assert forget_ended(Unreachable()) == []  # type: ignore[arg-type]
+    assert find_key(OTHER)
+
+
 def line(kind: str, *, inside: str = "") -> bytes:
     name = (inside or kind).encode()
     return f"{kind} {base64.b64encode(len(name).to_bytes(4, 'big') + name + b'x' * 36).decode()} root@ip-10-0-0-1\n".encode()

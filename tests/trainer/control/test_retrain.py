@@ -108,7 +108,9 @@ def test_an_encoder_is_sent_with_the_publication_and_pinned_by_each_scheduled_ru
         change_entry(home.cloud.objects, replace(there, state="done"), etag, home.cloud.now())
 
 
-def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: RetrainHome, mayfly: Callable[..., Any]) -> None:
+def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
+    home: RetrainHome, mayfly: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects = home.cloud.objects
     refused = begin(home, "weekly", SUNDAY - WEEK)
     assert refused.state == "refused" and "was never published" in str(refused.error)
@@ -118,6 +120,10 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(home: Retra
     assert (code, told["error"]["what"]) == (2, "2027-03-14 02:30 does not exist in America/New_York")
     code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "instance=p5.48xlarge")
     assert code == 103 and "control may not start p5.48xlarge" in told["error"]["what"]
+    Path("profiles.toml").write_text("[mine]\nmemory_gib = 20\n")
+    monkeypatch.setenv("MAYFLY_PROFILES", "profiles.toml")
+    code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "gpu_profile=mine")
+    assert (code, told["error"]["what"]) == (2, "GPU profile mine is in profiles.toml, of this desk")
     ssm, parameter = home.access.client("ssm"), parameter_name("mayfly", "dev")
     for outputs, expected in ((replace(home.outputs, retrain_format=99), 103), (home.outputs, 0)):
         # A control that reads another format; then a publication that an older or newer one left, which is replaced.
