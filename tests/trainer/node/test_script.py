@@ -388,6 +388,13 @@ def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last
     assert reported(node, 0).scripts[0]["best"] == {"metric": "score", "value": 100}
 
 
+def test_a_name_that_is_not_utf_8_is_told_and_spoils_no_result(node, start):
+    assert start("""cd $MAYFLY_OUT; echo x > "$(printf 'caf\\351')"; echo x > kept; mkdir "$(printf 'caf\\351.d')" """) == 0
+    notes = reported(node, 0).scripts[0]["notes"]
+    assert [note.partition(" was not")[0] for note in notes] == ["caf\ufffd", "caf\ufffd.d/"]
+    assert listed(node) == {"kept": "x\n"}
+
+
 def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node, start, monkeypatch):
     def fails(_: Node, *, venv: Path, **__: Any) -> None:
         (venv / "lib").mkdir(parents=True)
