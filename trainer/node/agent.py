@@ -14,6 +14,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
@@ -43,6 +45,7 @@ from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
+DEADLINE_SECONDS = 10.0  # between two looks at the clock: a laptop may sleep, and timers sleep with it
 OWN_SMOKE_SECONDS = 300.0  # for all devices of the caller's own machine, whose disk may be slow
 
 
@@ -75,17 +78,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     if node.here:
-        end_at_deadline(node)
+        threading.Thread(target=end_at_deadline, args=(node,), name="deadline", daemon=True).start()
     with Sampling(node), HeartbeatThread(node, log_file):
         return run(node)
 
 
-def end_at_deadline(node: Node) -> None:
-    """Stop the work at the deadline on a machine that, unlike an EC2 instance, does not end then."""
-    left = (node.status.identity.deadline - utc_now()).total_seconds()
-    timer = threading.Timer(max(left, 0.0), node.stop, ["deadline"])
-    timer.daemon = True
-    timer.start()
+def end_at_deadline(node: Node, *, now: Callable[[], datetime] = utc_now, pause: Callable[[float], None] = time.sleep) -> None:
+    """Wait for the deadline and stop the work, on a machine that, unlike an EC2 instance, does not end then."""
+    while (left := (node.status.identity.deadline - now()).total_seconds()) > 0:
+        pause(min(left, DEADLINE_SECONDS))
+    node.stop("deadline")
 
 
 def open_origins(mount: Path | None, failed: str) -> Origins:

@@ -13,7 +13,7 @@ from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed, U
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
-from trainer.reading import MOST_NUMBER, MOST_TEXT
+from trainer.reading import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, NODE_STEPS
@@ -137,7 +137,7 @@ def result(
         "data": dict(status.progress.data),
         "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
         "devices": status.devices.to_dict() if status.devices else {},
-        "python_packages": status.python_packages or python_packages,
+        "python_packages": (status.python_packages or python_packages)[:MOST_NAME],
         "files": status.files,
         "scripts": status.scripts,
         "tuned": {profile: dict(shapes) for profile, shapes in status.progress.tuned.items()},

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.node.redaction import Redaction
-from trainer.reading import Fields, Unsound, read_object
+from trainer.reading import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.runs.record import utc_now
 from trainer.runs.reports import MOST_COUNT
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
@@ -148,6 +148,9 @@ def _numbers(fields: Fields) -> dict[str, Any]:
     others = {
         name: float(value)
         for name, value in fields.values.items()
-        if name not in (*COUNTS, "loss") and type(value) in (int, float) and CURVE_NAME.fullmatch(name)
+        if name not in (*COUNTS, "loss")
+        and type(value) in (int, float)
+        and abs(value) <= MOST_NUMBER  # whole ones may be larger, and none is in a result
+        and CURVE_NAME.fullmatch(name)
     }
     return {"counts": counts, "loss": loss, "values": dict(list(others.items())[:MOST_SCORES])}

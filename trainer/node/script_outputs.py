@@ -239,4 +239,6 @@ def _flaw(path: str, about: os.stat_result, before: int) -> str:
 
 
 def _shown(path: str) -> str:
-    return path if len(path) <= 300 else f"{path[:297]}..."
+    """Return a path for the receipt, whose reader takes Unicode only: names of files are bytes."""
+    text = path.encode(errors="surrogateescape").decode(errors="replace")
+    return text if len(text) <= 300 else f"{text[:297]}..."

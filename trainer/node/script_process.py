@@ -140,7 +140,7 @@ class ScriptOutput:
         line = f"{self._begins}{text}"
         self._logged += STAMP_BYTES + len(line.encode())  # empty lines fill a disk, too
         if self._logged > self._most_bytes:
-            log.warning("%sit printed more than %d MiB: the rest is left out", self._begins, self._most_bytes >> 20)
+            log.warning("%sits lines take more than %d MiB: the rest is left out", self._begins, self._most_bytes >> 20)
         else:
             log.info("%s", line)
 

@@ -95,10 +95,13 @@ def start_node(
         "MAYFLY_INSTANCE": instance_id,
         "MAYFLY_INSTANCE_TYPE": instance_type,
     }
-    supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
-    if not first_line.strip():
+    try:
+        supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
+        if not first_line.strip():
+            raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
+    except (OSError, RuntimeError):
         shutil.rmtree(scratch, ignore_errors=True)
-        raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
+        raise
     record = {"instance_id": instance_id, "process_group": int(first_line), "scratch": str(scratch)}
     # By rename: a server that is killed here must not leave half a record.
     (sandbox / f"{MARKER}.new").write_text(json.dumps(record))

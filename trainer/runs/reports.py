@@ -36,7 +36,7 @@ UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
-MOST_NOTES = 40  # lines about a script's end
+MOST_NOTES = 40  # lines about a script's files; its events and its first try may have one each
 LAST_LINES, MOST_LINE = 20, 190  # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
 NODE_STEPS = ("code", "environment", "agent", "import")  # of a boot: fetched, installed, started, torch imported the first time
 MOST_BOOT_SECONDS = 24 * 3600.0
@@ -188,7 +188,7 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
             "best": _read_best(item.table("best", most=2)),
             "seconds": item.number("seconds", least=0) or 0.0,
             "last_lines": [line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)],
-            "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 1)],
+            "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 2)],
         }
         for item in fields.rows("scripts", most=MOST_MODELS)
     )

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ import pytest
 from tests.processes import cut_name
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.environment import temporary_folder
-from trainer.node.agent import lay_out_machine
+from trainer.node.agent import end_at_deadline, lay_out_machine
 from trainer.node.devices import Devices
 from trainer.node.here import WorkFolder, open_work, prune
 from trainer.node.identity import own_identity
@@ -52,6 +53,19 @@ def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, z
     spot = cast(Any, SimpleNamespace(here=False, status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})))
     file = lay_out_machine(tmp_path / "machine.json", spot, {"instance_types": {"g6.xlarge": prices}})
     assert read_machine(file).usd_per_hour == price
+
+
+def test_the_deadline_ends_a_run_whose_machine_slept_meanwhile() -> None:
+    now, stops = [utc_now()], list[str]()
+    identity = SimpleNamespace(deadline=now[0] + timedelta(hours=8))
+    node = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity), stop=stops.append))  # noqa: F811
+
+    def pause(seconds: float) -> None:
+        assert seconds <= 10, "a timer of eight hours would end in the evening"
+        now[0] += timedelta(hours=9)
+
+    end_at_deadline(node, now=lambda: now[0], pause=pause)
+    assert stops == ["deadline"]
 
 
 def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path) -> None:

@@ -388,6 +388,29 @@ def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last
     assert reported(node, 0).scripts[0]["best"] == {"metric": "score", "value": 100}
 
 
+def test_a_name_that_is_not_utf_8_is_told_and_spoils_no_result(node, start):
+    assert start("""cd $MAYFLY_OUT; echo x > "$(printf 'caf\\351')"; echo x > kept; mkdir "$(printf 'caf\\351.d')" """) == 0
+    notes = reported(node, 0).scripts[0]["notes"]
+    assert [note.partition(" was not")[0] for note in notes] == ["caf\ufffd", "caf\ufffd.d/"]
+    assert listed(node) == {"kept": "x\n"}
+
+
+def test_a_result_is_readable_whatever_the_script_reported_and_left(node, start, monkeypatch):
+    monkeypatch.setattr(environment, "image_python", lambda: f"/{'a' * 300}/python")
+    decide = script_run.ScriptRun._decide
+
+    def decided(run: Any, life: Any) -> None:
+        life.note = "it failed on GPU 1 first"
+        decide(run, life)
+
+    monkeypatch.setattr(script_run.ScriptRun, "_decide", decided)
+    node.rehearsal, node.here = False, True
+    text = """echo '{"score": 2000000000000000000, "step": 7}' > $MAYFLY_EVENTS; echo no >> $MAYFLY_EVENTS"""
+    assert start(f"{text}; for i in $(seq 50); do touch $MAYFLY_OUT/.$i; done") == 0
+    (script,) = reported(node, 0).scripts
+    assert len(script["notes"]) == 42 and script["best"] == {} and script["done"]
+
+
 def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node, start, monkeypatch):
     def fails(_: Node, *, venv: Path, **__: Any) -> None:
         (venv / "lib").mkdir(parents=True)

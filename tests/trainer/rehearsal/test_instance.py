@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -241,6 +242,26 @@ def test_a_process_with_half_a_letter_in_its_name_is_one_like_others(tmp_path: P
     with cut_name(tmp_path, marks) as pid:
         assert {pid} == {member[0] for member in processes.members_of("i-orphan", tmp_path, None)}
         assert pid in supervisor.descendants()
+
+
+def test_a_node_that_can_not_be_started_leaves_no_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("there is no fork server")
+
+    forks = SimpleNamespace(start=fails)
+    with pytest.raises(RuntimeError, match="no fork server"):
+        start_node(
+            sandbox=tmp_path / "node",
+            instance_id="i-none",
+            instance_type="p3.8xlarge",
+            user_data=b"#!/bin/sh\n",
+            environment={},
+            forks=forks,  # type: ignore[arg-type]
+        )
+    assert not [*(tmp_path / "tmp").iterdir()]
 
 
 def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
