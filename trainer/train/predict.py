@@ -224,11 +224,11 @@ class _Running:
             seen, features = model.card.lookback, len(model.card.features)
             rows_TF = torch.randn(EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0))
             bars = np.arange(EVALUATION_BATCH) + seen - 1
-            scaling = {"mean_F": torch.zeros(features), "std_F": torch.ones(features)}
+            mean_F, std_F = torch.zeros(features), torch.ones(features)
             full_NO, few_NO = (
-                reader_of(WINDOWS, rows_TF=rows_TF, **scaling, bars_seen=seen, first_bar=seen - 1, batch=batch).outputs(
-                    network, bars
-                )
+                reader_of(
+                    WINDOWS, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=seen, first_bar=seen - 1, batch=batch
+                ).outputs(network, bars)
                 for batch, bars in ((EVALUATION_BATCH, bars), (small, bars[:TRIAL_WINDOWS]))
             )
             self.is_exact[key] = np.array_equal(few_NO, full_NO[:TRIAL_WINDOWS])
