@@ -43,6 +43,10 @@ class DataFile:
 def script_files(script: ScriptSettings) -> dict[str, bytes]:
     """Return the content of a script's files by their relative paths. Raises UsageError for what can't be sent."""
     root = Path(script.root or ".")
+    if script.requirements and (root / script.requirements).is_dir():
+        raise UsageError(
+            f"{root / script.requirements} is a folder", why="script.requirements names it", do="Name the file in it."
+        )
     named = script.files or tuple(_named_by_command(script, root))
     paths = [*named, *([script.requirements] if script.requirements else [])]
     files: dict[str, bytes] = {}
@@ -188,7 +192,7 @@ def _read(place: Path) -> bytes:
 def _imported(content: bytes, here: Path, root: Path) -> Iterator[str]:
     """Yield the paths, from the root, of the modules and packages beside a Python file that it imports."""
     names: set[str] = set()
-    with suppress(SyntaxError, ValueError):  # the node says what is wrong with it
+    with suppress(SyntaxError, ValueError, RecursionError):  # the node says what is wrong with it
         for node in ast.walk(ast.parse(content)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -33,6 +35,17 @@ def keep_freed_memory() -> bool:
 def use_one_thread() -> None:
     """Limit torch to one thread: more compete for busy cores (5 to 9 times slower), and one keeps the order of sums."""
     torch.set_num_threads(1)
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Limit torch to one thread for the block."""
+    before = torch.get_num_threads()
+    use_one_thread()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def num_cores() -> int:

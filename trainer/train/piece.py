@@ -21,6 +21,7 @@ from trainer.job import Job
 from trainer.pieces.piece import Piece
 from trainer.targets import labels_of
 from trainer.train.cards import card_of_training
+from trainer.train.cpu import on_one_thread
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
 from trainer.train.panel_scores import score_panel
@@ -96,11 +97,15 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
 
 
 def outputs_of_trained(opened: Opened, model: torch.nn.Module, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
-    """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if its run failed."""
+    """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if its run failed.
+
+    On one thread, as in a prediction: a convolution's sums over several differ in the last digit.
+    """
     piece, run = opened.piece, opened.run
     if run.failure:
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
-    return outputs_by_span(model, opened.data, job, evaluate)
+    with on_one_thread():
+        return outputs_by_span(model, opened.data, job, evaluate)
 
 
 def close_piece(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.pieces import piece_of
 from tests.predictions import predict_file
@@ -16,6 +18,9 @@ from trainer.errors import TrainingFailed
 from trainer.job import job_of, with_settings
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
+from trainer.train.packs.pack import new_model
+from trainer.train.piece import open_piece, outputs_of_trained
+from trainer.train.readers import outputs_of
 from trainer.train.source import Source, Sources, code_sha256, open_data, read_source
 
 
@@ -62,6 +67,26 @@ def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_f
     assert all(np.array_equal(alone[name], last_fold[name]) for name in alone)
     assert card.metrics == numbered.metrics and card.of().splits == numbered.of().splits
     assert (card.fold, card.folds, card.seed) == (1, 1, 5) and (numbered.fold, numbered.folds, numbered.seed) == (2, 2, 5)
+
+
+def test_a_model_is_scored_on_one_thread_as_predictions_run_and_the_card_says_how_many_trained_it(tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=900)
+    job = job_of(batch=64, lookback=20, hidden=4)
+    piece = piece_of(job)
+    opened = open_piece(piece, job, read_source(piece, job, open_data(job, tmp_path, scratch=tmp_path)))
+    seen: list[int] = []
+
+    def evaluate(network: torch.nn.Module, parts: Any) -> np.ndarray:
+        seen.append(torch.get_num_threads())
+        return outputs_of(network, parts)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        outputs_of_trained(opened, new_model(opened.run.member, job), job, evaluate)
+        assert (set(seen), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, write_candles):

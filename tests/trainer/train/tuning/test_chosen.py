@@ -217,6 +217,15 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert other(job_of(hidden=32, batch=128)).job.train.micro_batch == 64 and other.asked
 
 
+def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(tmp_path):
+    auto = job_of(batch=0)
+    large = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3)
+    checkpoint(tmp_path, Choosing(tmp_path, large)(auto))
+    few = surveyed(auto, windows={**WINDOWS, "train": 6_700})
+    chosen = Choosing(tmp_path)(auto, found=few)
+    assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (64, "memory")
+
+
 @pytest.mark.slow
 def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles, python):
     write_candles(tmp_path, "SIG-USD", bars=4000)
