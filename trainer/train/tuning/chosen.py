@@ -17,7 +17,7 @@ import torch
 
 from trainer.gpu_profiles.choice import Choice
 from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, of_a_rank, shape_of, sound_entry, with_entry
-from trainer.gpu_profiles.memory import REFERENCE_BATCH, batch_limit, fit
+from trainer.gpu_profiles.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
 from trainer.gpu_profiles.ranks import place_on_gpus
 from trainer.gpu_profiles.rates import rate_of
 from trainer.job import Job, with_settings
@@ -70,7 +70,7 @@ def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
             memory_gib=site.profile.memory_gib,
             features=len(job.data.inputs),
             bars=max((piece.bars for piece in pieces), default=0),
-            windows=min((piece.windows for piece in pieces), default=0),
+            windows=_fewest_windows(surveyed),
             timeframe=surveyed.data["timeframe"],
         )
     rate = rate_of(profile, job, known_here(profile.key, site.trial_of(job), torch=torch.__version__), torch=torch.__version__)
@@ -110,7 +110,7 @@ def choose_settings(
         sources = dict.fromkeys(PARTS, "tuned here")
         emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, trial), "seconds": round(time.monotonic() - began, 1)})
     wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
-    tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit))
+    tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
     sharded = False
     if kind == "cuda" and site.together:
         tuned, sharded = placed_on_ranks(with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed)
@@ -122,7 +122,7 @@ def choose_settings(
         usual = concrete(with_settings(job, batch=tuned.train.batch), kind)
         wanted, sources = with_settings(usual, strategy=tuned.train.strategy, pack=tuned.train.pack), {}
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
-    if resumed is not None and not job.train.batch:
+    if resumed is not None and not job.train.batch and tuned.train.batch == resumed["batch"]:
         where["batch"] = resumed["from"].get("batch", "default")
     choice = {"profile": key, "shape": shape_of(job), **{name: getattr(tuned.train, name) for name in PARTS}}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
@@ -194,11 +194,20 @@ def _without_unproven(job: Job, kind: str) -> Job:
     return with_settings(job, strategy="sequential") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
 
 
-def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int) -> int:
-    """Return the batch: the job's, else a resumed run's own (on any chip), else the trial's or 256, within the limit."""
+def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int, *, windows: int) -> int:
+    """Return the batch: the job's, else a resumed run's own (on any chip), else the trial's or 256, within the limit.
+
+    A checkpoint's batch that leaves too few steps in an epoch of `windows` windows was chosen for other data.
+    """
     if job.train.batch:
         return job.train.batch
-    return int(resumed["batch"]) if resumed else min(tuned.train.batch or REFERENCE_BATCH, limit)
+    if resumed and resumed["batch"] <= max(1, windows // FEWEST_STEPS):
+        return int(resumed["batch"])
+    return min(tuned.train.batch or REFERENCE_BATCH, limit)
+
+
+def _fewest_windows(surveyed: Survey) -> int:
+    return min((piece.windows for piece in surveyed.pieces if piece.bars and not piece.runner), default=0)
 
 
 def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
