@@ -126,6 +126,8 @@ def open_work(root: Path, sha256: str) -> WorkFolder:
     lock = _locked(path)
     if lock is None:
         run_id = WorkFolder(path=path, lock=-1).last_run
+        if not run_id:
+            raise UsageError("another command starts this job on this machine", do="Look at it with mayfly status.")
         do = f"mayfly logs {run_id} -f follows it, mayfly stop {run_id} ends it."
         raise UsageError(f"this job runs on this machine already, as {run_id}", do=do)
     return WorkFolder(path=path, lock=lock)

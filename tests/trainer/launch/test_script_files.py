@@ -41,6 +41,12 @@ def test_the_files_are_in_the_bundle_under_their_paths(tmp_path):
     assert b"trainer/script_files/train.py" in with_script.content
 
 
+def test_a_script_that_python_can_not_parse_is_sent_as_it_is(tmp_path):
+    for content in ("def", "x = " + "a." * 50_000 + "b"):
+        (tmp_path / "train.py").write_text(content)
+        assert script_files(settings(tmp_path, "python train.py")) == {"train.py": content.encode()}
+
+
 def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "link.py").symlink_to(tmp_path / "train.py")
@@ -53,6 +59,7 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
         (settings(tmp_path, files=("../x",)), "can't be sent (a script's files lie in the folder of its job file)"),
         (settings(tmp_path, files=("gone",)), "gone does not exist"),
         (settings(tmp_path, requirements="requirements.txt"), "requirements.txt does not exist"),
+        (settings(tmp_path, requirements="."), "is a folder (script.requirements names it). Name the file in it."),
     ]:
         with pytest.raises((UsageError, DataError)) as refused:
             script_files(script)

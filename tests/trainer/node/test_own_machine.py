@@ -16,6 +16,7 @@ import pytest
 from tests.processes import cut_name
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.environment import temporary_folder
+from trainer.errors import UsageError
 from trainer.node.agent import end_at_deadline, lay_out_machine
 from trainer.node.devices import Devices
 from trainer.node.here import WorkFolder, open_work, prune
@@ -198,3 +199,13 @@ def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", left)
     assert start('echo "$CUDA_VISIBLE_DEVICES of $MAYFLY_DEVICES"', over=over) == 0
     assert [line for script in node.status.scripts for line in script["last_lines"]] == expected
+
+
+def test_a_second_start_is_refused_also_before_the_first_one_has_a_run(tmp_path: Path) -> None:
+    work = open_work(tmp_path, "ab" * 32)
+    with pytest.raises(UsageError, match="another command starts this job on this machine"):
+        open_work(tmp_path, "ab" * 32)
+    (work.path / "here.json").write_text('{"run_id": "a-run"}')
+    with pytest.raises(UsageError, match="runs on this machine already, as a-run"):
+        open_work(tmp_path, "ab" * 32)
+    work.release()

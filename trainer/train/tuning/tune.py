@@ -34,6 +34,7 @@ from trainer.job import Job, with_settings
 from trainer.printable import printable
 from trainer.settings import CHUNKS
 from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import Candidate, Timing, disagreement, make_members, measure, reason_of, warm_up
@@ -234,16 +235,18 @@ def answer_of(
     """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there is nothing."""
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
-    process.start()
-    theirs.close()
     try:
+        with ctrl_c_blocked():
+            process.start()
+        theirs.close()
         return (ours.recv(), "") if ours.poll(limit_seconds) else (None, f"it was not done after {limit_seconds:.0f} s")
     except EOFError:
         process.join()
         return None, f"its process ended with exit code {process.exitcode}"
     finally:
-        process.kill()
-        process.join()
+        if process.pid is not None:
+            process.kill()
+            process.join()
         ours.close()
 
 

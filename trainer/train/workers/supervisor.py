@@ -20,6 +20,7 @@ from typing import Any
 from trainer.pieces.piece import Piece
 from trainer.pieces.piece_queue import PieceQueue
 from trainer.train.cpu import num_cores
+from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.staging import stages
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
@@ -56,7 +57,8 @@ def worker_context(kind: str) -> Any:
     let_threads_sleep()
     # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless preloaded.
     multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"])
-    forkserver.ensure_running()
+    with ctrl_c_blocked():
+        forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
 
 
@@ -174,9 +176,10 @@ class Supervisor:
         process = self._context.Process(
             target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
         )
-        process.start()
+        with ctrl_c_blocked():  # until `close` knows it, too
+            process.start()
+            self._workers[number] = _Worker(number=number, process=process, connection=ours)
         theirs.close()
-        self._workers[number] = _Worker(number=number, process=process, connection=ours)
         return self._workers[number]
 
     def _listen(self) -> None:
