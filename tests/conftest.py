@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,15 @@ def no_workers_before_they_are_needed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)  # `Process.start` calls it on the server
         yield
+
+
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    """Commands catch signals for their process; here that is the one of all tests."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

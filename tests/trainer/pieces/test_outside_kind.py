@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import reduce
 from pathlib import Path
@@ -37,15 +35,6 @@ from trainer.runs.reports import read_result
 from trainer.train.__main__ import main
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_they_were() -> Iterator[None]:
-    """`main` catches signals for its process; here that is the test's own."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

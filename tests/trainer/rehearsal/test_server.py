@@ -307,9 +307,9 @@ def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repea
 def test_where_applied_programs_can_not_be_kept_the_error_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     aws = EmbeddedAws(run_nodes=False, programs=tmp_path / "file" / "programs")
-    with aws, pytest.raises(ConfigError, match="could not be applied") as failed:
+    with aws, pytest.raises(ConfigError, match="can't be kept") as failed:
         aws.apply_program(aws.account())
-    assert str(tmp_path / "file") in failed.value.why
+    assert str(tmp_path / "file") in failed.value.what and "MAYFLY_PROGRAMS" in failed.value.do
 
 
 def test_a_server_that_stops_ends_no_other(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +129,3 @@ def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, monkeypat
     assert main(["--data", str(data), "--out", str(tmp_path), "--device", "cpu", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_they_were() -> Iterator[None]:
-    """`main` catches signals for its process; here that is the test's own."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
