@@ -36,8 +36,8 @@ def handler(event, context):
 def create(access: Access, role: str, code: str, *, name: str = "work", timeout_seconds: int = 500) -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr("work/__init__.py", "")
-        archive.writestr("work/main.py", code)
+        archive.writestr(zipfile.ZipInfo("work/__init__.py"), "")  # without a date: the same code is the same zip
+        archive.writestr(zipfile.ZipInfo("work/main.py"), code)
     answer = access.client("lambda").create_function(
         FunctionName=name,
         Runtime="python3.13",
