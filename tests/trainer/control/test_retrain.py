@@ -27,12 +27,11 @@ from trainer.data.writing import write_candles
 from trainer.job import with_settings
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry, run_id_of
+from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, read_published, verified_job, write_published
 from trainer.runs.index import read_index
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record_json import to_json
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import manifest_key, read_record, receipt_key
 from trainer.stack import read_stack
@@ -203,35 +202,6 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
     assert len(listed["weekly"]["next"]) == 3
     assert mayfly("preview", "waiting")[0] == 103  # the same job
     assert mayfly("preview", "nothing")[0] == 2
-
-
-def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_its_open_run(
-    home: RetrainHome, mayfly: Callable[..., Any]
-) -> None:
-    objects, now = home.cloud.objects, home.cloud.now()
-    assert mayfly("publish", "weekly", "--job", "job.toml")[0] == 0
-
-    def write(scheduled_at: datetime, **more: Any) -> ScheduledRun:
-        entry = ScheduledRun(retrain="weekly", scheduled_at=scheduled_at, began_at=now, updated_at=now, **more)
-        objects.put(key=entry_key("weekly", scheduled_at), body=to_json(entry).encode())
-        return entry
-
-    open_since = now.replace(microsecond=0) - timedelta(hours=30)
-    at_work = write(open_since, state="training", run_id=run_id_of("weekly", open_since), most_usd=0.2)
-    for number in range(1, 51):
-        write(open_since + number * timedelta(minutes=30), state="skipped", told_at=now)
-    assert unfinished(home, {}) == [at_work]
-    assert unfinished(replace(home, outputs=replace(home.outputs, retrains=[])), {}) == [at_work]  # taken out of the setting
-    overlaps = begin(home, "weekly", open_since + timedelta(hours=29))
-    assert overlaps.state == "skipped" and "has not ended" in str(overlaps.error)
-
-    first = datetime(2031, 5, 1, tzinfo=timezone.utc)
-    write(first, state="done", spent_usd=0.95, told_at=now)
-    write(open_since, state="done", told_at=now)
-    for number in range(1, 51):
-        write(first + number * timedelta(minutes=30), state="skipped", told_at=now)
-    spent = begin(home, "weekly", first + timedelta(days=20))
-    assert spent.state == "refused" and "$0.95 of $1.00 are spent" in str(spent.error)
 
 
 def test_a_run_whose_models_cannot_be_kept_failed_and_still_counts_in_its_month(
