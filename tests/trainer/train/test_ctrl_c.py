@@ -42,6 +42,12 @@ class Starting:
     pid = 1
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_as_at_a_terminal() -> None:
+    """Raise KeyboardInterrupt: a process that a script started in the background ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests/conftest.py puts back what was there
+
+
 def test_a_ctrl_c_meanwhile_is_delivered_afterwards() -> None:
     with pytest.raises(KeyboardInterrupt), ctrl_c_blocked():
         signal.raise_signal(signal.SIGINT)
