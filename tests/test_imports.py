@@ -111,7 +111,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "script_values",
         "runs",
     },
-    "rehearsal": {"errors", "extras", "environment", "access", "runs", "schedule_expressions"},
+    "rehearsal": {"errors", "extras", "environment", "whole_file", "access", "runs", "schedule_expressions"},
     "attach": {"errors", "environment", "runs"},
     "importing": {"errors", "extras", "job", "machine", "script", "settings", "cost"},
     "cli": {"*"},

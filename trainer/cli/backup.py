@@ -25,13 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse_other_modes(outputs)
         objects = open_objects(access, outputs.bucket)
         to, each = outputs.bucket, (lambda name: None) if arguments.json else say
-        try:
-            if arguments.restore:
-                report = restore(folder, access, objects, bucket=to, overwrite=arguments.overwrite, on_file=each)
-            else:
-                report = back_up(folder, access, objects, bucket=to, on_file=each)
-        except OSError as error:
-            raise UsageError(f"{error.filename or folder} can't be read or written", why=str(error.strerror)) from error
+        if arguments.restore:
+            report = restore(folder, access, objects, bucket=to, overwrite=arguments.overwrite, on_file=each)
+        else:
+            report = back_up(folder, access, objects, bucket=to, on_file=each)
     if arguments.json:
         say_json({"folder": str(folder), "restored": arguments.restore, **vars(report)})
     else:

@@ -23,6 +23,7 @@ from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.rehearsal.world import AwsError
+from trainer.whole_file import whole_file
 
 FORMAT = 2
 PROGRAM_DIGITS = 32  # of a stored key: the program's hash; the rest is that of a rehearsal's settings
@@ -123,9 +124,8 @@ class ProgramStore:
         code = bytearray()
         text = to_json(applied, code)
         for suffix, content in (("bin", bytes(code)), ("json", text.encode())):
-            new = self.folder / f"{key}.{os.getpid()}.new"
-            new.write_bytes(content)
-            new.replace(self.folder / f"{key}.{suffix}")
+            with whole_file(self.folder / f"{key}.{suffix}") as new:
+                new.write_bytes(content)
 
 
 def open_folder(folder: Path) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from trainer.errors import ConfigError
+from trainer.whole_file import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
 FORMAT = 1
@@ -82,9 +83,8 @@ def check_version(root: Path) -> None:
     """Mark a new folder with this version. Raises ConfigError for a folder of another one."""
     path = root / VERSION
     if not path.exists():
-        new = root / f"{VERSION}.new"
-        new.write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
-        new.replace(path)  # by rename: on a full disk it is missing, not empty
+        with whole_file(path) as new:  # on a full disk it is missing, not empty
+            new.write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
         return
     with reading(path):
         known = json.loads(path.read_text(encoding="utf-8"))["format"]
@@ -118,12 +118,9 @@ def open_private(path: Path, flags: int) -> IO[bytes]:
 
 def write_note(root: Path, note: Note) -> None:
     """Write the note for commands; the file appears whole or not at all."""
-    new = root / f"{NOTE}.new"
-    new.unlink(missing_ok=True)
     note_fields = {"url": note.url, "pid": note.pid, "started": note.started, "secret": note.secret.hex()}
-    with open_private(new, os.O_WRONLY | os.O_EXCL) as file:
+    with whole_file(root / NOTE) as new, open_private(new, os.O_WRONLY | os.O_EXCL) as file:
         file.write(json.dumps(note_fields).encode())
-    new.replace(root / NOTE)
 
 
 def read_note(root: Path) -> Note | None:

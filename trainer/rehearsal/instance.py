@@ -28,6 +28,7 @@ from typing import Literal
 
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
 from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
+from trainer.whole_file import whole_file
 
 STUBS = Path(__file__).with_name("stubs")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -103,9 +104,8 @@ def start_node(
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     record = {"instance_id": instance_id, "process_group": int(first_line), "scratch": str(scratch)}
-    # By rename: a server that is killed here must not leave half a record.
-    (sandbox / f"{MARKER}.new").write_text(json.dumps(record))
-    (sandbox / f"{MARKER}.new").rename(sandbox / MARKER)
+    with whole_file(sandbox / MARKER) as new:  # a server that is killed here must not leave half a record
+        new.write_text(json.dumps(record))
     return NodeProcess(
         instance_id=instance_id,
         sandbox=sandbox,

@@ -17,6 +17,7 @@ from typing import Any
 from trainer.rehearsal.home import reading
 from trainer.rehearsal.world import Instance, World
 from trainer.runs.record import from_iso, iso
+from trainer.whole_file import whole_file
 
 _ID = re.compile(r"i-[0-9a-f]{17}")
 _INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "terminated_at")
@@ -35,9 +36,8 @@ class InstanceLog:
         text = _to_json(instance)
         if self._written.get(instance.id) == text:
             return
-        temporary = self._folder / f"{instance.id}.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self._folder / f"{instance.id}.json")
+        with whole_file(self._folder / f"{instance.id}.json") as new:
+            new.write_text(text, encoding="utf-8")
         self._written[instance.id] = text
 
     def forget(self, instance_id: str) -> None:

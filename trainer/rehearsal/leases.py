@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.rehearsal.processes import start_ticks
+from trainer.rehearsal.processes import parent_of, start_ticks
 
 IDLE_SECONDS = 5.0
 FIRST_LEASE_SECONDS = 30.0  # a server without a lease ends so long after its start
@@ -70,7 +70,7 @@ def shell_of_our_output() -> int:
     """
     ours, pid = _output_of("self"), os.getppid()
     while pid > 1 and ours.startswith("pipe:") and _output_of(str(pid)) == ours:
-        pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])  # its name may be cut
+        pid = parent_of(pid)
     return pid
 
 

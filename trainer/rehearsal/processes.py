@@ -119,6 +119,12 @@ def _stat(pid: int) -> list[str]:
     return [before.partition("(")[2], *after.split()]
 
 
+def parent_of(pid: int) -> int:
+    """Return the id of a process's parent; 0 for a missing process."""
+    stat = _stat(pid)
+    return int(stat[2]) if stat else 0
+
+
 def start_ticks(pid: int) -> str:
     """Return the start time of a process in clock ticks since boot; '' for a zombie or a missing process."""
     stat = _stat(pid)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
 
 from tests.trainer.node.conftest import serve_metadata
+from tests.trainer.rehearsal.test_metadata import VIEW
 from trainer.node.identity import read_identity
-from trainer.rehearsal.metadata import MetadataView
 
 DEADLINE = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 TAGS = {"run_id": "r", "attempt": "2", "node": "0", "deadline": "2026-11-23T12:00:00Z", "role_id": "AROA1"}
@@ -16,17 +17,7 @@ TAGS = {"run_id": "r", "attempt": "2", "node": "0", "deadline": "2026-11-23T12:0
 
 @pytest.mark.parametrize(("market", "zone"), [("on-demand", ""), ("spot", "us-east-1b")])
 def test_an_instance_says_its_run_its_type_and_the_zone_of_its_spot_price(market: str, zone: str) -> None:
-    view = MetadataView(
-        instance_id="i-1",
-        instance_type="g6.xlarge",
-        availability_zone="us-east-1b",
-        region="us-east-1",
-        account_id="000000000001",
-        image_id="ami-1",
-        launched_at=DEADLINE,
-        life_cycle=market,
-        tags=TAGS,
-    )
+    view = replace(VIEW, life_cycle=market, tags=TAGS)
     server = serve_metadata(view)
     try:
         identity = read_identity(f"http://127.0.0.1:{server.server_address[1]}/imds/i-1")
@@ -34,4 +25,4 @@ def test_an_instance_says_its_run_its_type_and_the_zone_of_its_spot_price(market
         server.shutdown()
         server.server_close()
     assert (identity.run_id, identity.attempt, identity.deadline, identity.role_id) == ("r", 2, DEADLINE, "AROA1")
-    assert (identity.instance_type, identity.spot_zone) == ("g6.xlarge", zone)
+    assert (identity.instance_type, identity.spot_zone) == ("p3.8xlarge", zone)
