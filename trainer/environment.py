@@ -14,6 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+# Read once when a library is loaded. Hypervisors hide what these stand for, and OpenBLAS may then crash without them.
+PROCESSOR_SETTINGS = (
+    *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NPY_DISABLE_CPU_FEATURES"),
+    *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"),
+)
+
 
 def rehearsal_home() -> Path:
     """Return the folder of this desk's embedded AWS: in the platform's data folder, never inside a repository.
@@ -235,11 +241,16 @@ def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **secrets}
 
 
+def processor_settings() -> dict[str, str]:
+    """Return which of this machine's processor features OpenBLAS, NumPy and torch shall use, where its user has set that."""
+    return variables_named(PROCESSOR_SETTINGS)
+
+
 def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
     """Return the environment of a user's script: its variables, with `path` before the PATH, and none of the agent's others."""
     kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
     paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
-    return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **variables, "PATH": paths}
+    return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **processor_settings(), **variables, "PATH": paths}
 
 
 def for_resolver() -> dict[str, str]:

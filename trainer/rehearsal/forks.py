@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from trainer.environment import processor_settings
 from trainer.rehearsal.fork_client import send_order
 from trainer.rehearsal.fork_server import listen
 
@@ -91,7 +92,7 @@ class ForkServerProcess:
             self._server = subprocess.Popen(
                 [sys.executable, str(SERVER), str(self.path), str(until_ends or os.getpid()), *more_libraries],
                 stdin=self._listener.fileno(),
-                env=ENVIRONMENT,
+                env={**ENVIRONMENT, **processor_settings()},
                 cwd="/",
                 start_new_session=True,
             )

@@ -26,6 +26,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
+from trainer.environment import processor_settings
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
 from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
 from trainer.whole_file import whole_file
@@ -75,7 +76,7 @@ def start_node(
 ) -> NodeProcess:
     """Run user data as a node in `sandbox` and return the process; about 0.1 s. With `forks`, its interpreters are forks.
 
-    `environment` is the node's whole environment besides HOME, PATH and the sandbox's own variables. It must have
+    `environment` is the node's whole environment besides HOME, PATH, the processor's settings and the sandbox's own. It needs
     AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how many GPUs the type has).
     """
     sandbox = sandbox.resolve()
@@ -90,6 +91,7 @@ def start_node(
         "TMPDIR": str(scratch),
         "LANG": "C.UTF-8",
         "MAYFLY_DESK_PYTHON": sys.executable,
+        **processor_settings(),
         **environment,
         "PATH": str(sandbox / "bin"),
         "MAYFLY_ROOT": str(sandbox),

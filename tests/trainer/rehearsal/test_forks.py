@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from trainer.environment import PROCESSOR_SETTINGS
 from trainer.rehearsal import fork_client, forks
 from trainer.rehearsal.fork_client import send_order
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, fork
@@ -101,6 +102,25 @@ def test_a_fork_has_code_files_and_variables_of_its_own_and_the_libraries_are_th
     assert seen["variables"]["MINE"] == "1" and "PYTEST_CURRENT_TEST" not in seen["variables"]
     assert seen["loaded"] and seen["session"] == seen["pid"] != os.getsid(0)
     assert seen["executable"] == str(tmp_path / "venv/bin/python")
+
+
+def test_libraries_are_loaded_with_the_users_settings_of_the_processor_and_no_other_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Forks would otherwise compute with other instructions than this Python, and differ in last digits."""
+    seen, looking = tmp_path / "seen.json", tmp_path / "server.py"
+    looking.write_text(f"import json, os, pathlib; pathlib.Path({str(seen)!r}).write_text(json.dumps(dict(os.environ)))")
+    monkeypatch.setattr(forks, "SERVER", looking)
+    for name in PROCESSOR_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("DESK_SECRET", "of the desk")
+    server = ForkServerProcess()
+    try:
+        assert server._server is not None and server._server.wait() == 0
+    finally:
+        server.close()
+    assert json.loads(seen.read_text()) == {**forks.ENVIRONMENT, "OPENBLAS_CORETYPE": "Haswell"}
 
 
 def test_a_server_has_nothing_of_ours_loaded_and_no_checkout_on_its_path(

@@ -63,14 +63,13 @@ def pid_in(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_a_node_sees_its_sandbox_and_nothing_of_the_desk(start: Start) -> None:
-    os.environ["DESK_SECRET"] = "of the desk"
-    try:
-        node = start("env; type -P systemctl poweroff; type -P python3 || echo no python3; pwd")
-    finally:
-        del os.environ["DESK_SECRET"]
+def test_a_node_sees_its_sandbox_and_of_the_desk_only_its_processor(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DESK_SECRET", "of the desk")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    node = start("env; type -P systemctl poweroff; type -P python3 || echo no python3; pwd")
     wait_for(lambda: node.poll() == "exited")
     assert "DESK_SECRET" not in log(node)
+    assert "OPENBLAS_CORETYPE=Haswell\n" in log(node)
     assert f"PATH={node.sandbox}/bin\n" in log(node)
     assert f"HOME={node.sandbox}/home\n" in log(node)
     assert f"\n{node.sandbox}/bin/systemctl\n{node.sandbox}/bin/poweroff\nno python3\n{node.sandbox}/home\n" in log(node)
