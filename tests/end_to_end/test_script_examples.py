@@ -27,7 +27,7 @@ def laid_out(desk: Desk, name: str) -> Path:
     """Copy an example into the desk's folder, with the wheels that it names beside it; return its job file."""
     folder = desk.folder / "scripts"
     for part in (name, "plain-torch"):
-        shutil.copytree(EXAMPLES / part, folder / part)
+        shutil.copytree(EXAMPLES / part, folder / part, dirs_exist_ok=True)
     named = (folder / name / "requirements.txt").read_text()
     (folder / name / "wheels").mkdir()
     for wheel in WHEELS.glob("*.whl"):
@@ -40,17 +40,16 @@ def laid_out(desk: Desk, name: str) -> Path:
 @pytest.mark.skipif(
     not list(WHEELS.glob("transformers-*.whl")), reason="set-up could not fetch the examples' wheels (scripts/setup.py)"
 )
-@pytest.mark.parametrize("name", sorted(MADE))
-def test_an_example_runs_and_pull_brings_what_its_receipt_lists(desk, name):
-    job = laid_out(desk, name)
+def test_each_example_runs_and_pull_brings_what_its_receipt_lists(desk):
     smallest = ("--set", 'files=["train.py", "wheels"]', "--set", "command=python train.py --epochs 1")
-    run = desk.run("launch", "--rehearse", "--json", "--job", str(job), *smallest)
-    assert run.returncode == 0, run.stdout + run.stderr
-    receipt = json.loads(run.stdout)
-    made = {file["file"]: file["sha256"] for file in receipt["files"]}
-    assert receipt["state"] == "done" and made.keys() >= MADE[name]
-    assert receipt["python_packages"].endswith("requirements.txt")
-    pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
-    assert pulled.returncode == 0, pulled.stderr
-    for file, sha256 in made.items():
-        assert hashlib.sha256((desk.folder / "pulled/out" / file).read_bytes()).hexdigest() == sha256
+    for name, least in MADE.items():
+        run = desk.run("launch", "--rehearse", "--json", "--job", str(laid_out(desk, name)), *smallest)
+        assert run.returncode == 0, run.stdout + run.stderr
+        receipt = json.loads(run.stdout)
+        made = {file["file"]: file["sha256"] for file in receipt["files"]}
+        assert receipt["state"] == "done" and made.keys() >= least
+        assert receipt["python_packages"].endswith("requirements.txt")
+        pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", f"pulled-{name}")
+        assert pulled.returncode == 0, pulled.stderr
+        for file, sha256 in made.items():
+            assert hashlib.sha256((desk.folder / f"pulled-{name}/out" / file).read_bytes()).hexdigest() == sha256

@@ -64,8 +64,8 @@ class TrainSettings:
     )
     tune: str = setting(
         "auto",
-        "Measure the fastest settings for 12 s before the first training of a shape on this machine: auto (if the run is "
-        "estimated at ten minutes or more), never, or always.",
+        "Measure the fastest settings, for 12 s at most, before the first training of a shape on this machine: auto (if the "
+        "run is estimated at ten minutes or more), never, or always.",
         choices=TUNE,
     )
     precision: str = setting(

@@ -24,7 +24,7 @@ from trainer.job import Job, with_settings
 from trainer.settings import WINDOWS
 from trainer.train.packs.strategy import concrete
 from trainer.train.survey import Survey
-from trainer.train.tuning.tune import TRIAL_SECONDS, Tuning, candidates, entry_of, run_tuner
+from trainer.train.tuning.tune import Tuning, candidates, entry_of, run_tuner, trial_seconds
 
 LONG_RUN_SECONDS = 600.0  # a trial is 2 % of it
 PARTS = (*OPEN, "batch")
@@ -103,12 +103,14 @@ def choose_settings(
     elif (entry := known_here(key, trial, torch=torch.__version__)) is not None:
         sources = dict.fromkeys(PARTS, "remembered")
     elif _is_worth(trial, kind, run_seconds):
-        emit({"event": "tuning", "profile": key, "seconds": TRIAL_SECONDS, "run_seconds": round(run_seconds)})
+        seconds = trial_seconds(trial, kind)
+        emit({"event": "tuning", "profile": key, "seconds": seconds, "run_seconds": round(run_seconds)})
         began = time.monotonic()
-        tuning = run(trial, device=kind, seconds=TRIAL_SECONDS, batch_limit=limit)
+        tuning = run(trial, device=kind, seconds=seconds, batch_limit=limit)
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = dict.fromkeys(PARTS, "tuned here")
-        emit({"event": "tuned", "profile": key, **_tuned(tuning, entry, trial), "seconds": round(time.monotonic() - began, 1)})
+        told = _tuned(tuning, entry, trial, limit_seconds=seconds)
+        emit({"event": "tuned", "profile": key, **told, "seconds": round(time.monotonic() - began, 1)})
     wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
     tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
     sharded = False
@@ -230,7 +232,7 @@ def _source(name: str, job: Job, tuned: Job, wanted: Job, sources: Mapping[str, 
     return sources.get(name, "default") if getattr(tuned.train, name) == getattr(wanted.train, name) else "memory"
 
 
-def _tuned(tuning: Tuning, entry: Entry | None, job: Job) -> dict[str, Any]:
+def _tuned(tuning: Tuning, entry: Entry | None, job: Job, *, limit_seconds: float) -> dict[str, Any]:
     excluded = [timing for timing in tuning.timings if timing.excluded]
     return {
         "shape": shape_of(job),
@@ -238,6 +240,6 @@ def _tuned(tuning: Tuning, entry: Entry | None, job: Job) -> dict[str, Any]:
         "entry": entry,
         "candidates": [asdict(timing) for timing in tuning.timings if not timing.excluded],
         "excluded": [{"candidate": asdict(timing.candidate), "reason": timing.excluded} for timing in excluded],
-        "limit_seconds": TRIAL_SECONDS,
+        "limit_seconds": limit_seconds,
         "failure": tuning.failure,
     }

@@ -41,7 +41,8 @@ from trainer.train.tuning.timing import Candidate, Timing, disagreement, make_me
 from trainer.train.workers.devices import choose_device
 from trainer.train.workers.parent import end_with_the_parent
 
-TRIAL_SECONDS = 12.0  # of timing before training, without loading torch and comparing strategies
+# Of timing before training, without loading torch and comparing strategies: at most, and of each candidate.
+TRIAL_SECONDS, CANDIDATE_SECONDS = 12.0, 3.0
 LIMIT_SECONDS = 60.0  # after which the process is killed
 CPU_SLICES = (64, 128, 256)
 MOST_CPU_SLICE = 512  # 1,024 are half as fast (hidden 128, AMD EPYC, 2026-11-21): beyond the cache
@@ -100,6 +101,13 @@ def halved(job: Job) -> list[Candidate]:
         for again in ([True] if job.train.activation_checkpointing else [False, True][: 1 + job.model.can_recompute])
         for size in sizes
     ]
+
+
+def trial_seconds(job: Job, kind: str) -> float:
+    """Return the time of a trial before training: less than TRIAL_SECONDS if there are few candidates."""
+    if not job.train.batch:  # batches are candidates, too
+        return TRIAL_SECONDS
+    return min(TRIAL_SECONDS, CANDIDATE_SECONDS * len(candidates(job, kind)))
 
 
 def tune(

@@ -24,7 +24,7 @@ from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state
 from trainer.train.packs.strategy import form_pack
 
-STEPS = 60
+STEPS = 20
 MARK = "the same job, data and code"
 TRANSFORMER = job_of(model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2)
 

@@ -74,8 +74,9 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
         "activation_checkpointing": "tuned here",
         "batch": "job",
     }
-    assert choosing.asked == [{"device": "cpu", "seconds": 12.0, "batch_limit": 2048}]
+    assert choosing.asked == [{"device": "cpu", "seconds": 9.0, "batch_limit": 2048}], "three candidates, 3 s each"
     assert [event["event"] for event in choosing.events] == ["tuning", "tuned"]
+    assert (choosing.events[0]["seconds"], choosing.events[1]["limit_seconds"]) == (9.0, 9.0)
     assert choosing.events[1]["entry"] == entry_of(SLICES) and choosing.events[1]["failure"] == ""
 
     short = Choosing(tmp_path, SLICES)
