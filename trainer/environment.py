@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-# Read once when a library is loaded. Hypervisors hide what these stand for, and OpenBLAS may then crash without them.
+# Which features of this machine's processor numeric libraries use; read once when one is loaded.
 PROCESSOR_SETTINGS = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NPY_DISABLE_CPU_FEATURES"),
     *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"),
@@ -242,12 +242,13 @@ def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def processor_settings() -> dict[str, str]:
-    """Return which of this machine's processor features OpenBLAS, NumPy and torch shall use, where its user has set that."""
+    """Return those of PROCESSOR_SETTINGS that are set: nodes of a rehearsal and scripts run on the same processor."""
     return variables_named(PROCESSOR_SETTINGS)
 
 
 def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
-    """Return the environment of a user's script: its variables, with `path` before the PATH, and none of the agent's others."""
+    """Return the environment of a user's script: its variables, with `path` before the PATH; of the agent's, only the PATH,
+    LANG, LD_LIBRARY_PATH and the processor's settings."""
     kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
     paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
     return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **processor_settings(), **variables, "PATH": paths}

@@ -108,3 +108,15 @@ def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
     child = environment.for_embedded_aws(source="/ours")
     assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [name for name in child if name.startswith("AWS_")]
     assert dict(os.environ) == before
+
+
+def test_a_script_gets_the_settings_of_the_processor_and_no_other_variable_of_its_agent(monkeypatch):
+    for name in (*environment.PROCESSOR_SETTINGS, "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("AGENT_SECRET", "of the agent")
+    monkeypatch.setenv("LANG", "C")
+    monkeypatch.setenv("PATH", "/bin")
+    got = environment.for_script({"MAYFLY_OUT": "out"}, path="/usr/bin")
+    ours = {"LANG": "C", "PYTHONUNBUFFERED": "1", "MAYFLY_OUT": "out", "PATH": "/usr/bin:/bin"}
+    assert got == {**ours, "OPENBLAS_CORETYPE": "Haswell"}

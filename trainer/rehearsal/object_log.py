@@ -17,6 +17,7 @@ from typing import Any
 from moto.s3.models import FakeDeleteMarker, FakeKey, s3_backends
 
 from trainer.rehearsal.home import reading
+from trainer.whole_file import whole_file
 
 _PLAIN_FIELDS = (
     "name", "account_id", "region_name", "bucket_name", "encryption", "kms_key_id",
@@ -83,7 +84,8 @@ class ObjectLog:
     def save_setting(self, service: str, operation: str, about: str, params: dict[str, Any]) -> None:
         """Store a request that made a setting (a bucket's versioning, a parameter) in place of an earlier one."""
         saved = json.dumps({"service": service, "operation": operation, "about": about, "params": params})
-        _replace(self._setting_file(operation, about), saved.encode())
+        with whole_file(self._setting_file(operation, about)) as new:
+            new.write_bytes(saved.encode())
 
     def drop_settings(self, about: str) -> None:
         """Delete the stored settings of one bucket or parameter."""
@@ -223,9 +225,11 @@ class ObjectLog:
                 "tags": file.tags,
             }
             if not isinstance(version, _StoredKey):
-                _replace(self._payloads / file.name, version.value)
+                with whole_file(self._payloads / file.name) as new:
+                    new.write_bytes(version.value)
                 _StoredKey.adopt(version, self._payloads / file.name)
-        _replace(self._versions / f"{file.name}.json", json.dumps(saved).encode())
+        with whole_file(self._versions / f"{file.name}.json") as new:
+            new.write_bytes(json.dumps(saved).encode())
 
 
 def _is_object(version: Any) -> bool:
@@ -259,14 +263,3 @@ def _marker(saved: dict[str, Any]) -> FakeDeleteMarker:
     marker = FakeDeleteMarker(key)
     marker._version_id = saved["version_id"]
     return marker
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:  # a full disk: remove the incomplete file
-        temporary.unlink(missing_ok=True)
-        raise

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from botocore.exceptions import ClientError
 from tests.processes import alive
 from trainer.access import Access
 from trainer.errors import ConfigError
+from trainer.rehearsal import object_log
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.stack_outputs import StackOutputs
+from trainer.whole_file import whole_file
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
 UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; do sleep 0.1; done\npoweroff\n"
@@ -274,18 +277,33 @@ def test_an_instance_whose_name_leads_elsewhere_deletes_nothing(root: Path, tmp_
     assert (tmp_path / "precious").is_dir()
 
 
-def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path) -> None:
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of objects' files for which the disk has no room the next time."""
+    names = list[str]()
+
+    def written(path: Path) -> Any:
+        if path.name in names:
+            names.remove(path.name)
+            return nullcontext(Path("/dev/full"))  # which takes nothing
+        return whole_file(path)
+
+    monkeypatch.setattr(object_log, "whole_file", written)
+    return names
+
+
+def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path, full: list[str]) -> None:
     with EmbeddedAws(tmp_path / "root", run_nodes=False) as aws:
         s3 = aws.access("900000000009").client("s3")
         s3.create_bucket(Bucket="full-disk")
-        (tmp_path / "root/s3/900000000009/payloads/000000001.tmp").symlink_to("/dev/full")  # which takes nothing
+        full.append("000000001")
         with pytest.raises(ClientError) as failed:
             s3.put_object(Bucket="full-disk", Key="key", Body=b"x")
     assert failed.value.response["Error"]["Code"] == "DiskFull"
     assert "No space left" in failed.value.response["Error"]["Message"]
 
 
-def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repeated(tmp_path: Path) -> None:
+def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repeated(tmp_path: Path, full: list[str]) -> None:
     root, key = tmp_path / "root", {"Bucket": "full-disk", "Key": "model"}
     with EmbeddedAws(root, run_nodes=False) as aws:
         s3 = aws.access("900000000009").client("s3", total_max_attempts=1)
@@ -293,11 +311,11 @@ def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repea
         s3.put_bucket_versioning(Bucket="full-disk", VersioningConfiguration={"Status": "Enabled"})
         for number, body in enumerate((b"one", b"two")):
             condition = {"IfMatch": s3.head_object(**key)["ETag"]} if number else {"IfNoneMatch": "*"}
-            full = root / f"s3/900000000009/versions/{2 * number + 1:09d}.tmp"
-            full.symlink_to("/dev/full")
+            full.append(f"{2 * number + 1:09d}.json")
             with pytest.raises(ClientError, match="DiskFull"):
                 s3.put_object(**key, Body=body, **condition)
             s3.put_object(**key, Body=body, **condition)
+    assert not full
     with EmbeddedAws(root, run_nodes=False) as later:
         s3 = later.access("900000000009").client("s3")
         assert s3.get_object(**key)["Body"].read() == b"two"
