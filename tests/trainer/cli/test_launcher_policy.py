@@ -114,7 +114,8 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     until = read_record(open_objects(account.admin, account.outputs.bucket), second)[0].effective_deadline.at
     account.aws.cloud(account.admin).advance((until - utc_now()).total_seconds() + 1)  # it has no node that could stop
     assert mayfly("stop", second)["state"] == "expired"  # by AWS's clock, which the desk reads from each answer
-    assert [receipt["run_id"] for receipt in mayfly("receipts")["receipts"]] == [first, second]
+    receipts = mayfly("receipts")["receipts"]
+    assert {receipt["run_id"] for receipt in receipts} == {first, second}  # their order is random within one second
     assert len(mayfly("models", "list")["models"]) == 1
     assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
     mayfly("logs", first)
