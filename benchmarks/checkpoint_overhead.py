@@ -1,18 +1,21 @@
-"""Measure the cost of checkpoints: ours, written in the background, compared with none and with saving in the loop.
+"""Measure the cost of checkpoints: ours, written in the background, compared with none and with saving in the
+loop.
 
-    python -m benchmarks.checkpoint_overhead            an LSTM, a middle and the full-size TCN (three minutes on two cores)
+    python -m benchmarks.checkpoint_overhead            an LSTM and two TCNs (three minutes on two cores)
     python -m benchmarks.checkpoint_overhead --quick    only the LSTM (ten seconds)
 
-Contenders take the same steps from the same weights on one thread and must end with the same loss, to the last bit; all but
-the first save once in each round:
+Contenders take the same steps from the same weights on one thread and must end with the same loss, to the
+last bit; all but the first save once in each round:
 
     no saves
-    ours, background    state copied between two steps, hashed and written by a thread while the next steps run; a round ends
+    ours, background    state copied between two steps, hashed and written by a thread while the next steps
+                        run; a round ends
                         when the file is on disk (trainer.train.checkpoint)
     torch.save inside   weights and optimizer written between two steps: the usual loop
 
-Prints the ratios of whole rounds, the time for which training waits (the copy), the time of the background write, and the time
-that a save adds to a round, as a share of the default interval. Writes benchmarks/results/checkpoint_overhead.json.
+Prints the ratios of whole rounds, the time for which training waits (the copy), the time of the background
+write, and the time that a save adds to a round, as a share of the default interval. Writes
+benchmarks/results/checkpoint_overhead.json.
 """
 
 from __future__ import annotations
@@ -58,7 +61,10 @@ def main() -> None:
         use_one_thread()
         keep_freed_memory()
     rounds = options.rounds or (3 if options.quick else 5)
-    tables = [_table(name, 6 if options.quick else STEPS[name], rounds) for name in (["lstm"] if options.quick else JOBS)]
+    tables = [
+        _table(name, 6 if options.quick else STEPS[name], rounds)
+        for name in (["lstm"] if options.quick else JOBS)
+    ]
     print("wrote", write("checkpoint_overhead", {"machine": machine(), "tables": tables}, options.out))
 
 
@@ -68,14 +74,21 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
         contenders = {kind: _Saving(kind, job, Path(folder) / kind) for kind in (NONE, OURS, INSIDE)}
         for contender in contenders.values():
             contender.steps(2)  # warm-up
-        rates = interleave({kind: partial(one.rate, steps) for kind, one in contenders.items()}, rounds=rounds)
+        rates = interleave(
+            {kind: partial(one.rate, steps) for kind, one in contenders.items()}, rounds=rounds
+        )
         losses = {kind: one.loss for kind, one in contenders.items()}
         apart = max(losses.values()) / min(losses.values()) - 1
         # On a GPU a convolution's gradients are summed in no fixed order.
         assert apart <= (0 if DEVICE.type == "cpu" else 1e-3), f"not the same work: last losses {losses}"
-        megabytes = sum(file.stat().st_size for file in (Path(folder) / OURS).rglob("*.safetensors")) / 2 / 1e6
+        megabytes = (
+            sum(file.stat().st_size for file in (Path(folder) / OURS).rglob("*.safetensors")) / 2 / 1e6
+        )
     ours = contenders[OURS]
-    waits, writes = (statistics.median(event[key] for event in ours.events) for key in ("snapshot_seconds", "write_seconds"))
+    waits, writes = (
+        statistics.median(event[key] for event in ours.events)
+        for key in ("snapshot_seconds", "write_seconds")
+    )
     rows = {
         kind: {
             "steps_per_second": round(median(rates, kind), 2),
@@ -90,10 +103,16 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
         cost = (
             ""
             if kind == NONE
-            else f"  a save adds {row['seconds_a_save'] * 1e3:8.1f} ms, {share:.2%} of {job.train.checkpoint_seconds} s"
+            else (
+                f"  a save adds {row['seconds_a_save'] * 1e3:8.1f} ms, {share:.2%} of"
+                f" {job.train.checkpoint_seconds} s"
+            )
         )
         print(f"  {kind:18} {row['steps_per_second']:9.2f} steps/s  {row['ratio']:.3f} x{cost}")
-    print(f"  ours: training waits {waits * 1e3:.1f} ms for the copy; the background write takes {writes * 1e3:.1f} ms")
+    print(
+        f"  ours: training waits {waits * 1e3:.1f} ms for the copy; the background write takes"
+        f" {writes * 1e3:.1f} ms"
+    )
     return {
         "model": name,
         "steps": steps,
@@ -107,7 +126,9 @@ def _table(name: str, steps: int, rounds: int) -> dict[str, Any]:
 
 def _added(rates: dict[str, list[float]], kind: str, steps: int) -> float:
     """Return the seconds that a save adds to a round, the median over the rounds."""
-    return statistics.median(steps / rate - steps / base for rate, base in zip(rates[kind], rates[NONE], strict=True))
+    return statistics.median(
+        steps / rate - steps / base for rate, base in zip(rates[kind], rates[NONE], strict=True)
+    )
 
 
 class _Saving:
@@ -121,7 +142,12 @@ class _Saving:
         self._pack = form_pack([member], with_settings(job, strategy="sequential"))
         best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
         self._run = Run(
-            member=member, title="A", reads=torch.arange(1), validate=lambda model: 0.0, learning_rate=1e-3, best_weights=best
+            member=member,
+            title="A",
+            reads=torch.arange(1),
+            validate=lambda model: 0.0,
+            learning_rate=1e-3,
+            best_weights=best,
         )
         self._writer = CheckpointWriter(folder, self.events.append)
 
@@ -138,7 +164,10 @@ class _Saving:
         for _ in range(count):
             generator = torch.Generator().manual_seed(self._taken)
             starts = torch.randint(
-                0, len(self._run.member.rows_TF) - self._job.model.bars_seen, (self._job.train.batch,), generator=generator
+                0,
+                len(self._run.member.rows_TF) - self._job.model.bars_seen,
+                (self._job.train.batch,),
+                generator=generator,
             )
             self.loss = self._pack.step([True], [starts.to(DEVICE)]).item()
             self._taken += 1
@@ -149,10 +178,16 @@ class _Saving:
             state = self._pack.snapshot(0)
             if DEVICE.type == "cuda":
                 torch.cuda.synchronize()
-            self._writer.submit(replace(self._run), state, "bench", snapshot_seconds=time.perf_counter() - began)
+            self._writer.submit(
+                replace(self._run), state, "bench", snapshot_seconds=time.perf_counter() - began
+            )
         elif self._kind == INSIDE:
             state = self._pack.snapshot(0)
-            parts = {"weights": state.weights, "moments": [state.exp_avg, state.exp_avg_sq], "best": self._run.best_weights}
+            parts = {
+                "weights": state.weights,
+                "moments": [state.exp_avg, state.exp_avg_sq],
+                "best": self._run.best_weights,
+            }
             torch.save(parts, self._folder / "checkpoint.pt")
 
 

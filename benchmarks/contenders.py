@@ -1,7 +1,7 @@
 """Contenders of benchmarks.packs: processes that take the same steps on the same windows with different code.
 
-A contender is a `Team` of processes. Each sends the losses of its models' first step, for comparison, and then steps for the
-requested seconds, repeatedly.
+A contender is a `Team` of processes. Each sends the losses of its models' first step, for comparison, and
+then steps for the requested seconds, repeatedly.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Team:
         return [loss for pipe in self._pipes for loss in pipe.recv()]
 
     def rate(self, seconds: float) -> float:
-        """Let every process step for `seconds`, at least one step; return windows per second of all of them."""
+        """Let every process step for `seconds`, at least one step; return windows per second of all
+        of them.
+        """
         for pipe in self._pipes:
             pipe.send(seconds)
         counts: list[tuple[int, float]] = [pipe.recv() for pipe in self._pipes]
@@ -90,12 +92,15 @@ class Team:
 
 
 class Phases:
-    """A contender that trains as many models at a time as there are cores, then the rest on all cores, as workers do.
+    """A contender that trains as many models at a time as there are cores, then the rest on all cores, as
+    workers do.
 
     See `trainer.train.workers.station.threads_of`.
     """
 
-    def __init__(self, work: Callable[..., None], job: Job, rows: Sequence[torch.Tensor], *, cores: int) -> None:
+    def __init__(
+        self, work: Callable[..., None], job: Job, rows: Sequence[torch.Tensor], *, cores: int
+    ) -> None:
         left = len(rows) % cores
         full, rest = rows[: len(rows) - left], rows[len(rows) - left :]
         self._phases: list[tuple[Team, int]] = []
@@ -111,8 +116,12 @@ class Phases:
         return [loss for team, _ in self._phases for loss in team.losses()]
 
     def rate(self, seconds: float) -> float:
-        """Let the phases step one after the other; return windows per second, for equally many windows of each model."""
-        return sum(models for _, models in self._phases) / sum(models / team.rate(seconds) for team, models in self._phases)
+        """Let the phases step one after the other; return windows per second, for equally many windows of
+        each model.
+        """
+        return sum(models for _, models in self._phases) / sum(
+            models / team.rate(seconds) for team, models in self._phases
+        )
 
     def close(self) -> None:
         """End the processes."""
@@ -122,7 +131,9 @@ class Phases:
 
 @contextmanager
 def threads_that_sleep() -> Iterator[None]:
-    """Give processes started in the block the OpenMP settings of our workers; others keep torch's defaults."""
+    """Give processes started in the block the OpenMP settings of our workers; others keep torch's
+    defaults.
+    """
     before = dict(os.environ)
     let_threads_sleep()
     yield
@@ -142,7 +153,9 @@ def ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
     keep_freed_memory()
     members = share.members()
     pack, ring = form_pack(members, job), ring_of_batches(members, job)
-    _serve(pipe, len(members) * job.train.batch, lambda step: pack.step([True] * len(members), ring[step % RING]))
+    _serve(
+        pipe, len(members) * job.train.batch, lambda step: pack.step([True] * len(members), ring[step % RING])
+    )
 
 
 def plain_as_ours(pipe: Connection, job: Job, share: Share, threads: int) -> None:
@@ -152,7 +165,9 @@ def plain_as_ours(pipe: Connection, job: Job, share: Share, threads: int) -> Non
 
 
 def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
-    """Run models as a user writes them: an nn.LSTM of several layers, AdamW, a clipped norm, the whole batch at once."""
+    """Run models as a user writes them: an nn.LSTM of several layers, AdamW, a clipped norm, the whole batch
+    at once.
+    """
     if allocator:
         keep_freed_memory()
     members = share.members()
@@ -164,9 +179,13 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
 
     def step(number: int) -> torch.Tensor:
         losses = []
-        for member, net, optimizer, starts in zip(members, nets, optimizers, ring[number % RING], strict=True):
+        for member, net, optimizer, starts in zip(
+            members, nets, optimizers, ring[number % RING], strict=True
+        ):
             x_TBF = gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F)
-            loss = nn.functional.binary_cross_entropy_with_logits(net(x_TBF), member.labels_TK[starts + job.model.lookback - 1])
+            loss = nn.functional.binary_cross_entropy_with_logits(
+                net(x_TBF), member.labels_TK[starts + job.model.lookback - 1]
+            )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(net.parameters(), job.train.clip_norm)
@@ -178,7 +197,8 @@ def plain(pipe: Connection, job: Job, share: Share, allocator: bool) -> None:
 
 
 def lightning(pipe: Connection, job: Job, share: Share) -> None:
-    """Run the same models under PyTorch Lightning, fitted one after another, with a Dataset of windows and its DataLoader.
+    """Run the same models under PyTorch Lightning, fitted one after another, with a Dataset of windows and
+    its DataLoader.
 
     Rates are those of the first model's fit: one after another, all models have the rate of one.
     """
@@ -191,7 +211,9 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     there = share.members()
     resolve_precision(job, there[0].rows_TF.device)
-    members = [replace(member, rows_TF=member.rows_TF.cpu(), labels_TK=member.labels_TK.cpu()) for member in there]
+    members = [
+        replace(member, rows_TF=member.rows_TF.cpu(), labels_TK=member.labels_TK.cpu()) for member in there
+    ]
 
     class SequenceModule(pytorch_lightning.LightningModule):
         def __init__(self, member: Member) -> None:
@@ -242,7 +264,9 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
             PlainWindows(member, job),
             batch_size=job.train.batch,
             sampler=Draws(member, job),
-            num_workers=4 if on_gpu else 0,  # on a CPU its workers only take cores from training (slower here)
+            num_workers=(
+                4 if on_gpu else 0
+            ),  # on a CPU its workers only take cores from training (slower here)
             pin_memory=on_gpu,
         )
         trainer.fit(module, loader)
@@ -253,7 +277,9 @@ def lightning(pipe: Connection, job: Job, share: Share) -> None:
 
 
 class PlainWindows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Windows of one model as a typical Dataset: rows scaled once; an item is a slice (T, F) and its label (1,)."""
+    """Windows of one model as a typical Dataset: rows scaled once; an item is a slice (T, F) and its label
+    (1,).
+    """
 
     def __init__(self, member: Member, job: Job) -> None:
         self._rows_TF = scale_(member.rows_TF.clone(), member.mean_F.cpu(), member.std_F.cpu(), INPUT_LIMIT)
@@ -291,9 +317,13 @@ class PlainNet(nn.Module):
         state = model.state_dict()
         self.head.load_state_dict({"weight": state["head.weight"], "bias": state["head.bias"]})
         names = [
-            (layer, kind) for layer in range(job.model.layers) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            (layer, kind)
+            for layer in range(job.model.layers)
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         ]
-        self.lstm.load_state_dict({f"{kind}_l{layer}": state[f"lstms.{layer}.{kind}_l0"] for layer, kind in names})
+        self.lstm.load_state_dict(
+            {f"{kind}_l{layer}": state[f"lstms.{layer}.{kind}_l0"] for layer, kind in names}
+        )
 
     def forward(self, x_TBF: torch.Tensor) -> torch.Tensor:
         """Return the logits (B, 1) of windows (T, B, F)."""
@@ -306,7 +336,9 @@ def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor
     drawn = []
     for member in members:
         generator = torch.Generator().manual_seed(derive(step, member.name))
-        starts = torch.randint(WARMUP, len(member.rows_TF) - job.model.lookback, (job.train.batch,), generator=generator)
+        starts = torch.randint(
+            WARMUP, len(member.rows_TF) - job.model.lookback, (job.train.batch,), generator=generator
+        )
         drawn.append(starts.to(member.rows_TF.device))
     return drawn
 
@@ -317,11 +349,15 @@ def ring_of_batches(members: Sequence[Member], job: Job) -> list[list[torch.Tens
 
 
 def _adamw(net: nn.Module, job: Job) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(net.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
+    return torch.optim.AdamW(
+        net.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
+    )
 
 
 def _serve(pipe: Connection, windows_a_step: int, step: Step) -> None:
-    """Send the first step's losses; then, for each request in seconds, step and send (windows, seconds taken)."""
+    """Send the first step's losses; then, for each request in seconds, step and send (windows, seconds
+    taken).
+    """
     pipe.send(step(0).tolist())
     done = 1
     while True:

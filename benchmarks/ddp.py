@@ -1,11 +1,13 @@
-"""Compare our data parallelism with plain DDP, Lightning DDP and Accelerate: the same model, weights, batches and optimizer.
+"""Compare our data parallelism with plain DDP, Lightning DDP and Accelerate: the same model, weights, batches
+and optimizer.
 
     python -m benchmarks.ddp [--ranks 1,2] [--preset tiny] [--batch 256]     three rounds of five seconds each
     python -m benchmarks.ddp --quick                                         one round of a second
 
-Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) if there are any, else on CPUs
-(gloo, one thread per rank). All take the first five steps on the same windows, and their losses must agree; then they step for
-`--seconds`, in rounds. Prints windows/s of all ranks and the ratio of ours to each contender, or why a contender failed.
+Each contender is a script as its project documents it, under the same torchrun, on GPUs (NCCL) if there are
+any, else on CPUs (gloo, one thread per rank). All take the first five steps on the same windows, and their
+losses must agree; then they step for `--seconds`, in rounds. Prints windows/s of all ranks and the ratio of
+ours to each contender, or why a contender failed.
 
 Lightning and Accelerate are not installed with Mayfly: pip install --no-deps -r benchmarks/requirements.lock
 """
@@ -48,7 +50,9 @@ Step = Callable[[int], torch.Tensor]  # number of a step -> mean loss of this ra
 
 
 def job_for(options: argparse.Namespace) -> Job:
-    """Return the job: a transformer without dropout, whose random numbers other contenders could not reproduce."""
+    """Return the job: a transformer without dropout, whose random numbers other contenders could not
+    reproduce.
+    """
     return job_of(
         model="transformer",
         preset=options.preset,
@@ -73,7 +77,9 @@ class Work:
         tensors = {"rows_TF": rows, "labels_TK": labels, "mean_F": zero, "std_F": one}
         self.member = Member(name="m", **{name: tensor.to(device) for name, tensor in tensors.items()})
         last = ROWS - job.model.bars_seen
-        self.batches = [torch.randint(last, (job.train.batch,), generator=draw).to(device) for _ in range(RING)]
+        self.batches = [
+            torch.randint(last, (job.train.batch,), generator=draw).to(device) for _ in range(RING)
+        ]
         self._steps_T1 = torch.arange(job.model.bars_seen, device=device)[:, None]
         self.loss, self.dtype = loss_for(job), matmul_dtype(job, device)
 
@@ -97,7 +103,9 @@ class Work:
     def optimizer(self, network: nn.Module, **keys: Any) -> torch.optim.Optimizer:
         """Return AdamW with the job's settings."""
         train = self.job.train
-        return torch.optim.AdamW(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay, **keys)
+        return torch.optim.AdamW(
+            network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay, **keys
+        )
 
 
 class RankWindows(Dataset[torch.Tensor]):
@@ -117,12 +125,15 @@ def ours(work: Work) -> Step:
     """Return the step of Mayfly's pack with its layout for several ranks."""
     ranks = Ranks(rank=work.rank, count=work.ranks, device=work.device)
     pack = form_pack([work.member], work.job, data_parallel(ranks, work.job, MachineFacts()))
-    # A pack returns this rank's share of the batch's mean loss; the other contenders return the mean over their rows.
+    # A pack returns this rank's share of the batch's mean loss; the other contenders return the mean over
+    # their rows.
     return lambda step: pack.step([True], [work.batches[step % RING]])[0] * work.ranks
 
 
 def plain(work: Work, *, tuned: bool = False) -> Step:
-    """Return the step of DDP as in torch's tutorial; `tuned`: with its faster settings and the fused optimizer."""
+    """Return the step of DDP as in torch's tutorial; `tuned`: with its faster settings and the fused
+    optimizer.
+    """
     faster = {"gradient_as_bucket_view": True, "static_graph": True} if tuned else {}
     devices = [work.device.index] if work.device.type == "cuda" else None
     network = nn.parallel.DistributedDataParallel(work.network(), device_ids=devices, **faster)
@@ -179,7 +190,9 @@ def lightning(work: Work, seconds: float) -> None:
             self.steps = measured_steps()
             next(self.steps)
 
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int
+        ) -> None:
             try:
                 self.steps.send(outputs["loss"].detach())
             except StopIteration:
@@ -199,8 +212,15 @@ def lightning(work: Work, seconds: float) -> None:
             running = going_on(work, steps, time.perf_counter() < ends)
         finish(work, losses, steps, began)
 
-    precision = {torch.float32: "32-true", torch.bfloat16: "bf16-mixed", torch.float16: "16-mixed"}[work.dtype]
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    precision = {torch.float32: "32-true", torch.bfloat16: "bf16-mixed", torch.float16: "16-mixed"}[
+        work.dtype
+    ]
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = pl.Trainer(
         accelerator=work.device.type if work.device.type == "cpu" else "gpu",
         devices=work.ranks,
@@ -225,7 +245,9 @@ CONTENDERS: dict[str, Callable[[Work], Step]] = {
 
 
 def going_on(work: Work, steps: int, wanted: bool) -> bool:
-    """Return rank 0's `wanted` on every rank, every eighth step: ranks that stop at different steps would hang."""
+    """Return rank 0's `wanted` on every rank, every eighth step: ranks that stop at different steps would
+    hang.
+    """
     if steps % 8:
         return True
     answer = torch.tensor([int(wanted)], device=work.device)
@@ -234,7 +256,9 @@ def going_on(work: Work, steps: int, wanted: bool) -> bool:
 
 
 def finish(work: Work, losses: list[torch.Tensor], steps: int, began: float) -> None:
-    """Print, on rank 0, the losses of the first steps over the whole batch, and windows per second, as JSON."""
+    """Print, on rank 0, the losses of the first steps over the whole batch, and windows per second,
+    as JSON.
+    """
     if work.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
@@ -258,7 +282,11 @@ def measured(step: Step, work: Work, seconds: float) -> None:
 def be_a_rank(options: argparse.Namespace) -> None:
     """Run one rank of one contender."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -283,7 +311,9 @@ class Runs:
         self.failed: dict[str, str] = {}
 
     def rate_of(self, name: str) -> float:
-        """Run a contender under torchrun; return its windows per second, NaN if it fails now or did before."""
+        """Run a contender under torchrun; return its windows per second, NaN if it fails now or did
+        before.
+        """
         if name in self.failed:
             return math.nan
         words = ["--contender", name]
@@ -296,7 +326,9 @@ class Runs:
         lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
         if ended.returncode or not lines:
             print(ended.stderr[-4000:], file=sys.stderr)
-            errors = [line for line in ended.stderr.splitlines() if re.search(r"Error\b|terminate called", line)]
+            errors = [
+                line for line in ended.stderr.splitlines() if re.search(r"Error\b|terminate called", line)
+            ]
             self.failed[name] = errors[0].strip() if errors else f"exit code {ended.returncode}"
             return math.nan
         result = json.loads(lines[-1])
@@ -304,7 +336,9 @@ class Runs:
         return float(result["rate"])
 
     def compare_losses(self) -> None:
-        """Mark contenders as failed whose first losses differ from those of the first contender that has any."""
+        """Mark contenders as failed whose first losses differ from those of the first contender that
+        has any.
+        """
         if not self.losses:
             return
         base, expected = next(iter(self.losses.items()))

@@ -1,10 +1,11 @@
-"""Compare gathering windows inside the step with a DataLoader: the same batches on the same device, one main thread.
+"""Compare gathering windows inside the step with a DataLoader: the same batches on the same device, one main
+thread.
 
-    python -m benchmarks.input_pipeline            1 M rows, batches of 256 and 2,048, 5 rounds (about three minutes)
+    python -m benchmarks.input_pipeline     1 M rows, batches of 256 and 2,048, 5 rounds (about three minutes)
     python -m benchmarks.input_pipeline --quick    200 k rows, batch 256, 2 rounds (seconds)
 
-On a GPU the gather reads rows in its memory, and the loaders' batches are pinned and copied. Prints windows per second and the
-ratio to a DataLoader without workers; writes benchmarks/results/input_pipeline.json.
+On a GPU the gather reads rows in its memory, and the loaders' batches are pinned and copied. Prints windows
+per second and the ratio to a DataLoader without workers; writes benchmarks/results/input_pipeline.json.
 """
 
 from __future__ import annotations
@@ -63,14 +64,30 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(num_rows, len(FEATURES), generator=generator)
     labels = torch.randint(0, 2, (num_rows,), generator=generator).float()
-    tables = [_table(rows, labels, batch, seconds, rounds) for batch in ((256,) if options.quick else (256, 2048))]
-    print("wrote", write("input_pipeline", {"machine": machine(), "rows": num_rows, "tables": tables}, options.out))
+    tables = [
+        _table(rows, labels, batch, seconds, rounds) for batch in ((256,) if options.quick else (256, 2048))
+    ]
+    print(
+        "wrote",
+        write("input_pipeline", {"machine": machine(), "rows": num_rows, "tables": tables}, options.out),
+    )
 
 
-def _table(rows: torch.Tensor, labels: torch.Tensor, batch: int, seconds: float, rounds: int) -> dict[str, object]:
+def _table(
+    rows: torch.Tensor, labels: torch.Tensor, batch: int, seconds: float, rounds: int
+) -> dict[str, object]:
     def loader(dataset: Windows, workers: int) -> Callable[[], Iterator[object]]:
-        settings = {"batch_size": batch, "shuffle": True, "num_workers": workers, "drop_last": True, "pin_memory": ON_GPU}
-        return lambda: ([part.to(DEVICE, non_blocking=True) for part in found] for found in DataLoader(dataset, **settings))
+        settings = {
+            "batch_size": batch,
+            "shuffle": True,
+            "num_workers": workers,
+            "drop_last": True,
+            "pin_memory": ON_GPU,
+        }
+        return lambda: (
+            [part.to(DEVICE, non_blocking=True) for part in found]
+            for found in DataLoader(dataset, **settings)
+        )
 
     rows_here, labels_here = rows.to(DEVICE), labels.to(DEVICE)
     variants = {
@@ -80,9 +97,12 @@ def _table(rows: torch.Tensor, labels: torch.Tensor, batch: int, seconds: float,
         "DataLoader, numpy slices, 0 workers": loader(NumpyWindows(rows, labels), 0),
         "DataLoader, numpy slices, 2 workers": loader(NumpyWindows(rows, labels), 2),
     }
-    rates = interleave({name: _rate(begin, batch, seconds) for name, begin in variants.items()}, rounds=rounds)
+    rates = interleave(
+        {name: _rate(begin, batch, seconds) for name, begin in variants.items()}, rounds=rounds
+    )
     found = {
-        name: {"windows_per_second": round(median(rates, name)), "ratio": round(ratio(rates, name, BASE), 2)} for name in rates
+        name: {"windows_per_second": round(median(rates, name)), "ratio": round(ratio(rates, name, BASE), 2)}
+        for name in rates
     }
     print(f"batch {batch}")
     for name, figures in found.items():

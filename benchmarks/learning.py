@@ -1,15 +1,16 @@
-"""Test that learning is real: find a planted signal, find nothing in random walks, score real bars beside baselines.
+"""Test that learning is real: find a planted signal, find nothing in random walks, score real bars beside
+baselines.
 
-    python -m benchmarks.learning            all of it (about ten minutes on two cores, most of it for real bars)
+    python -m benchmarks.learning         all of it (about ten minutes on two cores, most of it for real bars)
     python -m benchmarks.learning --quick    smaller, and one real series (a minute or two)
 
-Planted: prices move only once in about 25 bars; the direction depends on the volume of the bars 20 to 40 before. The inputs
-are only each bar's return and volume. Two moves are further apart than the bars that determine a direction, so that no return
-reveals it.
-Crossed: a volatility that depends on the volume of the bars 20 to 40 before, for an LSTM, and the direction above, for a TCN.
-Nothing: walks of constant volatility, five seeds; no target's gain over its unconditional baseline may be above zero.
-Chance: random walks through features, splits, scalers and training; then the same with one feature read one bar ahead.
-Real: walk-forward folds of each series, as `python -m trainer.train` makes them. Writes benchmarks/results/learning.json.
+Planted: prices move only once in about 25 bars; the direction depends on the volume of the bars 20 to 40
+before. The inputs are only each bar's return and volume. Two moves are further apart than the bars that
+determine a direction, so that no return reveals it. Crossed: a volatility that depends on the volume of the
+bars 20 to 40 before, for an LSTM, and the direction above, for a TCN. Nothing: walks of constant volatility,
+five seeds; no target's gain over its unconditional baseline may be above zero. Chance: random walks through
+features, splits, scalers and training; then the same with one feature read one bar ahead. Real: walk-forward
+folds of each series, as `python -m trainer.train` makes them. Writes benchmarks/results/learning.json.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ NOTHING: dict[str, Any] = {
     "validation_fraction": 0.1,
 }
 CHANCE = job_of(**NOTHING, horizon=1, test_fraction=0.5)
-CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target that is not the model's default
+CROSSED: dict[
+    str, dict[str, Any]
+] = {  # settings of a pair of model and target that is not the model's default
     "lstm-volatility": {"model": "lstm", "target": "volatility", "horizon_sessions": 1, **FOUND_BY_LSTM},
     "tcn-direction": {
         "model": "tcn",
@@ -86,7 +89,13 @@ CROSSED: dict[str, dict[str, Any]] = {  # settings of a pair of model and target
     },
 }
 NEXT = {target: {"horizon_sessions" if target == "volatility" else "horizon": 1} for target in TARGETS}
-PROPER = {"direction": "log_loss", "volatility": "qlike", "return": "mse", "quantiles": "pinball", "barrier": "log_loss"}
+PROPER = {
+    "direction": "log_loss",
+    "volatility": "qlike",
+    "return": "mse",
+    "quantiles": "pinball",
+    "barrier": "log_loss",
+}
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around one half: nearly four standard errors
 REAL = (  # file, symbols, settings of its job
@@ -111,10 +120,14 @@ def main() -> None:
     found: dict[str, Any] = {"machine": machine(), "quick": options.quick}
     found["planted"] = [planted(seed, moves=8_000 if options.quick else 16_000) for seed in range(3)]
     _print("planted signal, three seeds", found["planted"])
-    found["crossed"] = [crossed(pair, seed=seed, quick=options.quick) for pair in CROSSED for seed in range(3)]
+    found["crossed"] = [
+        crossed(pair, seed=seed, quick=options.quick) for pair in CROSSED for seed in range(3)
+    ]
     _print("planted signals, other pairs of model and target, three seeds", found["crossed"])
     found["nothing"] = [
-        nothing(target, seed, bars=20_000 if options.quick else 50_000) for target in PROPER for seed in range(5)
+        nothing(target, seed, bars=20_000 if options.quick else 50_000)
+        for target in PROPER
+        for seed in range(5)
     ]
     _print("walks of constant volatility: the gain over the unconditional baseline", found["nothing"])
     found["chance"] = [chance(seed, ahead=ahead) for ahead in (False, True) for seed in range(5)]
@@ -133,7 +146,9 @@ def main() -> None:
 
 
 def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dict[str, Any]:
-    """Train a small model on candles with a planted signal; return its AUC, the attainable one and a baseline's."""
+    """Train a small model on candles with a planted signal; return its AUC, the attainable one and a
+    baseline's.
+    """
     candles, features = planted_candles(seed, moves=moves)
     data = prepare(candles, PLANTED, features=features, warmup=0)
     bars, labels = data.bars("test"), data.labels("test")
@@ -153,7 +168,9 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
 
 
 def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
-    """Train a pair on the signal planted for its target; return its headline metric on test and the best baseline's."""
+    """Train a pair on the signal planted for its target; return its headline metric on test and the best
+    baseline's.
+    """
     job = job_of(**CROSSED[pair] | ({"epochs": QUICK_EPOCHS} if quick else {}), seed=seed)
     candles, features = (
         planted_volatility(seed, bars=6_000 if quick else 12_000)
@@ -181,8 +198,9 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
 
 
 def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
-    """Train on a walk of constant volatility; return the 99 % interval of the gain over the unconditional baseline, in the
-    target's proper score, and for quantiles the 99 % interval of the coverage."""
+    """Train on a walk of constant volatility; return the 99 % interval of the gain over the unconditional
+    baseline, in the target's proper score, and for quantiles the 99 % interval of the coverage.
+    """
     random = np.random.default_rng(seed)
     close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(bars)))
     first = np.concatenate([[100.0], close[:-1]])
@@ -204,7 +222,9 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     fitted = scores.calibrate(data.target, outputs["validation"], data.labels("validation"), data.fitted)
     forecast, rows = scores.forecast(data.target, outputs["test"], fitted), data.scored("test")
     simple = scores.baselines(data.target, rows)
-    name = next(name for name, other in simple.items() if len(np.unique(other.reshape(len(other), -1), axis=0)) == 1)
+    name = next(
+        name for name, other in simple.items() if len(np.unique(other.reshape(len(other), -1), axis=0)) == 1
+    )
     report = evaluate(forecast, data.target, rows, level=0.99, forecasts={name: simple[name]})
     low, high = report["better"][name][PROPER[target]] or (None, None)
     covered: tuple[float | None, float | None] = (None, None)
@@ -222,9 +242,12 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     }
 
 
-def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted: dict[str, Any]) -> tuple[float, float]:
-    """Return the 99 % interval of the coverage on test over resampled days of test and of validation. Each replicate calibrates
-    on its validation days, since both spans contribute to the error of the coverage."""
+def _coverage_interval(
+    data: SymbolData, outputs: dict[str, np.ndarray], fitted: dict[str, Any]
+) -> tuple[float, float]:
+    """Return the 99 % interval of the coverage on test over resampled days of test and of validation. Each
+    replicate calibrates on its validation days, since both spans contribute to the error of the coverage.
+    """
     scores, random, covered = scores_of(data.target), np.random.default_rng(0), []
     days = {}
     for span in outputs:
@@ -232,10 +255,13 @@ def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted:
         days[span] = [np.flatnonzero(block == day) for day in np.unique(block)]
     for _ in range(300):
         drawn = {
-            span: np.concatenate([rows[n] for n in random.integers(0, len(rows), len(rows))]) for span, rows in days.items()
+            span: np.concatenate([rows[n] for n in random.integers(0, len(rows), len(rows))])
+            for span, rows in days.items()
         }
         labels = {span: data.labels(span)[rows] for span, rows in drawn.items()}
-        again = scores.calibrate(data.target, outputs["validation"][drawn["validation"]], labels["validation"], fitted)
+        again = scores.calibrate(
+            data.target, outputs["validation"][drawn["validation"]], labels["validation"], fitted
+        )
         forecast = scores.forecast(data.target, outputs["test"][drawn["test"]], again)
         covered.append(scores.metrics(data.target, forecast, labels["test"])["covered"])
     low, high = np.quantile(covered, [0.005, 0.995])
@@ -243,7 +269,9 @@ def _coverage_interval(data: SymbolData, outputs: dict[str, np.ndarray], fitted:
 
 
 def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
-    """Train on a random walk with the usual features and splits; `ahead` shifts one feature one bar too early."""
+    """Train on a random walk with the usual features and splits; `ahead` shifts one feature one bar too
+    early.
+    """
     candles = synthetic_candles("WALK", bars=2 * TEST_BARS + 1_000, seed=seed)
     data = prepare(candles, CHANCE)
     if ahead:
@@ -255,7 +283,9 @@ def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
 
 
 def looks_like_chance(aucs: Sequence[float]) -> bool:
-    """Return whether the mean AUC of five seeds, 10,000 test bars each, is as near to one half as chance explains."""
+    """Return whether the mean AUC of five seeds, 10,000 test bars each, is as near to one half as chance
+    explains.
+    """
     return bool(abs(np.mean(aucs) - 0.5) <= TOLERANCE)
 
 
@@ -290,14 +320,26 @@ def learn(data: SymbolData, job: Job) -> dict[str, Any]:
     model = trained(data, job)
     outputs = reader_for(data, job).outputs(model, data.bars("test"))
     scores = scores_of(data.target)
-    return dict(scores.metrics(data.target, scores.forecast(data.target, outputs, data.fitted), data.labels("test")))
+    return dict(
+        scores.metrics(data.target, scores.forecast(data.target, outputs, data.fitted), data.labels("test"))
+    )
 
 
 def real(file: Path, symbols: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Train on a real series as a user would; return a row for each model from its card."""
     assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "trainer.train", "--data", str(file), "--symbols", symbols, "--out", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "trainer.train",
+            "--data",
+            str(file),
+            "--symbols",
+            symbols,
+            "--out",
+            folder,
+        ]
         subprocess.run([*command, "--device", "cpu", *assignments], check=True, stdout=subprocess.DEVNULL)
         return [_row(read_card(path)) for path in sorted(Path(folder).glob("*.safetensors"))]
 
@@ -332,7 +374,11 @@ def _print(title: str, rows: Sequence[dict[str, Any]]) -> None:
         return
     print("| " + " | ".join(rows[0]) + " |\n|" + " --- |" * len(rows[0]))
     for row in rows:
-        print("| " + " | ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()) + " |")
+        print(
+            "| "
+            + " | ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())
+            + " |"
+        )
 
 
 if __name__ == "__main__":

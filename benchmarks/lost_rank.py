@@ -3,8 +3,9 @@
     python -m benchmarks.lost_rank [--data FILE] [--set KEY=VALUE ...]
     python -m benchmarks.lost_rank --quick                                   on four ranks
 
-Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with signal 9 after the
-first checkpoint, and prints how the run ended: it must be `done` with one retry. Takes minutes: the ranks share this machine.
+Launches `python -m trainer.launch --rehearse --job examples/sp500-transformer.toml`, kills one rank with
+signal 9 after the first checkpoint, and prints how the run ended: it must be `done` with one retry. Takes
+minutes: the ranks share this machine.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ def events_of(home: Path) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Run it; return 0 if a rank was killed and the run ended as it must."""
-    parse = argparse.ArgumentParser(prog="python -m benchmarks.lost_rank", description=__doc__.splitlines()[0])
-    parse.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "raw" / "SP500_1d_2012-2018.parquet")
+    parse = argparse.ArgumentParser(
+        prog="python -m benchmarks.lost_rank", description=__doc__.splitlines()[0]
+    )
+    parse.add_argument(
+        "--data", type=Path, default=ROOT.parent / "shared" / "data" / "raw" / "SP500_1d_2012-2018.parquet"
+    )
     parse.add_argument("--instance", default="p4d.24xlarge")
     parse.add_argument("--set", action="append", default=[], dest="settings")
     parse.add_argument("--quick", action="store_true", help="on the four ranks of a p3.8xlarge")
@@ -47,7 +52,16 @@ def main() -> int:
         options.instance = "p3.8xlarge"
     with tempfile.TemporaryDirectory(prefix="lost-rank-") as folder:
         home = Path(folder)
-        command = [sys.executable, "-m", "trainer.launch", "--rehearse", "--instance", options.instance, "--job", str(JOB)]
+        command = [
+            sys.executable,
+            "-m",
+            "trainer.launch",
+            "--rehearse",
+            "--instance",
+            options.instance,
+            "--job",
+            str(JOB),
+        ]
         command += ["--data", str(options.data), "--json", "-y"]
         command += [word for setting in options.settings for word in ("--set", setting)]
         began, killed_at, printed = time.monotonic(), 0.0, 0
@@ -58,9 +72,14 @@ def main() -> int:
                 events = events_of(home)
                 for event in events[printed:]:
                     if event["event"] not in ("progress", "gpu"):
-                        print(f"{time.monotonic() - began:6.0f} s  {event['event']}  {event.get('reason', '')}", flush=True)
+                        print(
+                            f"{time.monotonic() - began:6.0f} s  {event['event']}  {event.get('reason', '')}",
+                            flush=True,
+                        )
                 printed = len(events)
-                ranks = {event["worker"]: event["pid"] for event in events if event["event"] == "rank_started"}
+                ranks = {
+                    event["worker"]: event["pid"] for event in events if event["event"] == "rank_started"
+                }
                 if not killed_at and any(event["event"] == "checkpoint" for event in events):
                     os.kill(ranks[LOST], signal.SIGKILL)
                     killed_at = time.monotonic() - began
@@ -68,7 +87,8 @@ def main() -> int:
                 time.sleep(0.5)
             output = launch.stdout.read() if launch.stdout else ""
         subprocess.run(
-            [str(Path(sys.executable).with_name("mayfly")), "rehearse", "--stop"], env={**os.environ, "MAYFLY_HOME": folder}
+            [str(Path(sys.executable).with_name("mayfly")), "rehearse", "--stop"],
+            env={**os.environ, "MAYFLY_HOME": folder},
         )
     receipt = json.loads(output[output.index("{") :])
     ended = {key: receipt.get(key) for key in ("state", "exit_code", "retries", "seconds")}

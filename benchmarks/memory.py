@@ -3,10 +3,11 @@
     python -m benchmarks.memory            a dozen shapes (on a CPU a minute, on a GPU less)
     python -m benchmarks.memory --quick    the smallest of them (seconds)
 
-On a GPU it measures the peak of the memory that torch's allocator had allocated during the steps, and had reserved. On a CPU it
-counts what autograd keeps between forward and backward pass (unique storages of saved tensors), and the peak during a step by
-torch's profiler. There the count excludes what oneDNN keeps of an `nn.LSTM`, and the prediction what cuDNN would keep: they are
-unrelated. Writes benchmarks/results/memory.json.
+On a GPU it measures the peak of the memory that torch's allocator had allocated during the steps, and had
+reserved. On a CPU it counts what autograd keeps between forward and backward pass (unique storages of saved
+tensors), and the peak during a step by torch's profiler. There the count excludes what oneDNN keeps of an
+`nn.LSTM`, and the prediction what cuDNN would keep: they are unrelated. Writes
+benchmarks/results/memory.json.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ PACK = {"cuda": 8, "cpu": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Bytes of a pack's step on a CPU: `kept` by autograd, `hidden` in opaque tensors of a library, and the `peak`."""
+    """Bytes of a pack's step on a CPU: `kept` by autograd, `hidden` in opaque tensors of a library, and the
+    `peak`.
+    """
 
     kept: int
     hidden: int
@@ -71,7 +74,12 @@ def main() -> None:
     ratios = [found["ratio"] for row in rows for found in row["figures"].values() if "ratio" in found]
     worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     print(f"largest difference from the prediction: {worst:.0%}, allowed {ALLOWED:.0%}")
-    print("wrote", write("memory", {"machine": machine(), "how": how, "worst": round(worst, 3), "rows": rows}, options.out))
+    print(
+        "wrote",
+        write(
+            "memory", {"machine": machine(), "how": how, "worst": round(worst, 3), "rows": rows}, options.out
+        ),
+    )
 
 
 def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
@@ -99,14 +107,18 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
 
 
 def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
-    """Return one model's footprint, and the number of models whose steps share memory: one in a sequential pack."""
+    """Return one model's footprint, and the number of models whose steps share memory: one in a sequential
+    pack.
+    """
     bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
     part = footprint(job, features=len(FEATURES), bars=bars, windows=job.train.micro_batch, on_gpu=on_gpu)
     return part, job.train.pack if job.train.strategy in ("streams", "fused") else 1
 
 
 def counted(job: Job) -> Counted:
-    """Count the bytes of one step of the job's pack on this CPU, without rows and weights. The job's batch is one slice."""
+    """Count the bytes of one step of the job's pack on this CPU, without rows and weights. The job's batch is
+    one slice.
+    """
     members = make_members(job.train.pack or 1, job, torch.device("cpu"))
     pack, starts, active = form_pack(members, job), batches(members, job, 0), [True] * len(members)
     pack.step(active, starts)  # the optimizer allocates its state in the first step
@@ -125,23 +137,29 @@ def counted(job: Job) -> Counted:
             pack.step(active, starts)
         # Saved weights and rows still exist.
         gone = [(size, opaque) for weak, size, opaque in saved.values() if weak.expired()]
-        # oneDNN's copies in half precision depend on the chip (a seventh more with AMX) and say nothing about a GPU, so it is
-        # off; but on for convolutions, which take far more without it.
+        # oneDNN's copies in half precision depend on the chip (a seventh more with AMX) and say nothing about
+        # a GPU, so it is off; but on for convolutions, which take far more without it.
         with torch.backends.mkldnn.flags(enabled=job.model.name != "lstm"):
             peak = _peak(lambda: pack.step(active, starts))
     finally:
         gc.enable()
     return Counted(
-        kept=sum(size for size, opaque in gone if not opaque), hidden=sum(size for size, opaque in gone if opaque), peak=peak
+        kept=sum(size for size, opaque in gone if not opaque),
+        hidden=sum(size for size, opaque in gone if opaque),
+        peak=peak,
     )
 
 
 def held(job: Job) -> int:
-    """Count the bytes of the job's pack after its first step, without rows: weights, gradients, moments, averages."""
+    """Count the bytes of the job's pack after its first step, without rows: weights, gradients, moments,
+    averages.
+    """
     members = make_members(job.train.pack or 1, job, torch.device("cpu"))
     starts = batches(members, job, 0)
     gc.collect()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         pack = form_pack(members, job)
         pack.step([True] * len(members), starts)
     *_, (_, level) = _levels(profile)
@@ -151,7 +169,9 @@ def held(job: Job) -> int:
 
 def _peak(step: Callable[[], object]) -> int:
     """Return the peak of bytes allocated during a step, including gradients."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         step()  # blocks older than the profile are not counted; in the second step there are none
         with torch.profiler.record_function(MARK):
             step()
@@ -159,7 +179,9 @@ def _peak(step: Callable[[], object]) -> int:
 
 
 def _levels(profile: torch.profiler.profile) -> Iterator[tuple[bool, int]]:
-    """Yield, after each allocation or release, whether MARK was passed, and the bytes of blocks allocated in the profile."""
+    """Yield, after each allocation or release, whether MARK was passed, and the bytes of blocks allocated in
+    the profile.
+    """
     blocks: dict[int, int] = {}
     marked, level = False, 0
     events = _flat(profile.profiler.kineto_results.experimental_event_tree())
@@ -218,7 +240,11 @@ def _measured(job: Job, device: torch.device) -> dict[str, Any]:
 
 
 def _figure(expected: float, found: float) -> dict[str, float]:
-    return {"predicted_mib": round(expected / MIB, 2), "found_mib": round(found / MIB, 2), "ratio": round(found / expected, 3)}
+    return {
+        "predicted_mib": round(expected / MIB, 2),
+        "found_mib": round(found / MIB, 2),
+        "ratio": round(found / expected, 3),
+    }
 
 
 def _cell(key: str, found: dict[str, float]) -> str:
@@ -231,7 +257,8 @@ def _name(job: Job) -> str:
     again = ", checkpointing" if job.train.activation_checkpointing else ""
     if job.model.name == "tcn":
         return (
-            f"TCN {job.model.blocks} x {job.model.width}, {job.train.batch} of {job.model.chunk}, {job.train.precision}{again}"
+            f"TCN {job.model.blocks} x {job.model.width}, {job.train.batch} of {job.model.chunk},"
+            f" {job.train.precision}{again}"
         )
     train = job.train
     return (

@@ -1,27 +1,28 @@
 """Compare our training of many small models with plain torch and Lightning, on the same work.
 
-    python -m benchmarks.packs            3 and 8 models, hidden 64 and 128, batch 256 and 1,024 (half an hour on two cores)
+    python -m benchmarks.packs            3 and 8 models, hidden 64 and 128 (half an hour on two cores)
     python -m benchmarks.packs --quick    8 models, hidden 64, batch 256 (a minute on an idle machine)
 
-Contenders train the same models on the same windows in fp32, and the losses of their first steps are compared:
+Contenders train the same models on the same windows in fp32, and the losses of their first steps are
+compared:
 
-    plain                  one process, torch's default threads and allocator, nn.LSTM(num_layers=2), one model after another
+    plain   one process, torch's default threads and allocator, nn.LSTM(num_layers=2), one model after another
     plain + allocator      the same, with glibc keeping freed memory (trainer/train/cpu.py)
     plain, our set-up      a process per core, one thread each, allocator: only the slices differ from ours
-    Lightning              its Trainer and a DataLoader of windows, one model after another; if it is installed:
+    Lightning            its Trainer and a DataLoader of windows, one model after another; if it is installed:
                            pip install --no-deps -r benchmarks/requirements.lock
-    a process per model    as with mp.spawn, default threads (not in --quick: it starves a small machine for a minute)
-    ours                   a process per core, one thread each, allocator, slices (packs.pack.SequentialPack); on a GPU also
+    a process per model    as with mp.spawn, default threads (not in --quick: it starves a small machine)
+    ours     a process per core, one thread each, allocator, slices (packs.pack.SequentialPack); on a GPU also
                            streams and fused in one CUDA graph
     ours, tuned            with the tuner's choice for this shape, made on the spot
     ours, bf16             with matrix products in bf16
 
-Prints windows per second and ratios, and GFLOP/s with the measured peak of the cores, or of the GPU by precision; on a CPU also
-the share of a step outside forward, backward and optimizer, on a GPU the share of some traced steps in which a kernel ran. A
-rate counts equally many windows of each model: with three models on two cores the third trains after the others, on both cores,
-as with workers. Rows are half-year slices of real candles if --data has them, else noise. Writes
-benchmarks/results/packs.json. Run it on an idle machine: torch's default threads collapse on busy cores, which flatters ours;
-the load is in the file.
+Prints windows per second and ratios, and GFLOP/s with the measured peak of the cores, or of the GPU by
+precision; on a CPU also the share of a step outside forward, backward and optimizer, on a GPU the share of
+some traced steps in which a kernel ran. A rate counts equally many windows of each model: with three models
+on two cores the third trains after the others, on both cores, as with workers. Rows are half-year slices of
+real candles if --data has them, else noise. Writes benchmarks/results/packs.json. Run it on an idle machine:
+torch's default threads collapse on busy cores, which flatters ours; the load is in the file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,17 @@ from typing import Any
 
 import torch
 
-from benchmarks.contenders import Phases, Share, Team, batches, in_order, lightning, ours, plain, plain_as_ours
+from benchmarks.contenders import (
+    Phases,
+    Share,
+    Team,
+    batches,
+    in_order,
+    lightning,
+    ours,
+    plain,
+    plain_as_ours,
+)
 from benchmarks.rounds import half_precision, interleave, machine, median, ratio, write
 from trainer.data.features import FEATURES, compute_features
 from trainer.data.reading import read_candles
@@ -68,8 +79,12 @@ def main() -> None:
     """Run every shape, print the tables, write the file."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
-    parse.add_argument("--shape", action="append", metavar="M,H,B", help="only this: models, hidden, batch (repeatable)")
-    parse.add_argument("--data", type=Path, default=Path("../shared/data/raw"), help="folder of minute candles")
+    parse.add_argument(
+        "--shape", action="append", metavar="M,H,B", help="only this: models, hidden, batch (repeatable)"
+    )
+    parse.add_argument(
+        "--data", type=Path, default=Path("../shared/data/raw"), help="folder of minute candles"
+    )
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
     rows, source = _rows(options.data)
@@ -77,7 +92,9 @@ def main() -> None:
         (models, hidden, batch) for models in (3, 8) for hidden in (64, 128) for batch in (256, 1024)
     ]
     if torch.cuda.is_available():
-        shapes += [(models, hidden, batch) for models in (20, 64) for hidden in (64, 128) for batch in (256, 1024)]
+        shapes += [
+            (models, hidden, batch) for models in (20, 64) for hidden in (64, 128) for batch in (256, 1024)
+        ]
     if options.quick:
         shapes = [(8, 64, 256)]
     if options.shape:
@@ -87,18 +104,32 @@ def main() -> None:
     tables = [_table(rows, *shape, seconds=seconds, rounds=rounds, quick=options.quick) for shape in shapes]
     found = {"machine": machine(), "rows": source, "tables": tables}
     if torch.cuda.is_available():
-        found["peak_gflops"] = {precision: _peak_of_gpu(DTYPES[precision]) for precision in ("fp32", half_precision("cuda"))}
+        found["peak_gflops"] = {
+            precision: _peak_of_gpu(DTYPES[precision]) for precision in ("fp32", half_precision("cuda"))
+        }
         for precision, peak in found["peak_gflops"].items():
-            print(f"peak of the GPU in {precision}, as a large matrix product reaches it: {peak:,.0f} GFLOP/s")
+            print(
+                f"peak of the GPU in {precision}, as a large matrix product reaches it: {peak:,.0f} GFLOP/s"
+            )
     else:
         found["peak_gflops"], found["outside_share"] = {"fp32": _peak_of_cores()}, _outside_share(rows)
-        print(f"peak of {num_cores()} cores, as a convolution reaches it: {found['peak_gflops']['fp32']:.0f} GFLOP/s")
+        print(
+            f"peak of {num_cores()} cores, as a convolution reaches it: {found['peak_gflops']['fp32']:.0f}"
+            " GFLOP/s"
+        )
         print(f"share of a step outside forward, backward and optimizer: {found['outside_share']:.1%}")
     print("wrote", write("packs", found, options.out))
 
 
 def _table(
-    rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, *, seconds: float, rounds: int, quick: bool
+    rows: Sequence[torch.Tensor],
+    models: int,
+    hidden: int,
+    batch: int,
+    *,
+    seconds: float,
+    rounds: int,
+    quick: bool,
 ) -> dict[str, Any]:
     job = job_of(hidden=hidden, batch=batch, dropout=0.0, precision="fp32")
     rows = [rows[number % len(rows)] for number in range(models)]
@@ -109,10 +140,15 @@ def _table(
     finally:
         for team in teams.values():
             team.close()
-    worst = {name: max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses[BASE], strict=True)) for name in teams}
+    worst = {
+        name: max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses[BASE], strict=True))
+        for name in teams
+    }
     flops = _flops_per_window(job)
     exact = [name for name in teams if not name.endswith(("bf16", "fp16"))]
-    product = OURS if OURS in teams else TUNED  # on a GPU each strategy is a row, and a user gets the tuner's choice
+    product = (
+        OURS if OURS in teams else TUNED
+    )  # on a GPU each strategy is a row, and a user gets the tuner's choice
     tuned = round(ratio(rates, TUNED, max(exact, key=lambda name: median(rates, name))), 2)
     found: dict[str, dict[str, float]] = {
         name: {
@@ -130,10 +166,18 @@ def _table(
                 found[name]["kernel_share"] = pool.apply(trace_steps, (variant, rows))["kernel_share"]
     print(f"{models} models, hidden {hidden}, batch {batch}")
     for name, figures in found.items():
-        speed = f"{figures['windows_per_second']:>9,.0f} windows/s  {figures['ratio']:5.2f}x  {figures['gflops']:7.1f} GFLOP/s"
+        speed = (
+            f"{figures['windows_per_second']:>9,.0f} windows/s  {figures['ratio']:5.2f}x "
+            f" {figures['gflops']:7.1f} GFLOP/s"
+        )
         losses_differ = f"losses differ by {figures['first_losses_differ_by']:.0e}"
-        kernels = f"  a kernel ran {figures['kernel_share']:.0%} of the time" if "kernel_share" in figures else ""
-        print(f"  {name:22} {speed}  {product} / it {figures['ours_over_it']:5.2f}x  {losses_differ}{kernels}", flush=True)
+        kernels = (
+            f"  a kernel ran {figures['kernel_share']:.0%} of the time" if "kernel_share" in figures else ""
+        )
+        print(
+            f"  {name:22} {speed}  {product} / it {figures['ours_over_it']:5.2f}x  {losses_differ}{kernels}",
+            flush=True,
+        )
     print(f"  the tuner's choice / the best of the fp32 rows: {tuned:.2f} x", flush=True)
     return {"models": models, "hidden": hidden, "batch": batch, "tuned_over_best": tuned, "variants": found}
 
@@ -179,7 +223,9 @@ def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json.gz"
         on_gpu = torch.cuda.is_available()
-        form = traced(partial(form_pack, job=job), steps=TRACED_STEPS, file=file, report=events.append, on_gpu=on_gpu)
+        form = traced(
+            partial(form_pack, job=job), steps=TRACED_STEPS, file=file, report=events.append, on_gpu=on_gpu
+        )
         pack = form(members)
         for step in starts:
             pack.step([True] * len(members), step)
@@ -187,7 +233,9 @@ def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
 
 
 def _tuned(job: Job) -> Candidate:
-    """Return the tuner's choice, from a process of its own: the tuner sets threads and allocator, and takes GPU memory."""
+    """Return the tuner's choice, from a process of its own: the tuner sets threads and allocator, and takes
+    GPU memory.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_tune, (job,))
 
@@ -215,10 +263,13 @@ def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:
 
 
 def _flops_per_window(job: Job) -> float:
-    """Return the FLOPs of forward, weight gradients and input gradients (none for the first layer), 2 per multiply-add."""
+    """Return the FLOPs of forward, weight gradients and input gradients (none for the first layer), 2 per
+    multiply-add.
+    """
     features, hidden = len(FEATURES), job.model.hidden
     forward = sum(
-        2 * 4 * hidden * ((hidden if layer else features) + hidden) * job.model.lookback for layer in range(job.model.layers)
+        2 * 4 * hidden * ((hidden if layer else features) + hidden) * job.model.lookback
+        for layer in range(job.model.layers)
     )
     return 3 * forward - 2 * 4 * hidden * features * job.model.lookback
 
@@ -237,9 +288,11 @@ def _peak_of_gpu(dtype: torch.dtype) -> float:
 
 
 def _peak_of_cores() -> float:
-    """Return the peak of all cores in GFLOP/s: one core's rate in a convolution that fits its cache, times the cores.
+    """Return the peak of all cores in GFLOP/s: one core's rate in a convolution that fits its cache, times
+    the cores.
 
-    The convolution is oneDNN's, like the LSTM. `torch.mm` is MKL's, which reaches less than half of that on an AMD core.
+    The convolution is oneDNN's, like the LSTM. `torch.mm` is MKL's, which reaches less than half of that on
+    an AMD core.
     """
     torch.set_num_threads(1)
     channels, side, kernel = 128, 32, 3
@@ -256,11 +309,15 @@ def _peak_of_cores() -> float:
 
 
 def _outside_share(rows: Sequence[torch.Tensor]) -> float:
-    """Return the share of a `SequentialPack` step outside forward, backward and optimizer: keys, gather and scaling."""
+    """Return the share of a `SequentialPack` step outside forward, backward and optimizer: keys, gather and
+    scaling.
+    """
     use_one_thread()
     keep_freed_memory()
     job = job_of(hidden=64, batch=256)
-    members = [replace(member, rows_TF=member.rows_TF.cpu()) for member in Share(rows=rows[:1], first=0).members()]
+    members = [
+        replace(member, rows_TF=member.rows_TF.cpu()) for member in Share(rows=rows[:1], first=0).members()
+    ]
     pack = form_pack(members, job)
     steps_T1 = torch.arange(job.model.lookback)[:, None]
     whole = outside = 0.0

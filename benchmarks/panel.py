@@ -3,9 +3,10 @@
     python -m benchmarks.panel            three seeds, planted and shuffled, each scaler (a minute)
     python -m benchmarks.panel --quick    smaller, only the scaler `rank`
 
-Planted: on each date, the order of the series' volumes determines the order of their returns on the next, beneath a larger,
-unpredictable market return. Shuffled: the same with that order permuted on each date. Some series begin late, some end early,
-and each misses days. Runs everything: files, plan, training, card. Writes benchmarks/results/panel.json.
+Planted: on each date, the order of the series' volumes determines the order of their returns on the next,
+beneath a larger, unpredictable market return. Shuffled: the same with that order permuted on each date. Some
+series begin late, some end early, and each misses days. Runs everything: files, plan, training, card. Writes
+benchmarks/results/panel.json.
 """
 
 from __future__ import annotations
@@ -110,7 +111,13 @@ class _OneModel:
         """Keep nothing."""
 
     def finished(self, run: Run, model: Any) -> None:
-        close_piece(self._opened, outputs_of_trained(self._opened, model, self._job), self._job, out=self._out, device="cpu")
+        close_piece(
+            self._opened,
+            outputs_of_trained(self._opened, model, self._job),
+            self._job,
+            out=self._out,
+            device="cpu",
+        )
 
 
 def trained(panel: Sequence[Candles], job: Job, folder: Path) -> Card:
@@ -118,14 +125,18 @@ def trained(panel: Sequence[Candles], job: Job, folder: Path) -> Card:
     write_candles(folder / "panel_1d.parquet", panel)
     data = open_data(job, folder / "panel_1d.parquet", scratch=folder)
     nothing = (0,) * job.data.folds
-    series = [SeriesWork(symbol=symbol, bars=0, windows=nothing, visits=nothing) for symbol in data.plan.symbols]
+    series = [
+        SeriesWork(symbol=symbol, bars=0, windows=nothing, visits=nothing) for symbol in data.plan.symbols
+    ]
     piece = pieces_of(job, series, timeframe="1d")[0]
     opened = open_piece(piece, job, read_source(piece, job, data))
     train(_OneModel(opened, job, folder), lambda members: form_pack(members, job), job, lambda event: None)
     return read_card(folder / f"{piece.name}.safetensors")
 
 
-def scored(seed: int, scaler: str, *, series: int = 40, dates: int = 700, shuffled: bool = False) -> dict[str, Any]:
+def scored(
+    seed: int, scaler: str, *, series: int = 40, dates: int = 700, shuffled: bool = False
+) -> dict[str, Any]:
     """Return the rank correlation of a planted or a shuffled panel on its test span, with its interval."""
     panel = planted_panel(seed, series=series, dates=dates, shuffled=shuffled)
     with tempfile.TemporaryDirectory(prefix="mayfly-panel-") as folder:

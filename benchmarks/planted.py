@@ -1,4 +1,5 @@
-"""Series with a planted signal: the volume of the bars 20 to 40 before determines the direction, or the size, of a move.
+"""Series with a planted signal: the volume of the bars 20 to 40 before determines the direction, or the size,
+of a move.
 
 Shapes: N bars.
 """
@@ -16,8 +17,9 @@ MINUTE = 60_000_000_000
 
 
 def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
-    """Return minute candles whose price is constant between moves of a planted direction, and two features of each bar (N, 2):
-    the logs of its return and its volume."""
+    """Return minute candles whose price is constant between moves of a planted direction, and two features of
+    each bar (N, 2): the logs of its return and its volume.
+    """
     random = np.random.default_rng(seed)
     gaps = LAST_LAG - FIRST_LAG + random.geometric(0.2, moves)  # no two moves depend on the same bars
     at = LAST_LAG + np.cumsum(gaps)
@@ -29,7 +31,9 @@ def planted_candles(seed: int, *, moves: int) -> tuple[Candles, torch.Tensor]:
 
 
 def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
-    """Return two-hour candles with moves of a planted size and random sign, and two features as in `planted_candles`."""
+    """Return two-hour candles with moves of a planted size and random sign, and two features as in
+    `planted_candles`.
+    """
     random = np.random.default_rng(seed)
     loudness = random.standard_normal(bars)
     size = 0.002 * np.exp(0.5 * (_past(loudness) / np.sqrt(LAST_LAG - FIRST_LAG + 1)))
@@ -48,7 +52,9 @@ def _past(loudness: np.ndarray) -> np.ndarray:
     return total[np.maximum(bar - FIRST_LAG + 1, 0)] - total[np.maximum(bar - LAST_LAG, 0)]
 
 
-def _series(moved: np.ndarray, loudness: np.ndarray, *, timeframe: str, step: int) -> tuple[Candles, torch.Tensor]:
+def _series(
+    moved: np.ndarray, loudness: np.ndarray, *, timeframe: str, step: int
+) -> tuple[Candles, torch.Tensor]:
     close = 100 * np.exp(np.cumsum(moved))
     candles = Candles(
         symbol="PLANTED",

@@ -1,16 +1,19 @@
-"""Check that training resumes after kills and on other numbers of ranks, with the losses of an uninterrupted training.
+"""Check that training resumes after kills and on other numbers of ranks, with the losses of an uninterrupted
+training.
 
-    python -m benchmarks.ranks_resume                   two ranks, kill -9, one process, kill -9, two ranks (two minutes)
+    python -m benchmarks.ranks_resume        two ranks, kill -9, one process, kill -9, two ranks (two minutes)
     python -m benchmarks.ranks_resume --quick           two ranks, kill -9, one process
     python -m benchmarks.ranks_resume --seed 3          kill at other times
     python -m benchmarks.ranks_resume --ranks 4,1,2,3   other numbers of ranks
 
-Each part is `python -m trainer.train` with its own --workers. All but the last are killed with signal 9, the whole process
-group, at a time drawn from the seed: 1 to 3 checkpoints after the part's start, plus up to a second, in the middle of a step
-or of a checkpoint. Checkpoints are a second apart. The job is a small LSTM of all symbols, in fp32 with dropout.
+Each part is `python -m trainer.train` with its own --workers. All but the last are killed with signal 9, the
+whole process group, at a time drawn from the seed: 1 to 3 checkpoints after the part's start, plus up to a
+second, in the middle of a step or of a checkpoint. Checkpoints are a second apart. The job is a small LSTM of
+all symbols, in fp32 with dropout.
 
-Prints where each part resumed, and the largest relative difference of any epoch's training or validation loss from the
-uninterrupted training in one process. Fails if it is above 1e-5. Writes benchmarks/results/ranks_resume.json.
+Prints where each part resumed, and the largest relative difference of any epoch's training or validation loss
+from the uninterrupted training in one process. Fails if it is above 1e-5. Writes
+benchmarks/results/ranks_resume.json.
 """
 
 from __future__ import annotations
@@ -31,7 +34,16 @@ from benchmarks.rounds import machine, write
 from trainer.artifacts.card import read_card
 from trainer.data.synthetic import main as make_candles
 
-KEYS = ("hidden=24", "layers=2", "lookback=60", "dropout=0.2", "batch=64", "learning_rate=3e-4", "epochs=24", "patience=24")
+KEYS = (
+    "hidden=24",
+    "layers=2",
+    "lookback=60",
+    "dropout=0.2",
+    "batch=64",
+    "learning_rate=3e-4",
+    "epochs=24",
+    "patience=24",
+)
 KEYS += ("pooled=true", "distributed=always", "checkpoint_seconds=1", "tune=never")
 TOLERANCE = 1e-5
 
@@ -41,9 +53,27 @@ class RunOnRanks:
 
     def __init__(self, data: Path, folder: Path, number: int, *, ranks: int) -> None:
         self._out, self._events = folder / "out", folder / f"events-{number}"
-        command = [sys.executable, "-m", "trainer.train", "--device", "cpu", "--data", str(data), "--out", str(self._out)]
-        command += ["--events", str(self._events), "--workers", str(ranks), *(w for key in KEYS for w in ("--set", key))]
-        self._process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        command = [
+            sys.executable,
+            "-m",
+            "trainer.train",
+            "--device",
+            "cpu",
+            "--data",
+            str(data),
+            "--out",
+            str(self._out),
+        ]
+        command += [
+            "--events",
+            str(self._events),
+            "--workers",
+            str(ranks),
+            *(w for key in KEYS for w in ("--set", key)),
+        ]
+        self._process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
 
     def history(self) -> list[dict[str, Any]]:
         """Return the history in the card of its model."""
@@ -54,7 +84,11 @@ class RunOnRanks:
         """Return its events of this name so far."""
         file = self._events / "events.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [event for event in (json.loads(line) for line in lines if line.endswith("\n")) if event["event"] == name]
+        return [
+            event
+            for event in (json.loads(line) for line in lines if line.endswith("\n"))
+            if event["event"] == name
+        ]
 
     def kill_after(self, checkpoints: int, seconds: float) -> bool:
         """Kill it `seconds` after its `checkpoints`-th checkpoint; return whether it was still running."""
@@ -81,7 +115,10 @@ def main() -> None:
     parse.add_argument("--quick", action="store_true", help="two parts, 2,1")
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
-    chance, parts = random.Random(options.seed), _parts(options.ranks or ("2,1" if options.quick else "2,1,2"))
+    chance, parts = (
+        random.Random(options.seed),
+        _parts(options.ranks or ("2,1" if options.quick else "2,1,2")),
+    )
     with tempfile.TemporaryDirectory(prefix="mayfly-ranks-") as scratch:
         folder = Path(scratch)
         data = folder / "candles"
@@ -100,14 +137,22 @@ def main() -> None:
             resumed = [(event["epoch"], event["visited"]) for event in part.events("resumed")]
             began.append({"ranks": ranks, "resumed_at": resumed[0] if resumed else None})
             print(
-                f"{ranks} rank(s): " + (f"resumed at epoch {resumed[0][0]}, window {resumed[0][1]:,}" if resumed else "started")
+                f"{ranks} rank(s): "
+                + (f"resumed at epoch {resumed[0][0]}, window {resumed[0][1]:,}" if resumed else "started")
             )
         pairs = list(zip(alone.history(), part.history(), strict=True))
     apart = max(
-        abs(there[key] - here[key]) / abs(here[key]) for here, there in pairs for key in ("train_loss", "validation_loss")
+        abs(there[key] - here[key]) / abs(here[key])
+        for here, there in pairs
+        for key in ("train_loss", "validation_loss")
     )
     print(f"{len(pairs)} epochs, largest relative difference of a loss: {apart:.2e}")
-    result = {"seed": options.seed, "parts": began, "epochs": len(pairs), "largest_relative_difference": apart}
+    result = {
+        "seed": options.seed,
+        "parts": began,
+        "epochs": len(pairs),
+        "largest_relative_difference": apart,
+    }
     write("ranks_resume", {"machine": machine(), **result}, options.out)
     if apart > TOLERANCE or any(one["resumed_at"] is None for one in began[1:]):
         raise SystemExit("the losses differ, or a part did not resume")

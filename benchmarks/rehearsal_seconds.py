@@ -1,12 +1,14 @@
-"""Measure the core-seconds of a rehearsal: a run of one small model on the embedded AWS, with every process that it starts.
+"""Measure the core-seconds of a rehearsal: a run of one small model on the embedded AWS, with every process
+that it starts.
 
     python -m benchmarks.rehearsal_seconds            a minute on two idle cores
     python -m benchmarks.rehearsal_seconds --quick    only the first run
-    python -m benchmarks.rehearsal_seconds --fresh    nodes start a new Python for each process, as in `make demo`
+    python -m benchmarks.rehearsal_seconds --fresh    a new Python for each process, as in `make demo`
 
-The first run applies the Pulumi program, the second replays its calls. Counts user and system time by getrusage after all
-descendants have ended: this process adopts orphans (Linux), so server, functions and node are included. On a busy machine a
-core does less per second: compare figures of an idle machine only. Writes benchmarks/results/rehearsal_seconds.json.
+The first run applies the Pulumi program, the second replays its calls. Counts user and system time by
+getrusage after all descendants have ended: this process adopts orphans (Linux), so server, functions and node
+are included. On a busy machine a core does less per second: compare figures of an idle machine only. Writes
+benchmarks/results/rehearsal_seconds.json.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def core_seconds() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal_seconds", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rehearsal_seconds", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--fresh", action="store_true", help="start a new Python for each process of a node")
     parser.add_argument("--quick", action="store_true", help="only the first run")
     parser.add_argument("--out", type=Path)
@@ -58,13 +62,19 @@ def main() -> None:
             subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
 
         run("trainer.data.synthetic", *CANDLES)
-        for title in ("with an application of the program", "with a replay of its calls")[: 1 if options.quick else 2]:
+        for title in ("with an application of the program", "with a replay of its calls")[
+            : 1 if options.quick else 2
+        ]:
             before = core_seconds()
             run("trainer.cli.main", *LAUNCH, *SMALL)
             run("trainer.cli.main", "rehearse", "--stop")
             found[title] = round(core_seconds() - before, 1)
             print(f"{found[title]:6.1f} core-seconds {title}", flush=True)
-    write("rehearsal_seconds", {"machine": machine(), "fresh": options.fresh, "core_seconds": found}, options.out)
+    write(
+        "rehearsal_seconds",
+        {"machine": machine(), "fresh": options.fresh, "core_seconds": found},
+        options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Shared parts of the benchmarks: interleaved rounds, medians of their ratios, the machine's description, and the JSON file.
+"""Shared parts of the benchmarks: interleaved rounds, medians of their ratios, the machine's description, and
+the JSON file.
 
-The load of a machine varies. Contenders therefore run in interleaved rounds, alternately forwards and backwards. A ratio is the
-median, over the rounds, of the ratio of two contenders in the same round.
+The load of a machine varies. Contenders therefore run in interleaved rounds, alternately forwards and
+backwards. A ratio is the median, over the rounds, of the ratio of two contenders in the same round.
 """
 
 from __future__ import annotations

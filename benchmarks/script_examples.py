@@ -1,10 +1,12 @@
-"""Run every example of examples/scripts in a rehearsal as documented, kill it in the middle, and check its output.
+"""Run every example of examples/scripts in a rehearsal as documented, kill it in the middle, and check its
+output.
 
     python -m benchmarks.script_examples            about five minutes; packages come from the package index
     python -m benchmarks.script_examples --quick    only plain torch
 
-Prints a line for each: the number of starts, its message on resuming, the files that `pull` fetched, and whether their hashes
-match. The tests run each at its smallest (tests/end_to_end/test_script_examples.py), and kill the one of plain torch.
+Prints a line for each: the number of starts, its message on resuming, the files that `pull` fetched, and
+whether their hashes match. The tests run each at its smallest (tests/end_to_end/test_script_examples.py), and
+kill the one of plain torch.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ EXAMPLES = {  # arguments of the launch, and a text in the log once there is a c
 
 def main() -> int:
     """Run them one after the other; return 1 if one is not as expected."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.script_examples", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.script_examples", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="only plain torch")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -61,11 +65,17 @@ def mayfly(home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def run(name: str, home: Path) -> bool:
-    """Run one example, kill its script once it has a checkpoint, and print the result; return whether it is as expected."""
+    """Run one example, kill its script once it has a checkpoint, and print the result; return whether it is
+    as expected.
+    """
     words, sign = EXAMPLES[name]
     began = time.monotonic()
     launched = mayfly(
-        home, "launch", "--rehearse", "--json", *(word.format(ROOT / "examples/scripts" / name) for word in words)
+        home,
+        "launch",
+        "--rehearse",
+        "--json",
+        *(word.format(ROOT / "examples/scripts" / name) for word in words),
     )
     killed = kill_after(sign, home / "mayfly", launched)
     out, err = launched.communicate()
@@ -76,14 +86,16 @@ def run(name: str, home: Path) -> bool:
     pulled = home / name
     mayfly(home, "pull", receipt["run_id"], "--rehearse", "--out", str(pulled)).communicate()
     whole = [
-        hashlib.sha256((pulled / "out" / one["file"]).read_bytes()).hexdigest() == one["sha256"] for one in receipt["files"]
+        hashlib.sha256((pulled / "out" / one["file"]).read_bytes()).hexdigest() == one["sha256"]
+        for one in receipt["files"]
     ]
     log = (pulled / "log.txt").read_text()
     resumed = re.findall(r"\| (resume[sd] .*)", log)
     (end,) = receipt["scripts"]
     print(
-        f"{name}: {receipt['state']} in {time.monotonic() - began:.0f} s, killed {killed}, started {end['starts']} times, "
-        f"{resumed}, {sum(whole)} of {len(whole)} files as in the receipt: {', '.join(one['file'] for one in receipt['files'])}"
+        f"{name}: {receipt['state']} in {time.monotonic() - began:.0f} s, killed {killed}, started"
+        f" {end['starts']} times, {resumed}, {sum(whole)} of {len(whole)} files as in the receipt:"
+        f" {', '.join(one['file'] for one in receipt['files'])}"
     )
     return receipt["state"] == "done" and end["starts"] == 2 and bool(resumed) and all(whole) and bool(whole)
 

@@ -5,18 +5,19 @@
 
 Contenders train the same model on the same chunks in fp32, and their first losses must agree:
 
-    plain loop           default threads and allocator; materialized chunks with their context, DataLoader, AdamW; convolutions
-                         that pad and cut off, as in locuslab/TCN
+    plain loop           default threads and allocator; materialized chunks with context, DataLoader, AdamW;
+                         convolutions that pad and cut off, as in locuslab/TCN
     plain, our set-up    the same with one thread and our allocator's thresholds
-    ours                 a single model as a worker trains it: all cores if it is wide enough to gain from them, allocator,
+    ours    a single model as a worker trains it: all cores if it is wide enough to gain from them, allocator,
                          chunks gathered in the step, convolutions that never pad
     ours, one thread     the same on one core
     ours, a core each    as many models as cores, a process each, as in a job of several symbols
     ours, recomputed     ours, one thread, with activation checkpointing: the time that it costs
 
-Prints chunks per second and ratios; and for ours, by batch, chunks and steps per second. Steps per second say nothing about
-speed: a step of a hundred chunks is no slower than a hundred steps of one. Writes benchmarks/results/tcn_step.json. Run it on
-an idle machine: torch's default threads collapse on busy cores, which flatters ours; the load is in the file.
+Prints chunks per second and ratios; and for ours, by batch, chunks and steps per second. Steps per second say
+nothing about speed: a step of a hundred chunks is no slower than a hundred steps of one. Writes
+benchmarks/results/tcn_step.json. Run it on an idle machine: torch's default threads collapse on busy cores,
+which flatters ours; the load is in the file.
 """
 
 from __future__ import annotations
@@ -93,12 +94,18 @@ def main() -> None:
     sizes = ["small"] if options.quick else list(SIZES)
     tables = [_table(size, rounds=3 if options.quick else 5) for size in sizes]
     batches = _by_batch((1, 4, 16, 64))
-    print("wrote", write("tcn_step", {"machine": machine(), "tables": tables, "by_batch": batches}, options.out))
+    print(
+        "wrote", write("tcn_step", {"machine": machine(), "tables": tables, "by_batch": batches}, options.out)
+    )
 
 
 def _table(size: str, *, rounds: int) -> dict[str, Any]:
     job, steps = SIZES[size], STEPS[size]
-    teams = {PLAIN: _Team(_plain, job, 1), SET_UP: _Team(_plain_set_up, job, 1), OURS: _Team(_ours_alone, job, 1)}
+    teams = {
+        PLAIN: _Team(_plain, job, 1),
+        SET_UP: _Team(_plain_set_up, job, 1),
+        OURS: _Team(_ours_alone, job, 1),
+    }
     if DEVICE == "cpu":
         teams[ONE] = _Team(_ours, job, 1)
         teams[EACH] = _Team(_ours, job, num_cores())
@@ -146,7 +153,13 @@ def _by_batch(batches: tuple[int, ...]) -> list[dict[str, float]]:
         team.first_loss()
         chunks = max(team.rate(max(1, 64 // batch)) for _ in range(3))
         team.end()
-        rows.append({"batch": batch, "steps_per_second": round(chunks / batch, 2), "chunks_per_second": round(chunks, 2)})
+        rows.append(
+            {
+                "batch": batch,
+                "steps_per_second": round(chunks / batch, 2),
+                "chunks_per_second": round(chunks, 2),
+            }
+        )
         print(f"  batch {batch:<4}             {chunks / batch:>10,.2f}  {chunks:>10,.2f}")
     return rows
 
@@ -243,12 +256,17 @@ def _plain(job: Job) -> Iterator[float]:
     member = _member(job)
     resolve_precision(job, member.rows_TF.device)  # as ours: without it a convolution's fp32 is TF32 on a GPU
     model = PaddedTcn(new_model(member, job))  # type: ignore[arg-type]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
+    )
     scaled = ((member.rows_TF - member.mean_F) / member.std_F).cpu()
     read = job.model.chunk + job.model.bars_seen - 1
     chunks = torch.stack([scaled[start : start + read].T for start in _starts(job).tolist()])
     labels = torch.stack(
-        [member.labels_TK[start + job.model.bars_seen - 1 : start + read, 0].cpu() for start in _starts(job).tolist()]
+        [
+            member.labels_TK[start + job.model.bars_seen - 1 : start + read, 0].cpu()
+            for start in _starts(job).tolist()
+        ]
     )
     dataset = TensorDataset(chunks.contiguous(), labels)
 

@@ -1,14 +1,15 @@
-"""Measure ten steps of the large transformer in fp32 on this CPU: seconds, FLOP/s, and peak memory beside the formula.
+"""Measure ten steps of the large transformer in fp32 on this CPU: seconds, FLOP/s, and peak memory beside the
+formula.
 
-    python -m benchmarks.transformer_step              32 windows of 32 tokens, ten steps; then 8 windows, three (some minutes)
+    python -m benchmarks.transformer_step              32 windows of 32 tokens; then 8 (some minutes)
     python -m benchmarks.transformer_step --steps 2    the same peaks, sooner
     python -m benchmarks.transformer_step --quick      the base preset, two steps each
 
-Each batch size has a process of its own. Its peak is the kernel's (VmHWM) minus what the process held after a tiny model's
-step. Freed blocks from 64 KiB on are returned to the kernel at once, so that the peak is what the step needs: with glibc's
-thresholds, or a worker's (train/cpu.py), which keep freed blocks, a process held a fifth more. The formula is that of
-`gpu_profiles.memory` for weights, gradients, moments and the step; 10 % are allowed. Writes
-benchmarks/results/transformer_step.json.
+Each batch size has a process of its own. Its peak is the kernel's (VmHWM) minus what the process held after a
+tiny model's step. Freed blocks from 64 KiB on are returned to the kernel at once, so that the peak is what
+the step needs: with glibc's thresholds, or a worker's (train/cpu.py), which keep freed blocks, a process held
+a fifth more. The formula is that of `gpu_profiles.memory` for weights, gradients, moments and the step; 10 %
+are allowed. Writes benchmarks/results/transformer_step.json.
 """
 
 from __future__ import annotations
@@ -60,12 +61,18 @@ def main() -> int:
             str(batch),
             str(options.steps or steps),
         ]
-        row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+        row = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+        )
         rows.append(row)
         print(
-            f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s per step, {row['gflops']} GFLOP/s"
+            f"{preset}: {row['weights']:,} weights, {batch} windows: {row['seconds']:.2f} s per step,"
+            f" {row['gflops']} GFLOP/s"
         )
-        print(f"  peak {row['peak_gib']:.2f} GiB, predicted {row['predicted_gib']:.2f} ({row['ratio']:.3f})", flush=True)
+        print(
+            f"  peak {row['peak_gib']:.2f} GiB, predicted {row['predicted_gib']:.2f} ({row['ratio']:.3f})",
+            flush=True,
+        )
     worst = max(abs(row["ratio"] - 1) for row in rows)
     print(f"largest difference from the formula: {worst:.1%}, allowed {ALLOWED:.0%}")
     print("wrote", write("transformer_step", {"machine": machine(), "rows": rows}, options.out))
@@ -73,14 +80,18 @@ def main() -> int:
 
 
 def _job(preset: str, batch: int) -> Job:
-    return job_of(model="transformer", preset=preset, lookback=128, batch=batch, micro_batch=batch, precision="fp32")
+    return job_of(
+        model="transformer", preset=preset, lookback=128, batch=batch, micro_batch=batch, precision="fp32"
+    )
 
 
 def _run(job: Job, steps: int) -> dict[str, Any]:
     ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, 1 << 16)
     torch.set_num_threads(2)
     warm_up = _job("tiny", 2)  # the first step of any model loads libraries and starts threads
-    form_pack(small := make_members(1, warm_up, torch.device("cpu")), warm_up).step([True], batches(small, warm_up, 0))
+    form_pack(small := make_members(1, warm_up, torch.device("cpu")), warm_up).step(
+        [True], batches(small, warm_up, 0)
+    )
     del small
     before = _kib("VmRSS")
     members = make_members(1, job, torch.device("cpu"))

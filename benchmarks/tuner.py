@@ -3,10 +3,10 @@
     python -m benchmarks.tuner            hidden 64 and 128, batch 256 and 1,024 (five minutes on two cores)
     python -m benchmarks.tuner --quick    a small model and a small grid: only shows that it runs
 
-The tuner (trainer.train.tuning.tune) times a few candidates for some seconds. The grid has these candidates and, on a CPU,
-finer slices and fused packs; on a GPU every strategy with every pack, with whole and halved batches. Ratio: windows per second
-of the choice divided by those of the grid's best, the median over the rounds. Exits with 1 if it is below 0.9. Writes
-benchmarks/results/tuner.json.
+The tuner (trainer.train.tuning.tune) times a few candidates for some seconds. The grid has these candidates
+and, on a CPU, finer slices and fused packs; on a GPU every strategy with every pack, with whole and halved
+batches. Ratio: windows per second of the choice divided by those of the grid's best, the median over the
+rounds. Exits with 1 if it is below 0.9. Writes benchmarks/results/tuner.json.
 """
 
 from __future__ import annotations
@@ -40,14 +40,20 @@ def main() -> int:
     """Tune and measure every shape, print the table, write the file; return 1 if a choice is poor."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
-    parse.add_argument("--seconds", type=float, default=0.0, help="of each tuning (default: 20, in --quick 3)")
+    parse.add_argument(
+        "--seconds", type=float, default=0.0, help="of each tuning (default: 20, in --quick 3)"
+    )
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
     if DEVICE.type == "cpu":
         use_one_thread()
         keep_freed_memory()
-    shapes = [(16, 128)] if options.quick else [(hidden, batch) for hidden in (64, 128) for batch in (256, 1024)]
-    jobs = [job_of(hidden=hidden, batch=batch, lookback=20 if options.quick else 60) for hidden, batch in shapes]
+    shapes = (
+        [(16, 128)] if options.quick else [(hidden, batch) for hidden in (64, 128) for batch in (256, 1024)]
+    )
+    jobs = [
+        job_of(hidden=hidden, batch=batch, lookback=20 if options.quick else 60) for hidden, batch in shapes
+    ]
     seconds = options.seconds or (3.0 if options.quick else 20.0)
     tables = [_table(job, seconds=seconds, rounds=3 if options.quick else 5) for job in jobs]
     print("wrote", write("tuner", {"machine": machine(), "tables": tables}, options.out))
@@ -60,8 +66,15 @@ def grid(job: Job) -> list[Candidate]:
     """Return the candidates to compare with the choice: the tuner's and more."""
     tried = candidates(job, DEVICE.type)
     if DEVICE.type == "cpu":
-        more = [Candidate(strategy="sequential", pack=1, micro_batch=size) for size in FINE_SLICES if size <= job.train.batch]
-        more += [Candidate(strategy="fused", pack=pack, micro_batch=min(128, job.train.batch)) for pack in CPU_PACKS]
+        more = [
+            Candidate(strategy="sequential", pack=1, micro_batch=size)
+            for size in FINE_SLICES
+            if size <= job.train.batch
+        ]
+        more += [
+            Candidate(strategy="fused", pack=pack, micro_batch=min(128, job.train.batch))
+            for pack in CPU_PACKS
+        ]
     else:
         more = [
             Candidate(strategy=strategy, pack=pack, micro_batch=size)
@@ -86,7 +99,9 @@ def _table(job: Job, *, seconds: float, rounds: int) -> dict[str, Any]:
             if not is_out_of_memory(error):
                 raise
             print(f"  {_name(option)}: out of memory")
-    rates = interleave({name: partial(one.rate, 0.05 * seconds) for name, one in contenders.items()}, rounds=rounds)
+    rates = interleave(
+        {name: partial(one.rate, 0.05 * seconds) for name, one in contenders.items()}, rounds=rounds
+    )
     best = max(rates, key=lambda name: median(rates, name))
     reached = ratio(rates, _name(choice), best)
     print(f"\nhidden {job.model.hidden}, batch {job.train.batch}: tuned in {tuning_seconds:.0f} s")
@@ -120,7 +135,9 @@ class _Timed:
         began, first = time.perf_counter(), self._taken
         while self._taken < first + 2 or time.perf_counter() - began < seconds:
             self._step()
-        return (self._taken - first) * self._job.train.batch * len(self._members) / (time.perf_counter() - began)
+        return (
+            (self._taken - first) * self._job.train.batch * len(self._members) / (time.perf_counter() - began)
+        )
 
     def _step(self) -> None:
         starts = batches(self._members, self._job, self._taken)

@@ -1,6 +1,8 @@
-"""The permanent resources of the account, from top to bottom. Run it with `pulumi up`; rehearsals apply it to the embedded AWS.
+"""The permanent resources of the account, from top to bottom. Run it with `pulumi up`; rehearsals apply it to
+the embedded AWS.
 
-Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety net ends it.
+Instances are not here: a launch makes each by one CreateFleet call from the template below, and the safety
+net ends it.
 """
 
 from dataclasses import replace
@@ -28,7 +30,14 @@ from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs, beside_bucket
 from infra.subnets import look_up_vpc
 from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.stack_outputs import FORMAT, StackOutputs, baked_parameter, dead_letters_queue, messages_topic, parameter_name
+from trainer.stack_outputs import (
+    FORMAT,
+    StackOutputs,
+    baked_parameter,
+    dead_letters_queue,
+    messages_topic,
+    parameter_name,
+)
 
 CONTROL_MINUTES = 5  # between two calls of control
 PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
@@ -48,7 +57,9 @@ schedule_group = settings.prefix
 retrain_group = f"{settings.prefix}-retrains"
 topic_name = messages_topic(settings.project, settings.stack)
 
-log_bucket_name, replica_name = (beside_bucket(settings.prefix, kind, account) for kind in ("logs", "replica"))
+log_bucket_name, replica_name = (
+    beside_bucket(settings.prefix, kind, account) for kind in ("logs", "replica")
+)
 
 key: pulumi.Input[str] | None
 if settings.kms_key == "create":
@@ -201,7 +212,9 @@ bootstrap: dict[str, Any] = {"bucket": bucket_name, "region": account.region, "p
 def training_user_data(file_system: str) -> str:
     text = bootstrap_template()
     cap = settings.max_lifetime_minutes
-    return render_user_data(text, **bootstrap, cap_minutes=cap, lock="requirements.lock", file_system=file_system)
+    return render_user_data(
+        text, **bootstrap, cap_minutes=cap, lock="requirements.lock", file_system=file_system
+    )
 
 
 training = LaunchTemplatesArgs(
@@ -220,7 +233,9 @@ prepare = replace(
     training,
     prefix=f"{settings.prefix}-prepare",
     purpose="Prepare runs' instances",
-    user_data=render_user_data(bootstrap_template(), **bootstrap, cap_minutes=PREPARE_MINUTES, lock="prepare.lock"),
+    user_data=render_user_data(
+        bootstrap_template(), **bootstrap, cap_minutes=PREPARE_MINUTES, lock="prepare.lock"
+    ),
     instance_profile_arn=identity.prepare_profile.arn,
 )
 after_net = pulumi.ResourceOptions(depends_on=[sweeper, schedule])
@@ -247,7 +262,11 @@ if settings.image_pipeline:
             tags=settings.tags,
         ),
     )
-baked = [baked_parameter(settings.project, settings.stack, line.name) for line in lines] if settings.image_pipeline else []
+baked = (
+    [baked_parameter(settings.project, settings.stack, line.name) for line in lines]
+    if settings.image_pipeline
+    else []
+)
 
 permissions = LauncherPolicyArgs(
     account=account.id,
@@ -339,7 +358,8 @@ if settings.account_budget:
         ),
     )
 
-# What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that without Pulumi.
+# What a launch needs to know, for people as exports and for the launcher as one parameter: it reads that
+# without Pulumi.
 outputs: dict[str, Any] = {
     "format": FORMAT,
     "project": settings.project,
@@ -388,5 +408,12 @@ for name, value in outputs.items():
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
 
 if settings.attach == SSM:
-    place = {"account": account.id, "region": account.region, "project": settings.project, "stack": settings.stack}
-    pulumi.export("attach_policy_arn", AttachPolicy("attach", AttachPolicyArgs(**place, tags=settings.tags)).arn)
+    place = {
+        "account": account.id,
+        "region": account.region,
+        "project": settings.project,
+        "stack": settings.stack,
+    }
+    pulumi.export(
+        "attach_policy_arn", AttachPolicy("attach", AttachPolicyArgs(**place, tags=settings.tags)).arn
+    )

@@ -1,4 +1,6 @@
-"""Access logs of the bucket, in a bucket of their own: every request for an object, written by S3 some hours later."""
+"""Access logs of the bucket, in a bucket of their own: every request for an object, written by S3 some hours
+later.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class AccessLogsArgs:
 
 
 class AccessLogs(pulumi.ComponentResource):
-    """A private bucket that S3's logging service alone writes to. It stays with the other when the stack goes."""
+    """A private bucket that S3's logging service alone writes to. It stays with the other when the stack
+    goes.
+    """
 
     def __init__(self, name: str, args: AccessLogsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:access_logs:AccessLogs", name, None, opts)
@@ -36,7 +40,9 @@ class AccessLogs(pulumi.ComponentResource):
         logs, ready = keep_bucket(
             KeptBucketArgs(
                 bucket_name=args.log_bucket_name,
-                policy=policies.access_logs(account=args.account, bucket=args.bucket_name, log_bucket=args.log_bucket_name),
+                policy=policies.access_logs(
+                    account=args.account, bucket=args.bucket_name, log_bucket=args.log_bucket_name
+                ),
                 lifecycle=[old, unfinished_uploads()],
                 tags=args.tags,
                 versioned=False,  # and S3's own key: the logging service takes no other

@@ -1,4 +1,6 @@
-"""A budget of the whole account: AWS's own count of a month's dollars, announced on the topic. It lags, and ends nothing."""
+"""A budget of the whole account: AWS's own count of a month's dollars, announced on the topic. It lags, and
+ends nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-WARNINGS = (("ACTUAL", 80), ("FORECASTED", 100), ("ACTUAL", 100))  # percent of the budget that are spent, or will be
+WARNINGS = (
+    ("ACTUAL", 80),
+    ("FORECASTED", 100),
+    ("ACTUAL", 100),
+)  # percent of the budget that are spent, or will be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +27,9 @@ class AccountBudgetArgs:
 class AccountBudget(pulumi.ComponentResource):
     """A monthly budget of all that the account costs, Mayfly's or not."""
 
-    def __init__(self, name: str, args: AccountBudgetArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: AccountBudgetArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:budget:AccountBudget", name, None, opts)
         aws.budgets.Budget(
             name,

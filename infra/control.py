@@ -1,7 +1,8 @@
-"""The two functions that act: the sweeper ends instances past their deadline, control settles runs and starts retrains.
+"""The two functions that act: the sweeper ends instances past their deadline, control settles runs and starts
+retrains.
 
-Two functions with two roles, so that what breaks the one leaves the other. Their code: trainer/control/sweep.py and
-trainer/control/function.py.
+Two functions with two roles, so that what breaks the one leaves the other. Their code:
+trainer/control/sweep.py and trainer/control/function.py.
 """
 
 from __future__ import annotations
@@ -28,9 +29,22 @@ SWEEPER_FILES = (
     "trainer/runs/lease.py",
     "trainer/reading.py",
 )
-# botocore describes 400 services in 27 MB; these are the ones that are called (sts is where credentials may come from).
+# botocore describes 400 services in 27 MB; these are the ones that are called (sts is where credentials may
+# come from).
 SWEEPER_SERVICES = ("cloudwatch", "ec2", "s3", "scheduler", "sts")
-CONTROL_SERVICES = ("cloudwatch", "ec2", "iam", "lambda", "pricing", "s3", "scheduler", "service-quotas", "sns", "ssm", "sts")
+CONTROL_SERVICES = (
+    "cloudwatch",
+    "ec2",
+    "iam",
+    "lambda",
+    "pricing",
+    "s3",
+    "scheduler",
+    "service-quotas",
+    "sns",
+    "ssm",
+    "sts",
+)
 CONTROL = "trainer.control.function"
 WRITES = (
     *("runs/*", "scheduled/*", "memory/*"),
@@ -64,7 +78,9 @@ class Sweeper(pulumi.ComponentResource):
             name,
             LoggedFunctionArgs(
                 function_name=args.function_name,
-                description="Ends every instance of this stack that is past its deadline or silent past its lease.",
+                description=(
+                    "Ends every instance of this stack that is past its deadline or silent past its lease."
+                ),
                 handler="trainer.control.sweep.handler",
                 code=archive(sweeper_files()),
                 role_arn=args.role_arn,
@@ -111,7 +127,9 @@ class ControlFunction(pulumi.ComponentResource):
 
     arn: pulumi.Output[str]
 
-    def __init__(self, name: str, args: ControlFunctionArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: ControlFunctionArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:control:Control", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         may = args.permissions
@@ -121,7 +139,9 @@ class ControlFunction(pulumi.ComponentResource):
             policies.keep_dead_letters(account=may.account, region=may.region, queue=args.dead_letters),
             policies.write_own_log(account=may.account, region=may.region, log_group=args.log_group),
         )
-        limits = LaunchLimits(writes=WRITES, creates=CREATES, instance_types=args.instance_types, tags=("run_id", "deadline"))
+        limits = LaunchLimits(
+            writes=WRITES, creates=CREATES, instance_types=args.instance_types, tags=("run_id", "deadline")
+        )
         role = ServiceRole(
             name,
             ServiceRoleArgs(
@@ -163,7 +183,9 @@ class ControlFunction(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        InstanceEvents(name, InstanceEventsArgs(prefix=args.function_name, function=function, tags=args.tags), opts=child)
+        InstanceEvents(
+            name, InstanceEventsArgs(prefix=args.function_name, function=function, tags=args.tags), opts=child
+        )
         self.arn = function.arn
         self.register_outputs({"arn": self.arn})
 

@@ -1,7 +1,9 @@
-"""The shared cache of the storage mode `efs-cache`: an encrypted EFS file system that only training instances mount.
+"""The shared cache of the storage mode `efs-cache`: an encrypted EFS file system that only training instances
+mount.
 
-It holds nothing that S3 does not, and goes with the stack. What an instance reads there it checks (trainer/node/cache.py). The
-two security groups name each other, so that the network (infra/network.py) makes the file system's group before the instances'.
+It holds nothing that S3 does not, and goes with the stack. What an instance reads there it checks
+(trainer/node/cache.py). The two security groups name each other, so that the network (infra/network.py) makes
+the file system's group before the instances'.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class EfsCacheArgs:
 
 
 class EfsCache(pulumi.ComponentResource):
-    """The file system, a mount target in every zone, one access point, and the instance role's right to use it."""
+    """The file system, a mount target in every zone, one access point, and the instance role's right to use
+    it.
+    """
 
     file_system_id: pulumi.Output[str]
     source: pulumi.Output[str]  # "<file system>:<access point>", which bootstrap.sh mounts
@@ -90,16 +94,24 @@ class EfsCache(pulumi.ComponentResource):
         )
         self.file_system_id = files.id
         # Through all of them: a template that names the file system exists once it can be mounted.
-        ready = pulumi.Output.all(files.id, point.id, closed.id, allowed.id, *(target.id for target in targets))
+        ready = pulumi.Output.all(
+            files.id, point.id, closed.id, allowed.id, *(target.id for target in targets)
+        )
         self.source = ready.apply(lambda ids: f"{ids[0]}:{ids[1]}")
         self.register_outputs({"file_system_id": self.file_system_id, "source": self.source})
 
 
 def lifecycle(throughput: str) -> list[aws.efs.FileSystemLifecyclePolicyArgs]:
-    """Return what EFS moves to cheaper storage, and back when it is read. Archive needs elastic throughput."""
+    """Return what EFS moves to cheaper storage, and back when it is read. Archive needs elastic
+    throughput.
+    """
     policy = aws.efs.FileSystemLifecyclePolicyArgs
     archive = [policy(transition_to_archive="AFTER_90_DAYS")] if throughput == "elastic" else []
-    return [policy(transition_to_ia="AFTER_30_DAYS"), *archive, policy(transition_to_primary_storage_class="AFTER_1_ACCESS")]
+    return [
+        policy(transition_to_ia="AFTER_30_DAYS"),
+        *archive,
+        policy(transition_to_primary_storage_class="AFTER_1_ACCESS"),
+    ]
 
 
 def file_system_group(
@@ -120,12 +132,19 @@ def file_system_group(
 def out_to_file_system(files: aws.ec2.SecurityGroup) -> aws.ec2.SecurityGroupEgressArgs:
     """Return the egress rule from instances to the mount targets."""
     return aws.ec2.SecurityGroupEgressArgs(
-        description="The cache", protocol="tcp", from_port=NFS_PORT, to_port=NFS_PORT, security_groups=[files.id]
+        description="The cache",
+        protocol="tcp",
+        from_port=NFS_PORT,
+        to_port=NFS_PORT,
+        security_groups=[files.id],
     )
 
 
 def admit_to_file_system(
-    files: aws.ec2.SecurityGroup, instances: aws.ec2.SecurityGroup, tags: dict[str, str], opts: pulumi.ResourceOptions
+    files: aws.ec2.SecurityGroup,
+    instances: aws.ec2.SecurityGroup,
+    tags: dict[str, str],
+    opts: pulumi.ResourceOptions,
 ) -> None:
     """Admit the instances' group, and nobody else, to the mount targets."""
     aws.vpc.SecurityGroupIngressRule(

@@ -1,4 +1,6 @@
-"""The stack's own KMS key, if the setting `kms_key` is `create`, and the permissions of roles on the bucket's key."""
+"""The stack's own KMS key, if the setting `kms_key` is `create`, and the permissions of roles on the bucket's
+key.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ class StackKeyArgs:
 
 
 class StackKey(pulumi.ComponentResource):
-    """A key that KMS rotates every year. It stays when the stack goes: without it nothing in the bucket can be read again."""
+    """A key that KMS rotates every year. It stays when the stack goes: without it nothing in the bucket can
+    be read again.
+    """
 
     arn: pulumi.Output[str]
 
     def __init__(self, name: str, args: StackKeyArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:encryption:StackKey", name, None, opts)
-        kept = pulumi.ResourceOptions(parent=self, retain_on_delete=True)  # not protected: the setting may name another key
+        kept = pulumi.ResourceOptions(
+            parent=self, retain_on_delete=True
+        )  # not protected: the setting may name another key
         key = aws.kms.Key(
             name,
             description=f"Objects of {args.alias}",
@@ -46,9 +52,13 @@ class StackKey(pulumi.ComponentResource):
 
 
 def own_key(arn: str, region: str) -> str | None:
-    """Return the ARN of a key, None for none. Raises pulumi.RunError for a key of another region, which S3 would refuse."""
+    """Return the ARN of a key, None for none. Raises pulumi.RunError for a key of another region, which S3
+    would refuse.
+    """
     if arn and arn.split(":")[3] != region:
-        raise pulumi.RunError(f"Setting 'kms_key' is {arn!r}, a key of another region; it must be one of {region}.")
+        raise pulumi.RunError(
+            f"Setting 'kms_key' is {arn!r}, a key of another region; it must be one of {region}."
+        )
     return arn or None
 
 
@@ -66,10 +76,16 @@ class KeyUse(pulumi.ComponentResource):
     def __init__(self, name: str, args: KeyUseArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:encryption:KeyUse", name, None, opts)
         for roles, writes in ((args.writers, True), (args.readers, False)):
-            text = pulumi.Output.from_input(args.key).apply(partial(_policy_text, region=args.region, writes=writes))
+            text = pulumi.Output.from_input(args.key).apply(
+                partial(_policy_text, region=args.region, writes=writes)
+            )
             for role, role_name in roles.items():
                 aws.iam.RolePolicy(
-                    f"{name}-{role}", name="key", role=role_name, policy=text, opts=pulumi.ResourceOptions(parent=self)
+                    f"{name}-{role}",
+                    name="key",
+                    role=role_name,
+                    policy=text,
+                    opts=pulumi.ResourceOptions(parent=self),
                 )
         self.register_outputs({})
 

@@ -1,4 +1,5 @@
-"""Interface endpoints: services of AWS reached by an address inside the VPC instead of over the internet. Off by default.
+"""Interface endpoints: services of AWS reached by an address inside the VPC instead of over the internet. Off
+by default.
 
 S3 needs none: the VPC's gateway endpoint is free. Each of these bills every hour in each of its zones.
 """
@@ -27,7 +28,9 @@ class InterfaceEndpointsArgs:
 class InterfaceEndpoints(pulumi.ComponentResource):
     """Interface endpoints that the stack's instances reach, and nobody else."""
 
-    def __init__(self, name: str, args: InterfaceEndpointsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: InterfaceEndpointsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:endpoints:InterfaceEndpoints", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         group = aws.ec2.SecurityGroup(

@@ -1,4 +1,5 @@
-"""EC2's events about instances, sent to control: the end of an instance, and the notice of a spot interruption.
+"""EC2's events about instances, sent to control: the end of an instance, and the notice of a spot
+interruption.
 
 The default bus brings events of every instance in the account; control drops those of others after one look.
 """
@@ -31,7 +32,9 @@ class InstanceEventsArgs:
 class InstanceEvents(pulumi.ComponentResource):
     """Two rules of the default bus, each with the function as its target, which lets them call it."""
 
-    def __init__(self, name: str, args: InstanceEventsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: InstanceEventsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:events:InstanceEvents", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         for kind, pattern in (("ending", ENDING), ("taken-back", TAKEN_BACK)):

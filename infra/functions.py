@@ -35,11 +35,15 @@ class LoggedFunction(pulumi.ComponentResource):
     arn: pulumi.Output[str]
     name: pulumi.Output[str]
 
-    def __init__(self, name: str, args: LoggedFunctionArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: LoggedFunctionArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:functions:LoggedFunction", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         # Made here, since a log group that Lambda makes by itself never expires its lines.
-        log = aws.cloudwatch.LogGroup(name, name=args.log_group, retention_in_days=args.log_days, tags=args.tags, opts=child)
+        log = aws.cloudwatch.LogGroup(
+            name, name=args.log_group, retention_in_days=args.log_days, tags=args.tags, opts=child
+        )
         function = aws.lambda_.Function(
             name,
             name=args.function_name,
@@ -55,7 +59,8 @@ class LoggedFunction(pulumi.ComponentResource):
             tags=args.tags,
             opts=child,
         )
-        # Each function of the stack may safely run twice; an old call is dropped, since a newer one has replaced it.
+        # Each function of the stack may safely run twice; an old call is dropped, since a newer one has
+        # replaced it.
         aws.lambda_.FunctionEventInvokeConfig(
             name,
             function_name=function.name,

@@ -1,7 +1,8 @@
-"""The roles: for training instances, scripts with secrets, prepare runs, the sweeper, schedules. policies.py has their
-permissions.
+"""The roles: for training instances, scripts with secrets, prepare runs, the sweeper, schedules. policies.py
+has their permissions.
 
-Control's role names what it may launch from, so it is made with its function, after the templates (control.py).
+Control's role names what it may launch from, so it is made with its function, after the templates
+(control.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class ServiceRoleArgs:
 
 
 class ServiceRole(pulumi.ComponentResource):
-    """A role that one AWS service takes on, with one inline policy, so that both are created and deleted together."""
+    """A role that one AWS service takes on, with one inline policy, so that both are created and deleted
+    together.
+    """
 
     role_name: pulumi.Output[str]
     unique_id: pulumi.Output[str]
@@ -57,7 +60,9 @@ def _role_of_machines(
 ) -> tuple[ServiceRole, aws.iam.InstanceProfile]:
     """Return a role and the instance profile by which machines take it on."""
     role = ServiceRole(name, args, opts=opts)
-    return role, aws.iam.InstanceProfile(name, name=args.role_name, role=role.role_name, tags=args.tags, opts=opts)
+    return role, aws.iam.InstanceProfile(
+        name, name=args.role_name, role=role.role_name, tags=args.tags, opts=opts
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,9 @@ class IdentityArgs:
     control_name: str
     dead_letters: str
     schedule_group: str
-    retrain_group: str  # "" without retrains: whoever may make a group that the role trusts has the role act for them
+    retrain_group: (
+        str  # "" without retrains: whoever may make a group that the role trusts has the role act for them
+    )
     tags: dict[str, str]
     training_also: tuple[policies.Document, ...] = ()  # further statements of the training instances' role
 

@@ -1,7 +1,8 @@
-"""Cost of a stack while nothing runs and its bucket is empty, by type of resource; docs/infrastructure.md shows the table.
+"""Cost of a stack while nothing runs and its bucket is empty, by type of resource; docs/infrastructure.md
+shows the table.
 
-List prices of us-east-1 in dollars, without the free tiers, which cover most of it. A type that is in neither table is an
-error: look up its price when you add one.
+List prices of us-east-1 in dollars, without the free tiers, which cover most of it. A type that is in neither
+table is an error: look up its price when you add one.
 """
 
 from __future__ import annotations
@@ -45,12 +46,18 @@ PRICES: Mapping[str, IdlePrice] = {
     ),
     "aws:ec2/vpcEndpoint:VpcEndpoint": IdlePrice(
         usd_a_month=_endpoint,
-        words="$7.30 for each zone of an interface endpoint ($0.01 an hour), and $0.01 a GB; the gateway endpoint is free",
+        words=(
+            "$7.30 for each zone of an interface endpoint ($0.01 an hour), and $0.01 a GB; the gateway"
+            " endpoint is free"
+        ),
         source="aws.amazon.com/privatelink/pricing, 2026-11-22",
     ),
     "aws:imagebuilder/imagePipeline:ImagePipeline": IdlePrice(
         usd_a_month=lambda inputs: 10.53,  # as trainer/cost/baking.py has it, which this may not import
-        words="$10.53: snapshots of two baked images of 100 GiB ($0.05 a GB), and a build of an hour on g4dn.xlarge",
+        words=(
+            "$10.53: snapshots of two baked images of 100 GiB ($0.05 a GB), and a build of an hour on"
+            " g4dn.xlarge"
+        ),
         source="aws.amazon.com/ebs/pricing, 2026-11-20",
     ),
     "aws:kms/key:Key": IdlePrice(
@@ -60,7 +67,10 @@ PRICES: Mapping[str, IdlePrice] = {
     ),
     "aws:scheduler/schedule:Schedule": IdlePrice(
         usd_a_month=_calls,
-        words="$14.53 a million calls: $1 Scheduler, $0.20 requests, $13.33 their 0.8 GB-seconds, of which 400,000 are free",
+        words=(
+            "$14.53 a million calls: $1 Scheduler, $0.20 requests, $13.33 their 0.8 GB-seconds, of which"
+            " 400,000 are free"
+        ),
         source="aws.amazon.com/eventbridge/pricing and lambda/pricing, 2026-11-20",
     ),
 }
@@ -117,5 +127,7 @@ FREE = frozenset(
 
 
 def idle_usd_a_month(resources: Iterable[tuple[str, Inputs]]) -> float:
-    """Return the dollars a month of these resources, each a type and its inputs. Raises KeyError for a type without a price."""
+    """Return the dollars a month of these resources, each a type and its inputs. Raises KeyError for a type
+    without a price.
+    """
     return sum(PRICES[kind].usd_a_month(inputs) for kind, inputs in resources if kind not in FREE)

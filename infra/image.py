@@ -1,8 +1,8 @@
 """Baked images, if the setting `image_pipeline` is on: an EC2 Image Builder pipeline for each image line.
 
-A pipeline boots the line's newest Deep Learning image, installs the environments by ami/install.sh, tests an instance of the
-result with ami/smoke_test.py, and writes the image's id into an SSM parameter, from which launches take it. Until there is one
-they boot the line itself.
+A pipeline boots the line's newest Deep Learning image, installs the environments by ami/install.sh, tests an
+instance of the result with ami/smoke_test.py, and writes the image's id into an SSM parameter, from which
+launches take it. Until there is one they boot the line itself.
 """
 
 from __future__ import annotations
@@ -53,11 +53,15 @@ class ImagePipelinesArgs:
 
 
 class ImagePipelines(pulumi.ComponentResource):
-    """One pipeline for each image line, with the role, the network rules and the components that they share."""
+    """One pipeline for each image line, with the role, the network rules and the components that they
+    share.
+    """
 
     pipeline_arns: dict[str, pulumi.Output[str]]  # by image line
 
-    def __init__(self, name: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:image:ImagePipelines", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
         parts = zipped(image_parts())
@@ -89,7 +93,9 @@ class ImagePipelines(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        profile = aws.iam.InstanceProfile("image", name=role_name, role=role.role_name, tags=args.tags, opts=child)
+        profile = aws.iam.InstanceProfile(
+            "image", name=role_name, role=role.role_name, tags=args.tags, opts=child
+        )
         # A group of its own: that of training instances lets SSH in where the setting `attach` says so.
         group = aws.ec2.SecurityGroup(
             "image-builds",
@@ -111,7 +117,9 @@ class ImagePipelines(pulumi.ComponentResource):
         )
         source = pulumi.Output.concat("s3://", args.bucket, "/", uploaded.key)
         self.pipeline_arns = {
-            line.name: self._pipeline(line, args, components, profile, group.id, {"Source": source, "Sha256": sha256}, child)
+            line.name: self._pipeline(
+                line, args, components, profile, group.id, {"Source": source, "Sha256": sha256}, child
+            )
             for line in args.image_lines
         }
         ImageRetention(
@@ -128,7 +136,9 @@ class ImagePipelines(pulumi.ComponentResource):
         )
         self.register_outputs({"pipeline_arns": self.pipeline_arns})
 
-    def _component(self, kind: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions) -> aws.imagebuilder.Component:
+    def _component(
+        self, kind: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions
+    ) -> aws.imagebuilder.Component:
         document = place_of(COMPONENTS[kind], _package()).read_text(encoding="utf-8")
         return aws.imagebuilder.Component(
             kind,
@@ -155,7 +165,9 @@ class ImagePipelines(pulumi.ComponentResource):
             line.name,
             name=name,
             # A recipe never changes: its version follows from everything that it is made of.
-            version=version_of(" ".join([line.parameter, str(args.volume_gib), str(parameters["Sha256"]), *_documents()])),
+            version=version_of(
+                " ".join([line.parameter, str(args.volume_gib), str(parameters["Sha256"]), *_documents()])
+            ),
             parent_image=f"ssm:{line.parameter}",
             components=[
                 aws.imagebuilder.ImageRecipeComponentArgs(
@@ -171,7 +183,10 @@ class ImagePipelines(pulumi.ComponentResource):
                 aws.imagebuilder.ImageRecipeBlockDeviceMappingArgs(
                     device_name=line.root_device,
                     ebs=aws.imagebuilder.ImageRecipeBlockDeviceMappingEbsArgs(
-                        volume_size=args.volume_gib, volume_type="gp3", encrypted="true", delete_on_termination="true"
+                        volume_size=args.volume_gib,
+                        volume_type="gp3",
+                        encrypted="true",
+                        delete_on_termination="true",
                     ),
                 )
             ],
@@ -179,7 +194,11 @@ class ImagePipelines(pulumi.ComponentResource):
             opts=opts,
         )
         log_group = aws.cloudwatch.LogGroup(
-            f"{line.name}-builds", name=f"{LOG_GROUPS}{name}", retention_in_days=args.log_days, tags=args.tags, opts=opts
+            f"{line.name}-builds",
+            name=f"{LOG_GROUPS}{name}",
+            retention_in_days=args.log_days,
+            tags=args.tags,
+            opts=opts,
         )
         infrastructure = aws.imagebuilder.InfrastructureConfiguration(
             line.name,
@@ -192,7 +211,8 @@ class ImagePipelines(pulumi.ComponentResource):
             subnet_id=args.subnet_id,
             security_group_ids=[group_id],
             terminate_instance_on_failure=True,
-            # Not the stack's tags: the sweeper would end the build as an instance of theirs without a deadline.
+            # Not the stack's tags: the sweeper would end the build as an instance of theirs without a
+            # deadline.
             resource_tags={"owner": args.tags["owner"], "image_build": args.prefix},
             tags=args.tags,
             opts=opts,
@@ -204,11 +224,13 @@ class ImagePipelines(pulumi.ComponentResource):
                 aws.imagebuilder.DistributionConfigurationDistributionArgs(
                     region=args.region,
                     ami_distribution_configuration=aws.imagebuilder.DistributionConfigurationDistributionAmiDistributionConfigurationArgs(
-                        name=f"{args.prefix} {{{{ imagebuilder:buildDate }}}} {line.architecture}", ami_tags=args.tags
+                        name=f"{args.prefix} {{{{ imagebuilder:buildDate }}}} {line.architecture}",
+                        ami_tags=args.tags,
                     ),
                     ssm_parameter_configurations=[
                         aws.imagebuilder.DistributionConfigurationDistributionSsmParameterConfigurationArgs(
-                            parameter_name=baked_parameter(args.project, args.stack, line.name), data_type="aws:ec2:image"
+                            parameter_name=baked_parameter(args.project, args.stack, line.name),
+                            data_type="aws:ec2:image",
                         )
                     ],
                 )
@@ -246,10 +268,14 @@ def recipe_name(prefix: str, line: ImageLine) -> str:
 
 
 def image_parts() -> dict[str, bytes]:
-    """Return what a build needs: name -> content of the script, the locks, and the smoke test with the code that it runs."""
+    """Return what a build needs: name -> content of the script, the locks, and the smoke test with the code
+    that it runs.
+    """
     folder = _package()
     names = (*DATA["trainer/node/agent.py"], "ami/smoke_test.py")
-    return code_files([SMOKE_TEST], package=folder) | {name: place_of(name, folder).read_bytes() for name in names}
+    return code_files([SMOKE_TEST], package=folder) | {
+        name: place_of(name, folder).read_bytes() for name in names
+    }
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
@@ -262,7 +288,9 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def version_of(text: str) -> str:
-    """Return a semantic version that follows from a text: components and recipes can't be changed under one version."""
+    """Return a semantic version that follows from a text: components and recipes can't be changed under one
+    version.
+    """
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"1.{int(digest[:7], 16)}.{int(digest[7:14], 16)}"
 

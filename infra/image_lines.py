@@ -1,4 +1,5 @@
-"""Lines of machine images: each setting names one, and its newest image is read at `up` for its root device and architecture.
+"""Lines of machine images: each setting names one, and its newest image is read at `up` for its root device
+and architecture.
 
 Each launch looks up the newest image again.
 """
@@ -30,7 +31,9 @@ class ImageLine:
 
 
 def read_image_lines(*, x86_64: str, arm64: str) -> tuple[ImageLine, ...]:
-    """Read the lines of Deep Learning AMIs that the settings name; an empty name is none. Raises pulumi.RunError."""
+    """Read the lines of Deep Learning AMIs that the settings name; an empty name is none. Raises
+    pulumi.RunError.
+    """
     lines = [_read("image_line", x86_64, "x86_64")]
     return (*lines, _read("image_line_arm64", arm64, "arm64")) if arm64 else tuple(lines)
 
@@ -39,13 +42,17 @@ def _read(setting: str, line: str, architecture: str) -> ImageLine:
     parameter = _DLAMI_PARAMETER.format(architecture=architecture, line=line)
     try:
         image_id = aws.ssm.get_parameter(name=parameter).insecure_value
-        image = aws.ec2.get_ami(owners=["amazon"], filters=[aws.ec2.GetAmiFilterArgs(name="image-id", values=[image_id])])
+        image = aws.ec2.get_ami(
+            owners=["amazon"], filters=[aws.ec2.GetAmiFilterArgs(name="image-id", values=[image_id])]
+        )
     except Exception as error:  # Pulumi raises no narrower class where a look-up fails
         raise pulumi.RunError(
             f"Setting '{setting}' is '{line}', whose image can't be read from {parameter} ({error}). "
             "Change it with `pulumi config set`."
         ) from error
     if image.architecture != architecture:
-        raise pulumi.RunError(f"Setting '{setting}' is '{line}', whose image {image_id} is for {image.architecture}.")
+        raise pulumi.RunError(
+            f"Setting '{setting}' is '{line}', whose image {image_id} is for {image.architecture}."
+        )
     name = line if architecture == "x86_64" else f"{line}-{architecture}"
     return ImageLine(name=name, parameter=parameter, root_device=image.root_device_name)

@@ -1,4 +1,6 @@
-"""Removal of old baked images, each of which has a billed snapshot: Image Builder keeps the newest of a line."""
+"""Removal of old baked images, each of which has a billed snapshot: Image Builder keeps the newest of
+a line.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ class ImageRetentionArgs:
 
 
 class ImageRetention(pulumi.ComponentResource):
-    """A lifecycle policy for the images of each recipe, and the role by which Image Builder carries them out."""
+    """A lifecycle policy for the images of each recipe, and the role by which Image Builder carries
+    them out.
+    """
 
-    def __init__(self, name: str, args: ImageRetentionArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: ImageRetentionArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:image_retention:ImageRetention", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         role = ServiceRole(
@@ -35,9 +41,15 @@ class ImageRetention(pulumi.ComponentResource):
             ServiceRoleArgs(
                 role_name=f"{args.project}-{args.stack}-{args.region}-image-retention",
                 description="Image Builder: delete old images of this stack.",
-                trust=trust("imagebuilder.amazonaws.com", {"StringEquals": {"aws:SourceAccount": args.account}}),
+                trust=trust(
+                    "imagebuilder.amazonaws.com", {"StringEquals": {"aws:SourceAccount": args.account}}
+                ),
                 policy=retention(
-                    account=args.account, region=args.region, project=args.project, stack=args.stack, recipes=args.recipes
+                    account=args.account,
+                    region=args.region,
+                    project=args.project,
+                    stack=args.stack,
+                    recipes=args.recipes,
                 ),
                 tags=args.tags,
             ),
@@ -51,7 +63,11 @@ class ImageRetention(pulumi.ComponentResource):
                 execution_role=role.arn,
                 resource_type="AMI_IMAGE",
                 resource_selection=aws.imagebuilder.LifecyclePolicyResourceSelectionArgs(
-                    recipes=[aws.imagebuilder.LifecyclePolicyResourceSelectionRecipeArgs(name=recipe, semantic_version="x.x.x")]
+                    recipes=[
+                        aws.imagebuilder.LifecyclePolicyResourceSelectionRecipeArgs(
+                            name=recipe, semantic_version="x.x.x"
+                        )
+                    ]
                 ),
                 policy_details=[
                     aws.imagebuilder.LifecyclePolicyPolicyDetailArgs(
@@ -61,7 +77,9 @@ class ImageRetention(pulumi.ComponentResource):
                                 amis=True, snapshots=True
                             ),
                         ),
-                        filter=aws.imagebuilder.LifecyclePolicyPolicyDetailFilterArgs(type="COUNT", value=KEPT),
+                        filter=aws.imagebuilder.LifecyclePolicyPolicyDetailFilterArgs(
+                            type="COUNT", value=KEPT
+                        ),
                     )
                 ],
                 status="ENABLED",
@@ -72,9 +90,11 @@ class ImageRetention(pulumi.ComponentResource):
 
 
 def retention(*, account: str, region: str, project: str, stack: str, recipes: Sequence[str]) -> Document:
-    """Return the policy: what AWS's EC2ImageBuilderLifecycleExecutionPolicy allows for images, held to this stack's.
+    """Return the policy: what AWS's EC2ImageBuilderLifecycleExecutionPolicy allows for images, held to this
+    stack's.
 
-    It goes by the tags that the pipeline gives its images. Not yet seen in an account: whether their snapshots get them, too.
+    It goes by the tags that the pipeline gives its images. Not yet seen in an account: whether their
+    snapshots get them, too.
     """
     own = {
         "aws:ResourceTag/CreatedBy": "EC2 Image Builder",
@@ -87,7 +107,17 @@ def retention(*, account: str, region: str, project: str, stack: str, recipes: S
             "imagebuilder:DeleteImage",
             [f"arn:aws:imagebuilder:{region}:{account}:image/{recipe}/*/*" for recipe in recipes],
         ),
-        allow("DeregisterOwnImages", "ec2:DeregisterImage", f"arn:aws:ec2:{region}::image/*", {"StringEquals": own}),
-        allow("DeleteOwnSnapshots", "ec2:DeleteSnapshot", f"arn:aws:ec2:{region}::snapshot/*", {"StringEquals": own}),
+        allow(
+            "DeregisterOwnImages",
+            "ec2:DeregisterImage",
+            f"arn:aws:ec2:{region}::image/*",
+            {"StringEquals": own},
+        ),
+        allow(
+            "DeleteOwnSnapshots",
+            "ec2:DeleteSnapshot",
+            f"arn:aws:ec2:{region}::snapshot/*",
+            {"StringEquals": own},
+        ),
         allow("LookUpHasNoResource", ["ec2:DescribeImages", "tag:GetResources"], "*"),
     )

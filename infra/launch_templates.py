@@ -1,6 +1,8 @@
-"""Launch templates: everything of an instance except what a launch decides (type, zone, market, image id, tags).
+"""Launch templates: everything of an instance except what a launch decides (type, zone, market, image id,
+tags).
 
-User data belongs to the template, since CreateFleet can't override it. It is the same for every run; tags carry the rest.
+User data belongs to the template, since CreateFleet can't override it. It is the same for every run; tags
+carry the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import pulumi_aws as aws
 
 from infra.image_lines import ImageLine
 
-# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, but can't be launched.
+# EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, but can't
+# be launched.
 USER_DATA_LIMIT_BYTES = 16 * 1024
 
 
@@ -40,7 +43,9 @@ class LaunchTemplates(pulumi.ComponentResource):
 
     template_ids: dict[str, pulumi.Output[str]]  # by image line
 
-    def __init__(self, name: str, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:launch_templates:LaunchTemplates", name, None, opts)
         # Children don't inherit what their component depends on.
         child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
@@ -48,13 +53,17 @@ class LaunchTemplates(pulumi.ComponentResource):
         self.register_outputs({"template_ids": self.template_ids})
 
 
-def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions) -> aws.ec2.LaunchTemplate:
+def _template(
+    name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions
+) -> aws.ec2.LaunchTemplate:
     return aws.ec2.LaunchTemplate(
         f"{name}-{line.name}",
         name=f"{args.prefix}-{line.name}",
         description=f"{args.purpose} on {line.name}",
         update_default_version=True,
-        user_data=pulumi.Output.from_input(args.user_data).apply(lambda text: base64.b64encode(text.encode()).decode()),
+        user_data=pulumi.Output.from_input(args.user_data).apply(
+            lambda text: base64.b64encode(text.encode()).decode()
+        ),
         iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=args.instance_profile_arn),
         # A power-off from inside ends the instance, on spot too (which refuses only `stop`).
         instance_initiated_shutdown_behavior="terminate",
@@ -68,7 +77,10 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
             aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
                 device_name=line.root_device,
                 ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-                    volume_size=args.volume_gib, volume_type="gp3", encrypted="true", delete_on_termination="true"
+                    volume_size=args.volume_gib,
+                    volume_type="gp3",
+                    encrypted="true",
+                    delete_on_termination="true",
                 ),
             )
         ],
@@ -81,7 +93,8 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
                 security_groups=[args.security_group_id],
             )
         ],
-        # A launch adds the run's tags to these. What is started by hand from this template is still found by the sweeper.
+        # A launch adds the run's tags to these. What is started by hand from this template is still found by
+        # the sweeper.
         tag_specifications=[
             aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=args.tags)
             for kind in ("instance", "volume", "network-interface")
@@ -92,22 +105,41 @@ def _template(name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulum
 
 
 def bootstrap_template() -> str:
-    """Return the text of trainer/node/bootstrap.sh, from the checkout or the installed package, without importing either."""
+    """Return the text of trainer/node/bootstrap.sh, from the checkout or the installed package, without
+    importing either.
+    """
     package = importlib.util.find_spec("trainer")
     if package is None or not package.submodule_search_locations:
-        raise pulumi.RunError("The package `trainer` is not installed. Run `pip install -e .` in the project's folder.")
-    return (Path(next(iter(package.submodule_search_locations))) / "node" / "bootstrap.sh").read_text(encoding="utf-8")
+        raise pulumi.RunError(
+            "The package `trainer` is not installed. Run `pip install -e .` in the project's folder."
+        )
+    return (Path(next(iter(package.submodule_search_locations))) / "node" / "bootstrap.sh").read_text(
+        encoding="utf-8"
+    )
 
 
 def render_user_data(
-    template: str, *, bucket: str, region: str, project: str, cap_minutes: int, lock: str, file_system: str = ""
+    template: str,
+    *,
+    bucket: str,
+    region: str,
+    project: str,
+    cap_minutes: int,
+    lock: str,
+    file_system: str = "",
 ) -> str:
     """Fill in the bootstrap's placeholders; `lock` is the file in trainer/node that names what it installs.
 
-    `file_system` is the cache's "<file system>:<access point>", "" without one. Raises pulumi.RunError for a placeholder that
-    is unknown or left over, or for more than 16 KB.
+    `file_system` is the cache's "<file system>:<access point>", "" without one. Raises pulumi.RunError for a
+    placeholder that is unknown or left over, or for more than 16 KB.
     """
-    values = {"BUCKET": bucket, "REGION": region, "PROJECT": project, "CAP_MINUTES": str(cap_minutes), "LOCK": lock}
+    values = {
+        "BUCKET": bucket,
+        "REGION": region,
+        "PROJECT": project,
+        "CAP_MINUTES": str(cap_minutes),
+        "LOCK": lock,
+    }
     values |= {"FILE_SYSTEM": file_system}
     text = template
     for key, value in values.items():
@@ -115,7 +147,9 @@ def render_user_data(
     if left := _placeholders(text):
         raise pulumi.RunError(f"bootstrap.sh has placeholders that nothing fills in: {', '.join(left)}.")
     if (size := len(text.encode())) > USER_DATA_LIMIT_BYTES:
-        raise pulumi.RunError(f"User data takes {size} bytes; EC2 allows {USER_DATA_LIMIT_BYTES}. Shorten bootstrap.sh.")
+        raise pulumi.RunError(
+            f"User data takes {size} bytes; EC2 allows {USER_DATA_LIMIT_BYTES}. Shorten bootstrap.sh."
+        )
     return text
 
 

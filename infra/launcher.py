@@ -1,7 +1,8 @@
-"""The launcher policy: permissions to launch, watch and stop runs and to fetch results without being an administrator.
+"""The launcher policy: permissions to launch, watch and stop runs and to fetch results without being an
+administrator.
 
-A managed policy of the account, to be attached to a user, group, role or permission set: docs/security.md says how.
-tests/trainer/cli/test_launcher_policy.py checks that some verb uses each action of each statement.
+A managed policy of the account, to be attached to a user, group, role or permission set: docs/security.md
+says how. tests/trainer/cli/test_launcher_policy.py checks that some verb uses each action of each statement.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pulumi_aws as aws
 from infra.policies import OWN, Document, allow, document, end_own_instances, use_key
 
 BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
-# `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last two are what an
-# agent on their own machine writes (`mayfly agent`), under their own id and nobody else's.
+# `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last
+# two are what an agent on their own machine writes (`mayfly agent`), under their own id and nobody else's.
 WRITES = ("r*", "code/*", "memory/*", f"attempts/{OWN}", f"models/experiments/{OWN}")
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
@@ -70,7 +71,9 @@ class LauncherPolicy(pulumi.ComponentResource):
 
     arn: pulumi.Output[str]
 
-    def __init__(self, name: str, args: LauncherPolicyArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: LauncherPolicyArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:launcher:LauncherPolicy", name, None, opts)
         policy = aws.iam.Policy(
             name,
@@ -152,7 +155,8 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
             "*",
         ),
         allow("ReadQuotas", "servicequotas:GetServiceQuota", f"arn:aws:servicequotas:{where}:ec2/*"),
-        # IAM knows the path of an existing role (aws-service-role/...); for a missing one the request has none.
+        # IAM knows the path of an existing role (aws-service-role/...); for a missing one the request has
+        # none.
         allow("SeeSpotRole", "iam:GetRole", f"arn:aws:iam::{args.account}:role/*{SPOT_ROLE}"),
         allow(
             "CallFunctions",
@@ -182,7 +186,8 @@ def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
         allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], f"arn:aws:s3:::{bucket}/*"),
         allow("WriteRuns", "s3:PutObject", [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.writes]),
         *(
-            # The condition applies to copies, too (AWS, "conditional write functionality to copy operations", 2025).
+            # The condition applies to copies, too (AWS, "conditional write functionality to copy operations",
+            # 2025).
             allow(
                 "AddInputs",
                 "s3:PutObject",
@@ -194,8 +199,12 @@ def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
     ]
 
 
-def _launches(args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[str], *, vpc: str) -> list[Document]:
-    """Return the statements for CreateFleet, and for RunInstances: an instant fleet launches under its caller's rights."""
+def _launches(
+    args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[str], *, vpc: str
+) -> list[Document]:
+    """Return the statements for CreateFleet, and for RunInstances: an instant fleet launches under its
+    caller's rights.
+    """
     where = f"{args.region}:{args.account}"
     launch = ["ec2:CreateFleet", "ec2:RunInstances"]
     own: dict[str, Any] = {"aws:RequestTag/project": args.project, "aws:RequestTag/stack": args.stack}
@@ -239,16 +248,23 @@ def _launch_in_own_vpc(args: LauncherPolicyArgs, vpc: str) -> list[Document]:
     """Allow all subnets of the stack's own VPC, in a fifth of the characters that their names would take."""
     if args.subnets:
         return []
-    statement = {"Sid": "LaunchInSubnets", "Effect": "Allow", "Action": ["ec2:CreateFleet", "ec2:RunInstances"]}
+    statement = {
+        "Sid": "LaunchInSubnets",
+        "Effect": "Allow",
+        "Action": ["ec2:CreateFleet", "ec2:RunInstances"],
+    }
     own = {"ArnEquals": {"ec2:Vpc": vpc}}
     return [{**statement, "Resource": f"arn:aws:ec2:{args.region}:{args.account}:subnet/*", "Condition": own}]
 
 
-def _launch_tagged(limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]) -> list[Document]:
+def _launch_tagged(
+    limits: LaunchLimits, made: list[str], tagged: dict[str, Any], templates: list[str]
+) -> list[Document]:
     """Allow the creation of resources that carry the stack's tags, by which the sweeper finds them.
 
-    RunInstances knows an instance's type and template. A caller limited to types is also limited to the stack's templates,
-    which say how a machine ends. People are not: a managed policy holds 6,144 characters, and theirs has no room for it.
+    RunInstances knows an instance's type and template. A caller limited to types is also limited to the
+    stack's templates, which say how a machine ends. People are not: a managed policy holds 6,144 characters,
+    and theirs has no room for it.
     """
     sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
     if not limits.instance_types:

@@ -1,7 +1,8 @@
 """The network that instances live in: a VPC of its own or an existing one, S3 by a gateway, no inbound rule.
 
-Public subnets and no NAT: an instance needs S3, EC2's own services and package indexes for minutes, and a NAT gateway bills
-every hour. What keeps the instance closed is the security group, which admits nothing and is the stack's own in either VPC.
+Public subnets and no NAT: an instance needs S3, EC2's own services and package indexes for minutes, and a NAT
+gateway bills every hour. What keeps the instance closed is the security group, which admits nothing and is
+the stack's own in either VPC.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class NetworkArgs:
     endpoints: tuple[str, ...]  # services
     ssh_from: str = ""  # the one address that may connect; "": nobody
     tags: dict[str, str]
-    public_addresses: bool = False  # to whatever lands in a subnet: Image Builder's instances can't ask for one
+    public_addresses: bool = (
+        False  # to whatever lands in a subnet: Image Builder's instances can't ask for one
+    )
     file_system: bool = False  # whether instances mount one
 
 
@@ -50,7 +53,9 @@ class Network(pulumi.ComponentResource):
             self.vpc_id, self.subnet_ids = _own_vpc(args, child)
         else:
             self.vpc_id = pulumi.Output.from_input(args.existing.id)
-            self.subnet_ids = {zone: pulumi.Output.from_input(one.id) for zone, one in args.existing.subnets.items()}
+            self.subnet_ids = {
+                zone: pulumi.Output.from_input(one.id) for zone, one in args.existing.subnets.items()
+            }
         files = file_system_group(args.prefix, self.vpc_id, args.tags, child) if args.file_system else None
         # DNS, NTP and instance metadata inside a VPC pass no security group, so HTTPS is all that is needed.
         group = aws.ec2.SecurityGroup(
@@ -94,8 +99,12 @@ class Network(pulumi.ComponentResource):
         self.register_outputs({"subnet_ids": self.subnet_ids, "security_group_id": self.security_group_id})
 
 
-def _own_vpc(args: NetworkArgs, child: pulumi.ResourceOptions) -> tuple[pulumi.Output[str], dict[str, pulumi.Output[str]]]:
-    """Make a VPC; return its id and its subnets by zone. With IPv6, its gateway lets connections begin inside alone."""
+def _own_vpc(
+    args: NetworkArgs, child: pulumi.ResourceOptions
+) -> tuple[pulumi.Output[str], dict[str, pulumi.Output[str]]]:
+    """Make a VPC; return its id and its subnets by zone. With IPv6, its gateway lets connections begin inside
+    alone.
+    """
     vpc = aws.ec2.Vpc(
         "vpc",
         cidr_block=args.vpc_cidr,
@@ -105,18 +114,24 @@ def _own_vpc(args: NetworkArgs, child: pulumi.ResourceOptions) -> tuple[pulumi.O
         tags={**args.tags, "Name": args.prefix},
         opts=child,
     )
-    gateway = aws.ec2.InternetGateway("internet", vpc_id=vpc.id, tags={**args.tags, "Name": args.prefix}, opts=child)
+    gateway = aws.ec2.InternetGateway(
+        "internet", vpc_id=vpc.id, tags={**args.tags, "Name": args.prefix}, opts=child
+    )
     out = [aws.ec2.RouteTableRouteArgs(cidr_block=DEFAULT_ROUTE, gateway_id=gateway.id)]
     if args.ipv6:
         egress_only = aws.ec2.EgressOnlyInternetGateway(
             "ipv6", vpc_id=vpc.id, tags={**args.tags, "Name": args.prefix}, opts=child
         )
-        out.append(aws.ec2.RouteTableRouteArgs(ipv6_cidr_block=DEFAULT_IPV6_ROUTE, egress_only_gateway_id=egress_only.id))
+        out.append(
+            aws.ec2.RouteTableRouteArgs(
+                ipv6_cidr_block=DEFAULT_IPV6_ROUTE, egress_only_gateway_id=egress_only.id
+            )
+        )
     routes = aws.ec2.RouteTable(
         "public", vpc_id=vpc.id, routes=out, tags={**args.tags, "Name": f"{args.prefix}-public"}, opts=child
     )
-    # Free, and it keeps candles and models off the internet. Its default policy stays: the images' own package and agent
-    # buckets are S3 too, and policies.py limits what this account's roles may touch.
+    # Free, and it keeps candles and models off the internet. Its default policy stays: the images' own
+    # package and agent buckets are S3 too, and policies.py limits what this account's roles may touch.
     aws.ec2.VpcEndpoint(
         "s3",
         vpc_id=vpc.id,
@@ -139,7 +154,9 @@ def _own_vpc(args: NetworkArgs, child: pulumi.ResourceOptions) -> tuple[pulumi.O
             tags={**args.tags, "Name": f"{args.prefix}-{zone}"},
             opts=child,
         )
-        aws.ec2.RouteTableAssociation(f"public-{zone}", subnet_id=subnet.id, route_table_id=routes.id, opts=child)
+        aws.ec2.RouteTableAssociation(
+            f"public-{zone}", subnet_id=subnet.id, route_table_id=routes.id, opts=child
+        )
         subnet_ids[zone] = subnet.id
     return vpc.id, subnet_ids
 
@@ -149,7 +166,8 @@ def _ipv6_range_of(vpc: aws.ec2.Vpc, zone: str) -> pulumi.Output[str]:
 
 
 def subnet_range(vpc_cidr: str, zone: str) -> str:
-    """Return a zone's sixteenth of a VPC's range, by the zone's letter, so that it doesn't depend on the other zones.
+    """Return a zone's sixteenth of a VPC's range, by the zone's letter, so that it doesn't depend on the
+    other zones.
 
     Raises pulumi.RunError for a zone whose letter is beyond p.
     """
@@ -158,7 +176,9 @@ def subnet_range(vpc_cidr: str, zone: str) -> str:
 
 
 def subnet_ipv6_range(vpc_range: str, zone: str) -> str:
-    """Return a zone's /64 of a VPC's IPv6 range, by the zone's letter. Raises pulumi.RunError for one beyond p."""
+    """Return a zone's /64 of a VPC's IPv6 range, by the zone's letter. Raises pulumi.RunError for one beyond
+    p.
+    """
     first = ipaddress.IPv6Network(vpc_range)
     return str(ipaddress.IPv6Network((int(first.network_address) + (_number(zone) << 64), 64)))
 
@@ -166,5 +186,7 @@ def subnet_ipv6_range(vpc_range: str, zone: str) -> str:
 def _number(zone: str) -> int:
     index = ord(zone[-1]) - ord("a")
     if not 0 <= index < SUBNETS_PER_VPC:
-        raise pulumi.RunError(f"Zone {zone} has no subnet: a VPC is cut in {SUBNETS_PER_VPC}, for the zones a to p.")
+        raise pulumi.RunError(
+            f"Zone {zone} has no subnet: a VPC is cut in {SUBNETS_PER_VPC}, for the zones a to p."
+        )
     return index

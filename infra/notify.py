@@ -1,7 +1,8 @@
 """Messages to people: a topic with its subscribers, a queue of dead letters, and the alarms.
 
-The topic has no key: alarms can't publish to one with the service's default key, and no message holds a secret. The notifier's
-code is trainer/control/notifier.py; the webhook that it posts to is a SecureString that a person sets, never in Pulumi's state.
+The topic has no key: alarms can't publish to one with the service's default key, and no message holds a
+secret. The notifier's code is trainer/control/notifier.py; the webhook that it posts to is a SecureString
+that a person sets, never in Pulumi's state.
 """
 
 from __future__ import annotations
@@ -73,14 +74,22 @@ class Notifications(pulumi.ComponentResource):
 
     topic_arn: pulumi.Output[str]
 
-    def __init__(self, name: str, args: NotificationsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: NotificationsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:notify:Notifications", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         topic_arn = f"arn:aws:sns:{args.region}:{args.account}:{args.topic_name}"
-        policy = policies.topic(account=args.account, region=args.region, topic_arn=topic_arn, budgets=args.account_has_budget)
-        topic = aws.sns.Topic(name, name=args.topic_name, policy=json.dumps(policy), tags=args.tags, opts=child)
+        policy = policies.topic(
+            account=args.account, region=args.region, topic_arn=topic_arn, budgets=args.account_has_budget
+        )
+        topic = aws.sns.Topic(
+            name, name=args.topic_name, policy=json.dumps(policy), tags=args.tags, opts=child
+        )
         if args.email:
-            aws.sns.TopicSubscription("email", topic=topic.arn, protocol="email", endpoint=args.email, opts=child)
+            aws.sns.TopicSubscription(
+                "email", topic=topic.arn, protocol="email", endpoint=args.email, opts=child
+            )
         self._notifier(topic, args)
         for alarm in alarms(args):
             aws.cloudwatch.MetricAlarm(
@@ -150,7 +159,9 @@ class Notifications(pulumi.ComponentResource):
             source_arn=topic.arn,
             opts=child,
         )
-        aws.sns.TopicSubscription("notifier", topic=topic.arn, protocol="lambda", endpoint=function.arn, opts=child)
+        aws.sns.TopicSubscription(
+            "notifier", topic=topic.arn, protocol="lambda", endpoint=function.arn, opts=child
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +190,19 @@ def alarms(args: NotificationsArgs) -> list[AlarmRule]:
     own = metrics_namespace(args.project, args.stack)
     return [
         silent("sweeper", own, "SweepsDone", args.sweep_minutes, "Nothing ends what is past its deadline."),
-        silent("control", own, "SettlesDone", args.control_minutes, "No scheduled run starts, and none is settled."),
+        silent(
+            "control",
+            own,
+            "SettlesDone",
+            args.control_minutes,
+            "No scheduled run starts, and none is settled.",
+        ),
         AlarmRule(
             name="instance-overdue",
-            description="An instance is older than its deadline by ten minutes. Look at it: mayfly status, mayfly stop RUN.",
+            description=(
+                "An instance is older than its deadline by ten minutes. Look at it: mayfly status, mayfly"
+                " stop RUN."
+            ),
             namespace=own,
             metric="OverdueMinutes",
             statistic="Maximum",
@@ -194,7 +214,10 @@ def alarms(args: NotificationsArgs) -> list[AlarmRule]:
         ),
         AlarmRule(
             name="retrains-overdue",
-            description="A scheduled run did not start. mayfly retrains list names it; then see its schedule in EventBridge.",
+            description=(
+                "A scheduled run did not start. mayfly retrains list names it; then see its schedule in"
+                " EventBridge."
+            ),
             namespace=own,
             metric="RetrainsOverdue",
             statistic="Maximum",
@@ -206,7 +229,10 @@ def alarms(args: NotificationsArgs) -> list[AlarmRule]:
         ),
         AlarmRule(
             name="dead-letters",
-            description="A function failed on an event, or a schedule could not call it. mayfly doctor says where to read it.",
+            description=(
+                "A function failed on an event, or a schedule could not call it. mayfly doctor says where to"
+                " read it."
+            ),
             namespace="AWS/SQS",
             metric="ApproximateNumberOfMessagesVisible",
             statistic="Maximum",
@@ -220,10 +246,15 @@ def alarms(args: NotificationsArgs) -> list[AlarmRule]:
 
 
 def silent(name: str, namespace: str, metric: str, every_minutes: int, therefore: str) -> AlarmRule:
-    """Return the alarm of a function that counts its calls: three of them missed, and a quarter of an hour at least."""
+    """Return the alarm of a function that counts its calls: three of them missed, and a quarter of an hour at
+    least.
+    """
     return AlarmRule(
         name=f"{name}-silent",
-        description=f"The {name} has not run, or has failed each time. {therefore} Its log says why: /aws/lambda/...-{name}.",
+        description=(
+            f"The {name} has not run, or has failed each time. {therefore} Its log says why:"
+            f" /aws/lambda/...-{name}."
+        ),
         namespace=namespace,
         metric=metric,
         statistic="Sum",

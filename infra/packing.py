@@ -1,7 +1,7 @@
 """Zips of the functions: our modules, and the locked boto3 from its wheels (wheels.py), nothing else.
 
-The Lambda runtime's own boto3 is older than ours. What a function reaches of this package follows from its imports
-(trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an unnoticed import.
+The Lambda runtime's own boto3 is older than ours. What a function reaches of this package follows from its
+imports (trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an unnoticed import.
 """
 
 from __future__ import annotations
@@ -30,15 +30,21 @@ def reached_files(entry_point: str) -> list[str]:
     return list(code_files([entry_point]))
 
 
-def function_files(own_files: Iterable[str], services: Collection[str], *, time_zones: bool = False) -> dict[str, Path]:
-    """Return a zip's content: path in the zip -> file here. `services` are those that the function calls, by botocore's names.
+def function_files(
+    own_files: Iterable[str], services: Collection[str], *, time_zones: bool = False
+) -> dict[str, Path]:
+    """Return a zip's content: path in the zip -> file here. `services` are those that the function calls, by
+    botocore's names.
 
-    `time_zones`: it reads local times. Raises pulumi.RunError if a file of ours or a wheel of the lock is missing.
+    `time_zones`: it reads local times. Raises pulumi.RunError if a file of ours or a wheel of the lock is
+    missing.
     """
     trainer = _package_folder("trainer")
     files = {name: trainer.parent / name for name in own_files}
     if missing := sorted(name for name, path in files.items() if not path.is_file()):
-        raise pulumi.RunError(f"A function's zip lacks {', '.join(missing)}. Restore the checkout, or install mayfly again.")
+        raise pulumi.RunError(
+            f"A function's zip lacks {', '.join(missing)}. Restore the checkout, or install mayfly again."
+        )
     lock = wheels.LOCK.read_text(encoding="utf-8")
     for library in wheels.LIBRARIES if time_zones else wheels.BOTO3:
         files |= wheels.files_of(library, lock, lambda name: _is_needed(name, services))
@@ -46,12 +52,20 @@ def function_files(own_files: Iterable[str], services: Collection[str], *, time_
 
 
 def _is_needed(name: str, services: Collection[str]) -> bool:
-    """Return whether a file of a wheel belongs in the zip: code, botocore's certificates, and the services that are called."""
+    """Return whether a file of a wheel belongs in the zip: code, botocore's certificates, and the services
+    that are called.
+    """
     if name.startswith("botocore/data/"):
         folder, *below = name.removeprefix("botocore/data/").split("/")
-        return folder in services and not below[-1].startswith("examples-") if below else folder in _BOTOCORE_DATA
+        return (
+            folder in services and not below[-1].startswith("examples-")
+            if below
+            else folder in _BOTOCORE_DATA
+        )
     return name.startswith("tzdata/zoneinfo/") or (
-        name.endswith(".py") and not name.partition("/")[0].endswith((".dist-info", ".data")) or name == "botocore/cacert.pem"
+        name.endswith(".py")
+        and not name.partition("/")[0].endswith((".dist-info", ".data"))
+        or name == "botocore/cacert.pem"
     )
 
 
@@ -62,7 +76,9 @@ def _newest_models(files: dict[str, Path]) -> dict[str, Path]:
         if (match := _MODEL.match(name)) is not None:
             versions[match[1]] = max(match[2], versions.get(match[1], ""))
     return {
-        name: path for name, path in files.items() if (match := _MODEL.match(name)) is None or match[2] == versions[match[1]]
+        name: path
+        for name, path in files.items()
+        if (match := _MODEL.match(name)) is None or match[2] == versions[match[1]]
     }
 
 

@@ -1,7 +1,7 @@
 """IAM policies: plain functions from names to dictionaries, tested as dictionaries.
 
-No statement allows a wildcard action, and none allows a resource that this stack doesn't own, save the few actions for which
-AWS takes no resource; those are alone in statements whose Sid ends in `HasNoResource`.
+No statement allows a wildcard action, and none allows a resource that this stack doesn't own, save the few
+actions for which AWS takes no resource; those are alone in statements whose Sid ends in `HasNoResource`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from trainer.stack_outputs import metrics_namespace
 
 Document = dict[str, Any]
 
-# Keys that an instance may write: they begin with its own id, `<role id>:<instance id>`, and hold no decisions.
-# The id follows a fixed prefix: a `*` before the variable would match slashes, and with them another instance's id.
+# Keys that an instance may write: they begin with its own id, `<role id>:<instance id>`, and hold no
+# decisions. The id follows a fixed prefix: a `*` before the variable would match slashes, and with them
+# another instance's id.
 OWN = "${aws:userid}/*"
 INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/"))
-# What it reads by its newest version: code, its run, and after a lost answer whether a model that lies there is its own.
+# What it reads by its newest version: code, its run, and after a lost answer whether a model that lies there
+# is its own.
 INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
@@ -45,19 +47,24 @@ def trust(service: str, condition: Document | None = None) -> Document:
 def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ...]) -> Document:
     """Let EventBridge Scheduler take the role on, for these groups of this account only.
 
-    Without the conditions another account's schedule could name our role and have Scheduler act on it (the confused deputy).
+    Without the conditions another account's schedule could name our role and have Scheduler act on it (the
+    confused deputy).
     """
     groups = [f"arn:aws:scheduler:{region}:{account}:schedule-group/{name}" for name in schedule_groups]
-    return trust("scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": groups}})
+    return trust(
+        "scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": groups}}
+    )
 
 
 def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
-    """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or touch EC2.
+    """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or
+    touch EC2.
 
     Without permission to list, S3 answers 403 instead of 404 for a missing key; the node treats both alike.
 
-    Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't know the
-    run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are further statements.
+    Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't
+    know the run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are
+    further statements.
     """
     return document(
         allow("ReadInputs", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
@@ -68,7 +75,8 @@ def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
 
 
 def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document:
-    """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add what it made.
+    """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add
+    what it made.
 
     `secrets` is the prefix of its SecureStrings; AWS's own key of SecureStrings needs no permission. Like the
     training role it can't know the run, so it reads every data set and every secret of the stack.
@@ -93,11 +101,11 @@ def _read_secrets(resource: str) -> Document:
 
 
 def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
-    """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and stop request, and
-    secrets; add results.
+    """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and
+    stop request, and secrets; add results.
 
-    It reads no candles and no other run's record. `secrets` is the prefix of its SecureStrings; AWS's own key of
-    SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
+    It reads no candles and no other run's record. `secrets` is the prefix of its SecureStrings; AWS's own key
+    of SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
     """
     return document(
         allow("ReadData", "s3:GetObjectVersion", _objects(bucket, "raw/.files/*")),
@@ -108,7 +116,9 @@ def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
 
 
 def use_cache(*, file_system: str, access_point: str) -> Document:
-    """Return the permissions of a training instance on the cache, by ARN: mount and write, through its access point only."""
+    """Return the permissions of a training instance on the cache, by ARN: mount and write, through its access
+    point only.
+    """
     return document(
         allow(
             "UseCache",
@@ -122,7 +132,8 @@ def use_cache(*, file_system: str, access_point: str) -> Document:
 def file_system(*, file_system: str, access_point: str) -> Document:
     """Refuse NFS clients without TLS, and those past the access point.
 
-    A file system with a policy admits only clients that it or the caller's role allows; without one, all clients.
+    A file system with a policy admits only clients that it or the caller's role allows; without one, all
+    clients.
     """
     uses = [f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess")]
     refused: Document = {"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": uses, "Resource": file_system}
@@ -134,7 +145,9 @@ def file_system(*, file_system: str, access_point: str) -> Document:
 
 
 def use_key(*, region: str, key: str, writes: bool) -> Document:
-    """Allow S3, and no other service, to use the bucket's KMS key for a role; a role that only reads decrypts alone."""
+    """Allow S3, and no other service, to use the bucket's KMS key for a role; a role that only reads decrypts
+    alone.
+    """
     return allow(
         "UseKey",
         ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
@@ -144,13 +157,19 @@ def use_key(*, region: str, key: str, writes: bool) -> Document:
 
 
 def key(*, account: str) -> Document:
-    """Leave a key to the account's IAM, as KMS's own default does: a key whose policy names nobody is lost for good."""
+    """Leave a key to the account's IAM, as KMS's own default does: a key whose policy names nobody is lost
+    for good.
+    """
     owner = {"AWS": f"arn:aws:iam::{account}:root"}
-    return document({"Sid": "Account", "Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"})
+    return document(
+        {"Sid": "Account", "Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"}
+    )
 
 
 def access_logs(*, account: str, bucket: str, log_bucket: str) -> Document:
-    """Let S3's logging service write the accesses of one bucket of this account, and refuse requests without TLS."""
+    """Let S3's logging service write the accesses of one bucket of this account, and refuse requests without
+    TLS.
+    """
     source = {"aws:SourceAccount": account}
     return document(
         *tls_only(log_bucket)["Statement"],
@@ -201,12 +220,15 @@ def sweeper(
     log_group: str,
     dead_letters: str,
 ) -> Document:
-    """Return the policy of the sweeper: see and end instances of this stack, read heartbeats, delete schedules, log, count."""
+    """Return the policy of the sweeper: see and end instances of this stack, read heartbeats, delete
+    schedules, log, count.
+    """
     return document(
         allow("SeeInstancesHasNoResource", "ec2:DescribeInstances", "*"),
         end_own_instances(account=account, region=region, project=project, stack=stack),
         allow("ReadHeartbeats", "s3:GetObject", _objects(bucket, "live/*")),
-        # Without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a read has no prefix.
+        # Without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a
+        # read has no prefix.
         allow("MissHeartbeats", "s3:ListBucket", f"arn:aws:s3:::{bucket}"),
         allow("SeeSchedulesHasNoResource", "scheduler:ListSchedules", "*"),
         allow(
@@ -221,7 +243,9 @@ def sweeper(
 
 
 def notifier(*, account: str, region: str, parameter: str, log_group: str, dead_letters: str) -> Document:
-    """Return the policy of the notifier: read the webhook's URL, log. AWS's own key of SecureStrings needs no more."""
+    """Return the policy of the notifier: read the webhook's URL, log. AWS's own key of SecureStrings needs no
+    more.
+    """
     return document(
         allow("ReadWebhook", "ssm:GetParameter", f"arn:aws:ssm:{region}:{account}:parameter{parameter}"),
         keep_dead_letters(account=account, region=region, queue=dead_letters),
@@ -232,7 +256,9 @@ def notifier(*, account: str, region: str, parameter: str, log_group: str, dead_
 def scheduler(
     *, account: str, region: str, project: str, stack: str, functions: tuple[str, ...], dead_letters: str
 ) -> Document:
-    """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper is broken."""
+    """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper
+    is broken.
+    """
     return document(
         allow(
             "CallFunctions",
@@ -260,7 +286,10 @@ def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Docume
                 "Principal": {"Service": service},
                 "Action": "sns:Publish",
                 "Resource": topic_arn,
-                "Condition": {"StringEquals": {"aws:SourceAccount": account}, "ArnLike": {"aws:SourceArn": sources}},
+                "Condition": {
+                    "StringEquals": {"aws:SourceAccount": account},
+                    "ArnLike": {"aws:SourceArn": sources},
+                },
             }
             for name, (service, sources) in services.items()
         )
@@ -310,8 +339,12 @@ def tls_only(bucket: str) -> Document:
     )
 
 
-def end_own_instances(*, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()) -> Document:
-    """Allow terminating instances with this stack's tags, and no others; `also` names further actions on them."""
+def end_own_instances(
+    *, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()
+) -> Document:
+    """Allow terminating instances with this stack's tags, and no others; `also` names further actions on
+    them.
+    """
     return allow(
         "EndOwnInstances",
         ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",

@@ -1,4 +1,6 @@
-"""A replica of candles and models in another region, which S3 keeps up to date: the setting `replicate_to`."""
+"""A replica of candles and models in another region, which S3 keeps up to date: the setting
+`replicate_to`.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +30,36 @@ class ReplicaArgs:
     noncurrent_days: int
     experiment_days: int
     tags: dict[str, str]
-    key: pulumi.Input[str] | None = None  # of the bucket; the replica then has a key of its own, since keys belong to a region
+    key: pulumi.Input[str] | None = (
+        None  # of the bucket; the replica then has a key of its own, since keys belong to a region
+    )
 
 
 class Replica(pulumi.ComponentResource):
-    """A bucket in another region, the role by which S3 fills it, and the rules. Deletions are not replicated."""
+    """A bucket in another region, the role by which S3 fills it, and the rules. Deletions are not
+    replicated.
+    """
 
-    def __init__(self, name: str, args: ReplicaArgs, store: ModelStore, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: ReplicaArgs, store: ModelStore, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:replication:Replica", name, None, opts)
         child, there = pulumi.ResourceOptions(parent=self), {"region": args.to_region}
         key = None
         if args.key is not None:
             alias = f"{args.prefix}-replica"
-            key = StackKey("replica", StackKeyArgs(account=args.account, alias=alias, tags=args.tags, elsewhere=there), child)
+            key = StackKey(
+                "replica",
+                StackKeyArgs(account=args.account, alias=alias, tags=args.tags, elsewhere=there),
+                child,
+            )
         replica, ready = keep_bucket(
             KeptBucketArgs(
                 bucket_name=args.replica_name,
                 policy=policies.tls_only(args.replica_name),
-                lifecycle=lifecycle_rules(noncurrent_days=args.noncurrent_days, experiment_days=args.experiment_days),
+                lifecycle=lifecycle_rules(
+                    noncurrent_days=args.noncurrent_days, experiment_days=args.experiment_days
+                ),
                 tags=args.tags,
                 key=key.arn if key else None,
                 prefix="replica-",
@@ -60,11 +74,17 @@ class Replica(pulumi.ComponentResource):
             ServiceRoleArgs(
                 role_name=args.role_name,
                 description="S3: copy candles and models to another region.",
-                trust=policies.trust("s3.amazonaws.com", {"StringEquals": {"aws:SourceAccount": args.account}}),
+                trust=policies.trust(
+                    "s3.amazonaws.com", {"StringEquals": {"aws:SourceAccount": args.account}}
+                ),
                 policy=pulumi.Output.all(args.key or "", key.arn if key else "").apply(
                     lambda keys: json.dumps(
                         policies.replication(
-                            bucket=args.bucket_name, replica=args.replica_name, prefixes=PREFIXES, keys=keys, regions=regions
+                            bucket=args.bucket_name,
+                            replica=args.replica_name,
+                            prefixes=PREFIXES,
+                            keys=keys,
+                            regions=regions,
                         )
                     )
                 ),
@@ -77,7 +97,8 @@ class Replica(pulumi.ComponentResource):
             bucket=store.bucket,
             role=role.arn,
             rules=[
-                _rule(number, prefix, replica.arn, key.arn if key else None) for number, prefix in enumerate(PREFIXES, start=1)
+                _rule(number, prefix, replica.arn, key.arn if key else None)
+                for number, prefix in enumerate(PREFIXES, start=1)
             ],
             opts=pulumi.ResourceOptions(parent=self, depends_on=[ready, store.ready]),
         )
@@ -87,7 +108,9 @@ class Replica(pulumi.ComponentResource):
 def other_region(region: str, own: str) -> str:
     """Return the region of the replica. Raises pulumi.RunError for the stack's own."""
     if region == own:
-        raise pulumi.RunError(f"Setting 'replicate_to' is '{region}', the stack's own region; it must be another one.")
+        raise pulumi.RunError(
+            f"Setting 'replicate_to' is '{region}', the stack's own region; it must be another one."
+        )
     return region
 
 
@@ -99,13 +122,19 @@ def _rule(
             status="Enabled"
         )
     )
-    by_key = aws.s3.BucketReplicationConfigRuleDestinationEncryptionConfigurationArgs(replica_kms_key_id=key) if key else None
+    by_key = (
+        aws.s3.BucketReplicationConfigRuleDestinationEncryptionConfigurationArgs(replica_kms_key_id=key)
+        if key
+        else None
+    )
     return aws.s3.BucketReplicationConfigRuleArgs(
         id=prefix.rstrip("/"),
         priority=number,
         status="Enabled",
         filter=aws.s3.BucketReplicationConfigRuleFilterArgs(prefix=prefix),
-        delete_marker_replication=aws.s3.BucketReplicationConfigRuleDeleteMarkerReplicationArgs(status="Disabled"),
+        delete_marker_replication=aws.s3.BucketReplicationConfigRuleDeleteMarkerReplicationArgs(
+            status="Disabled"
+        ),
         source_selection_criteria=encrypted if key else None,
         destination=aws.s3.BucketReplicationConfigRuleDestinationArgs(
             bucket=replica, storage_class="STANDARD_IA", encryption_configuration=by_key

@@ -1,6 +1,8 @@
-"""The schedules: a group for runs, with the standing calls of sweeper and control (every few minutes), and one for retrains.
+"""The schedules: a group for runs, with the standing calls of sweeper and control (every few minutes), and
+one for retrains.
 
-Launches add two one-time schedules a run to the group, with the scheduler role of identity.py, and the sweeper clears them.
+Launches add two one-time schedules a run to the group, with the scheduler role of identity.py, and the
+sweeper clears them.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class StandingScheduleArgs:
 class StandingSchedule(pulumi.ComponentResource):
     """A call of a function every few minutes, with {}: all runs."""
 
-    def __init__(self, name: str, args: StandingScheduleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: StandingScheduleArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         super().__init__("mayfly:schedule:StandingSchedule", name, None, opts)
         aws.scheduler.Schedule(
             name,
@@ -76,7 +80,9 @@ class StandingSchedule(pulumi.ComponentResource):
                 arn=args.target_arn,
                 role_arn=args.role_arn,
                 input="{}",
-                dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=args.dead_letters_arn),
+                dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(
+                    arn=args.dead_letters_arn
+                ),
                 # A call that can't be delivered within a minute is dropped; the next one is due by then.
                 retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
                     maximum_retry_attempts=2, maximum_event_age_in_seconds=60
@@ -98,7 +104,9 @@ class RetrainsArgs:
 
 
 class Retrains(pulumi.ComponentResource):
-    """The schedules of retrains, in a group of their own: launchers may not touch them. No group if there is none."""
+    """The schedules of retrains, in a group of their own: launchers may not touch them. No group if there is
+    none.
+    """
 
     def __init__(self, name: str, args: RetrainsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("mayfly:schedule:Retrains", name, None, opts)
@@ -106,7 +114,8 @@ class Retrains(pulumi.ComponentResource):
         if args.schedules:
             group = aws.scheduler.ScheduleGroup(name, name=args.group_name, tags=args.tags, opts=child)
         for schedule in args.schedules:
-            # The context attribute is the same for each delivery of one scheduled time, and so is the run's id.
+            # The context attribute is the same for each delivery of one scheduled time, and so is the run's
+            # id.
             target_input = {"retrain": schedule.name, "scheduled_time": "<aws.scheduler.scheduled-time>"}
             aws.scheduler.Schedule(
                 f"retrain-{schedule.name}",
@@ -121,7 +130,9 @@ class Retrains(pulumi.ComponentResource):
                     arn=args.target_arn,
                     role_arn=args.role_arn,
                     input=json.dumps(target_input),
-                    dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=args.dead_letters_arn),
+                    dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(
+                        arn=args.dead_letters_arn
+                    ),
                     retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
                         maximum_retry_attempts=30, maximum_event_age_in_seconds=3600
                     ),

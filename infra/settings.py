@@ -20,7 +20,8 @@ from trainer.retrains.schedule import RetrainSchedule, read_schedules
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
-# Services that an instance can call, besides S3: secrets of prepare runs and Session Manager, then image builds.
+# Services that an instance can call, besides S3: secrets of prepare runs and Session Manager, then image
+# builds.
 ENDPOINTS = ("ssm", "ssmmessages", "ec2messages", "imagebuilder")
 
 
@@ -66,11 +67,14 @@ def _is_private_range(cidr: str) -> bool:
 
 
 # Project and stack go into the bucket's name, which S3 limits to 63 characters with account and region.
-_NAME = _matches(r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter")
+_NAME = _matches(
+    r"[a-z][a-z0-9-]{0,14}[a-z0-9]", "2 to 16 lower case letters, digits and dashes, beginning with a letter"
+)
 _LINE = r"[a-z0-9][a-z0-9.-]{0,99}"
 _KEY = r"|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9*]+"
-# Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a second time.
+# Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a
+# second time.
 _TAKEN = ("-prepare", "-replica", "-retrains")
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
@@ -83,7 +87,9 @@ RULES: Mapping[str, Rule] = {
     "sweep_minutes": _between(1, 15),
     "image_line": _matches(_LINE, "a line's name, such as oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"),
     "image_line_arm64": _matches(rf"|{_LINE}", "a line's name, or empty for none"),
-    "image_build_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an x86_64 instance type with a GPU, such as g4dn.xlarge"),
+    "image_build_type": _matches(
+        r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an x86_64 instance type with a GPU, such as g4dn.xlarge"
+    ),
     "volume_gib": _between(75, 16384),
     "max_availability_zones": _between(1, SUBNETS_PER_VPC),
     "noncurrent_days": _between(1, 3650),
@@ -92,20 +98,36 @@ RULES: Mapping[str, Rule] = {
     "log_days": _one_of(*LOG_RETENTION_DAYS),
     "storage": _one_of("s3", "efs-cache", "local"),
     "efs_throughput": _one_of("elastic", "bursting"),
-    "kms_key": _matches(_KEY, "empty, create, or the ARN of a key such as arn:aws:kms:us-east-1:123456789012:key/1234abcd-..."),
+    "kms_key": _matches(
+        _KEY, "empty, create, or the ARN of a key such as arn:aws:kms:us-east-1:123456789012:key/1234abcd-..."
+    ),
     "replicate_to": _matches(r"|[a-z]{2}(-[a-z]+)+-\d", "a region such as eu-west-1, or empty for none"),
     "control_types": _all_match(_TYPE, "instance types with commas between, such as g6.xlarge,g5.*"),
-    "prepare_type": _matches(r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"),
-    "notify_email": _matches(r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"),
+    "prepare_type": _matches(
+        r"[a-z][a-z0-9-]*\.[a-z0-9]+", "an instance type without a GPU, such as t3.large"
+    ),
+    "notify_email": _matches(
+        r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"
+    ),
     "attach": Rule(holds=MODES.__contains__, words="one of " + ", ".join(MODES)),
     "attach_from": Rule(
         holds=lambda text: not text or is_one_address(text),
-        words="one IPv4 or IPv6 address, such as 203.0.113.7 (or 203.0.113.7/32), for attach = ssh, else empty",
+        words=(
+            "one IPv4 or IPv6 address, such as 203.0.113.7 (or 203.0.113.7/32), for attach = ssh, else empty"
+        ),
     ),
-    "vpc_cidr": Rule(holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"),
-    "vpc_id": _matches(r"|vpc-[0-9a-f]+", "the id of a VPC, such as vpc-0a1b2c3d, or empty for one of its own"),
-    "subnet_ids": _all_match(r"subnet-[0-9a-f]+", "ids of subnets with commas between, such as subnet-0a1b,subnet-2c3d"),
-    "subnet_tags": _all_match(r"[^=,]{1,128}=[^,]{0,256}", "tags with commas between, such as Tier=private,Team=ml"),
+    "vpc_cidr": Rule(
+        holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"
+    ),
+    "vpc_id": _matches(
+        r"|vpc-[0-9a-f]+", "the id of a VPC, such as vpc-0a1b2c3d, or empty for one of its own"
+    ),
+    "subnet_ids": _all_match(
+        r"subnet-[0-9a-f]+", "ids of subnets with commas between, such as subnet-0a1b,subnet-2c3d"
+    ),
+    "subnet_tags": _all_match(
+        r"[^=,]{1,128}=[^,]{0,256}", "tags with commas between, such as Tier=private,Team=ml"
+    ),
     "endpoints": Rule(
         holds=lambda names: set(names) <= set(ENDPOINTS) and len(set(names)) == len(names),
         words="services with commas between, of " + ", ".join(ENDPOINTS),
@@ -196,7 +218,9 @@ class Account:
 
 
 def read_settings() -> Settings:
-    """Read the stack's settings. Raises pulumi.RunError, which Pulumi prints without a stack trace, for a senseless one."""
+    """Read the stack's settings. Raises pulumi.RunError, which Pulumi prints without a stack trace, for a
+    senseless one.
+    """
     config = pulumi.Config()
     try:
         return Settings(
@@ -243,7 +267,8 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def look_up_account() -> Account:
-    """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell few GPUs).
+    """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell
+    few GPUs).
 
     Zones in every state: a temporarily impaired one must keep its subnet.
     """

@@ -55,7 +55,9 @@ class ModelStore(pulumi.ComponentResource):
         kept = KeptBucketArgs(
             bucket_name=args.bucket_name,
             policy=policies.tls_only(args.bucket_name),
-            lifecycle=lifecycle_rules(noncurrent_days=args.noncurrent_days, experiment_days=args.experiment_days),
+            lifecycle=lifecycle_rules(
+                noncurrent_days=args.noncurrent_days, experiment_days=args.experiment_days
+            ),
             tags=args.tags,
             key=args.key,
         )
@@ -67,13 +69,17 @@ class ModelStore(pulumi.ComponentResource):
 def keep_bucket(args: KeptBucketArgs, *, parent: pulumi.Resource) -> tuple[aws.s3.Bucket, pulumi.Resource]:
     """Make a bucket with its settings; return it with the last of them.
 
-    They are resources too, and stay with it: the provider would suspend versioning as it deletes that one, and open the bucket
-    with the others. They change one after another: S3 answers 409 to two changes of a bucket's access at once.
+    They are resources too, and stay with it: the provider would suspend versioning as it deletes that one,
+    and open the bucket with the others. They change one after another: S3 answers 409 to two changes of a
+    bucket's access at once.
     """
 
     def kept(after: pulumi.Resource | None = None) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(
-            parent=parent, protect=args.protect, retain_on_delete=True, depends_on=[after] if after is not None else None
+            parent=parent,
+            protect=args.protect,
+            retain_on_delete=True,
+            depends_on=[after] if after is not None else None,
         )
 
     def named(name: str) -> str:
@@ -97,7 +103,11 @@ def keep_bucket(args: KeptBucketArgs, *, parent: pulumi.Resource) -> tuple[aws.s
             opts=kept(),
         )
     encryption = aws.s3.BucketServerSideEncryptionConfiguration(
-        named("encryption"), bucket=bucket.id, rules=[_encryption(args.key)], **args.elsewhere, opts=kept(after=last)
+        named("encryption"),
+        bucket=bucket.id,
+        rules=[_encryption(args.key)],
+        **args.elsewhere,
+        opts=kept(after=last),
     )
     closed = aws.s3.BucketPublicAccessBlock(
         named("private"),
@@ -117,7 +127,11 @@ def keep_bucket(args: KeptBucketArgs, *, parent: pulumi.Resource) -> tuple[aws.s
         opts=kept(after=closed),
     )
     policy = aws.s3.BucketPolicy(
-        named("tls-only"), bucket=bucket.id, policy=json.dumps(args.policy), **args.elsewhere, opts=kept(after=ownership)
+        named("tls-only"),
+        bucket=bucket.id,
+        policy=json.dumps(args.policy),
+        **args.elsewhere,
+        opts=kept(after=ownership),
     )
     rules = aws.s3.BucketLifecycleConfiguration(
         named("lifecycle"), bucket=bucket.id, rules=args.lifecycle, **args.elsewhere, opts=kept(after=policy)
@@ -132,7 +146,9 @@ def beside_bucket(prefix: str, kind: str, account: Account) -> str:
 
 
 def _encryption(key: pulumi.Input[str] | None) -> aws.s3.BucketServerSideEncryptionConfigurationRuleArgs:
-    """Return the encryption of new objects: S3's own key, or a KMS key with S3's bucket keys, which spare a call per object."""
+    """Return the encryption of new objects: S3's own key, or a KMS key with S3's bucket keys, which spare a
+    call per object.
+    """
     rule = aws.s3.BucketServerSideEncryptionConfigurationRuleArgs
     default = aws.s3.BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgs
     if key is None:

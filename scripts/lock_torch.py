@@ -1,10 +1,11 @@
-"""Write the lock files of torch's two builds for Linux: the CPU builds, and the further packages of the CUDA build.
+"""Write the lock files of torch's two builds for Linux: the CPU builds, and the further packages of the CUDA
+build.
 
     scripts/lock               # runs this after it has written requirements.lock; standard library only
 
-requirements-cpu.lock has the hashes of PyTorch's own index of CPU builds; where that can't be reached, the old ones stay, as
-long as torch's version does. requirements-cuda.lock has the packages that `--universal` resolves for torch on Linux and that
-requirements.lock leaves out.
+requirements-cpu.lock has the hashes of PyTorch's own index of CPU builds; where that can't be reached, the
+old ones stay, as long as torch's version does. requirements-cuda.lock has the packages that `--universal`
+resolves for torch on Linux and that requirements.lock leaves out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def entries(lock: str) -> dict[str, str]:
     """Return a lock's entries by package: the line with its version, and the lines of its hashes."""
     found = re.findall(r"^([a-z0-9-]+)==.*\n(?:[ \t]+--hash=.*\n?)*", lock, re.MULTILINE)
     starts = [match.start() for match in re.finditer(r"^[a-z0-9-]+==", lock, re.MULTILINE)]
-    return {name: lock[start:end] for name, start, end in zip(found, starts, [*starts[1:], len(lock)], strict=True)}
+    return {
+        name: lock[start:end]
+        for name, start, end in zip(found, starts, [*starts[1:], len(lock)], strict=True)
+    }
 
 
 def version_of(lock: str, package: str) -> str:
@@ -40,19 +44,29 @@ def version_of(lock: str, package: str) -> str:
 
 def cpu_hashes(page: str, version: str) -> dict[str, str]:
     """Return wheel -> sha256 of the CPU builds of a version, from a page of PyTorch's index."""
-    links = re.findall(rf"/(torch-{re.escape(version)}(?:%2B|\+)cpu-[\w.-]+\.whl)#sha256=([0-9a-f]{{64}})", page)
+    links = re.findall(
+        rf"/(torch-{re.escape(version)}(?:%2B|\+)cpu-[\w.-]+\.whl)#sha256=([0-9a-f]{{64}})", page
+    )
     wheels = {name.replace("%2B", "+"): sha256 for name, sha256 in links}
     return {name: sha256 for name, sha256 in sorted(wheels.items()) if _fits(name)}
 
 
 def _fits(wheel: str) -> bool:
     python, abi, platform = wheel.removesuffix(".whl").split("-")[2:]
-    return python == abi and python in PYTHONS and platform.startswith("manylinux") and platform.endswith(MACHINES)
+    return (
+        python == abi
+        and python in PYTHONS
+        and platform.startswith("manylinux")
+        and platform.endswith(MACHINES)
+    )
 
 
 def cpu_lock(version: str, hashes: Iterable[str]) -> str:
     """Return the text of requirements-cpu.lock."""
-    lines = [f"torch=={version} ; sys_platform == 'linux'", *(f"    --hash=sha256:{sha256}" for sha256 in sorted(hashes))]
+    lines = [
+        f"torch=={version} ; sys_platform == 'linux'",
+        *(f"    --hash=sha256:{sha256}" for sha256 in sorted(hashes)),
+    ]
     about = f"# torch's CPU builds for Linux, of {INDEX}: {', '.join(PYTHONS)} on {' and '.join(MACHINES)}.\n"
     return HEAD + about + " \\\n".join(lines) + "\n"
 

@@ -1,9 +1,10 @@
-"""Apply the Pulumi program in each pair of its settings to the embedded AWS: `scripts/settings-pairs`. No account.
+"""Apply the Pulumi program in each pair of its settings to the embedded AWS: `scripts/settings-pairs`. No
+account.
 
-Each combination (tests/infra/pairs.py) runs against mocks first and is held to the rules of tests/infra/standing.py: closed,
-tagged, owned, taken down in reverse. Then it gets an account of its own, with a VPC where it launches in an existing one. Every
-id and every ARN in a call must name an existing resource.
-Prints a line for each combination; exits with 1 if one fails. About seven core-seconds each.
+Each combination (tests/infra/pairs.py) runs against mocks first and is held to the rules of
+tests/infra/standing.py: closed, tagged, owned, taken down in reverse. Then it gets an account of its own,
+with a VPC where it launches in an existing one. Every id and every ARN in a call must name an existing
+resource. Prints a line for each combination; exits with 1 if one fails. About seven core-seconds each.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from trainer.rehearsal.server import EmbeddedAws
 
 ID = re.compile(r"\b(?:vpc|subnet|sg|lt|rtb|igw|eigw|vpce|fs|fsap|fsmt)-[0-9a-f]{8,17}\b")
 ARN = re.compile(r"arn:aws:([a-z0-9-]+):[a-z0-9-]*:(\d{12}|):([^\s\"',\\]+)")
-# Made by others: roles, documents and images by AWS, the webhook by a person, the parameter of an image by its build.
-NOT_THE_STACKS = re.compile(r"aws-service-role/|^root$|document/|parameter/aws/|parameter/imagebuilder/|/webhook$")
+# Made by others: roles, documents and images by AWS, the webhook by a person, the parameter of an image by
+# its build.
+NOT_THE_STACKS = re.compile(
+    r"aws-service-role/|^root$|document/|parameter/aws/|parameter/imagebuilder/|/webhook$"
+)
 
 
 def main() -> int:
@@ -49,7 +53,8 @@ def main() -> int:
             failed += outcome != "ok"
             shown = " ".join(f"{key}={value}" for key, value in sorted(config.items())) or "the defaults"
             print(
-                f"{number:3} {len(recorded.resources):4} resources  ${dollars:6.2f} a month idle  {outcome}  {shown}",
+                f"{number:3} {len(recorded.resources):4} resources  ${dollars:6.2f} a month idle  {outcome} "
+                f" {shown}",
                 flush=True,
             )
     return 1 if failed else 0
@@ -77,7 +82,9 @@ def existing_network(access: Access) -> dict[str, str]:
     ec2.modify_vpc_attribute(VpcId=vpc["VpcId"], EnableDnsHostnames={"Value": True})
     gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc["VpcId"])
-    (main_table,) = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}])["RouteTables"]
+    (main_table,) = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}])[
+        "RouteTables"
+    ]
     table = {"RouteTableId": main_table["RouteTableId"]}
     ec2.create_route(**table, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
     ec2.create_route(**table, DestinationIpv6CidrBlock="::/0", GatewayId=gateway)
@@ -110,7 +117,13 @@ def dangling_arns(program: AppliedProgram, access: Access, *, known: Container[s
     text = json.dumps([call.params for call in program.calls], default=str).replace('\\"', '"')
     for arn in sorted({match[0] for match in ARN.finditer(text)}):
         service, account, name = ARN.fullmatch(arn).groups()  # type: ignore[union-attr]  # it was found by it
-        if "*" in name or "${" in name or account not in ("", program.account) or NOT_THE_STACKS.search(name) or arn in known:
+        if (
+            "*" in name
+            or "${" in name
+            or account not in ("", program.account)
+            or NOT_THE_STACKS.search(name)
+            or arn in known
+        ):
             continue
         if (check := EXISTS.get(service)) is None:
             yield f"{service} (no check of its ARNs)"
@@ -194,10 +207,16 @@ EXISTS: dict[str, Callable[[Access, str], Any]] = {
     "logs": _log_group,
     "events": _rule,
     "s3": lambda access, name: access.client("s3").head_bucket(Bucket=name.partition("/")[0]),
-    "lambda": lambda access, name: access.client("lambda").get_function(FunctionName=name.removeprefix("function:")),
+    "lambda": (
+        lambda access, name: access.client("lambda").get_function(FunctionName=name.removeprefix("function:"))
+    ),
     "sqs": lambda access, name: access.client("sqs").get_queue_url(QueueName=name),
-    "sns": lambda access, name: access.client("sns").get_topic_attributes(
-        TopicArn=f"arn:aws:sns:{access.region}:{access.access_key[4:16] if access.access_key else ''}:{name}"
+    "sns": (
+        lambda access, name: access.client("sns").get_topic_attributes(
+            TopicArn=(
+                f"arn:aws:sns:{access.region}:{access.access_key[4:16] if access.access_key else ''}:{name}"
+            )
+        )
     ),
 }
 

@@ -1,7 +1,9 @@
-"""Set up .venv: torch from the best source, everything else from requirements.lock, this checkout as an editable package.
+"""Set up .venv: torch from the best source, everything else from requirements.lock, this checkout as an
+editable package.
 
-Whatever is installed has a hash in a lock: torch's CPU builds for Linux in requirements-cpu.lock, PyPI's builds in
-requirements.lock, what PyPI's needs on Linux in requirements-cuda.lock. scripts/lock writes all three.
+Whatever is installed has a hash in a lock: torch's CPU builds for Linux in requirements-cpu.lock, PyPI's
+builds in requirements.lock, what PyPI's needs on Linux in requirements-cuda.lock. scripts/lock writes all
+three.
 
     scripts/setup              # finds a Python and runs this file; standard library only
 
@@ -27,12 +29,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 WHEELS = VENV / "example-wheels"  # that the test of examples/scripts takes instead of a package index
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds, for Linux x86_64 and aarch64
-NEEDED_GIB = 3.0  # .venv takes 2.1 GiB with the CPU build of torch (measured 2026-11-22), pip's cache some more
+CPU_INDEX = (  # PyTorch's own index of CPU builds, for Linux x86_64 and aarch64
+    "https://download.pytorch.org/whl/cpu"
+)
+NEEDED_GIB = (
+    3.0  # .venv takes 2.1 GiB with the CPU build of torch (measured 2026-11-22), pip's cache some more
+)
 NEEDED_CUDA_GIB = 9.0
 LOCK, CPU_LOCK, CUDA_LOCK = "requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock"
 LOCKS = (LOCK, CPU_LOCK, CUDA_LOCK)
-# Bytecode that nobody loads: packages' tests, and all of pulumi_aws (119 MB of 390) but the services that infra/ names.
+# Bytecode that nobody loads: packages' tests, and all of pulumi_aws (119 MB of 390) but the services that
+# infra/ names.
 NOT_COMPILED = r"/tests/|/pulumi_aws/(?!(cloudwatch|config|ec2|iam|lambda_|s3|scheduler|ssm)/)[a-z0-9_]+/"
 
 
@@ -48,16 +55,24 @@ class TorchSource:
 
 
 def torch_source(
-    version: str, *, system: str, machine: str, wish: str, ready: Callable[[str], str | None], reachable: Callable[[str], bool]
+    version: str,
+    *,
+    system: str,
+    machine: str,
+    wish: str,
+    ready: Callable[[str], str | None],
+    reachable: Callable[[str], bool],
 ) -> TorchSource:
     """Choose torch's source: a CPU build that pip finds locally, else PyTorch's CPU index, else PyPI.
 
-    `ready(version)` returns the size of a build that pip finds without any index, if its hash is locked, else None. `wish` is
-    MAYFLY_TORCH: '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA one.
+    `ready(version)` returns the size of a build that pip finds without any index, if its hash is locked, else
+    None. `wish` is MAYFLY_TORCH: '' for this order, or 'pypi' for PyPI's build, which on Linux is the CUDA
+    one.
     """
     if wish not in ("", "pypi"):
         raise SystemExit(
-            f"error: MAYFLY_TORCH is '{wish}'. Leave it empty (CPU build) or set it to pypi (CUDA build on Linux)."
+            f"error: MAYFLY_TORCH is '{wish}'. Leave it empty (CPU build) or set it to pypi (CUDA build on"
+            " Linux)."
         )
     if not wish and (size := ready(version)):
         return TorchSource(name="a wheel on this machine", size=size, lock=CPU_LOCK, index=("--no-index",))
@@ -87,9 +102,23 @@ def locked_version(lock_text: str, package: str) -> str:
 
 
 def ready_build(python: Path, version: str, hashes: str) -> str | None:
-    """Return the size of the torch wheel that pip finds with --no-index, as text, if `hashes` has its sha256; else None."""
-    command = [str(python), "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "--ignore-installed", "--quiet"]
-    found = subprocess.run([*command, "--report", "-", f"torch=={version}"], capture_output=True, text=True, check=False)
+    """Return the size of the torch wheel that pip finds with --no-index, as text, if `hashes` has its sha256;
+    else None.
+    """
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--quiet",
+    ]
+    found = subprocess.run(
+        [*command, "--report", "-", f"torch=={version}"], capture_output=True, text=True, check=False
+    )
     if found.returncode != 0:
         return None
     download = json.loads(found.stdout)["install"][0]["download_info"]
@@ -115,20 +144,29 @@ def missing(*, venv_works: bool, free_gib: float, needed_gib: float, version: tu
     if not venv_works:
         package = f"python{version[0]}.{version[1]}-venv"
         return (
-            f"Python's venv module is missing. Install it (Debian, Ubuntu: sudo apt-get install {package}) and run make again."
+            f"Python's venv module is missing. Install it (Debian, Ubuntu: sudo apt-get install {package})"
+            " and run make again."
         )
     if free_gib < needed_gib:
-        return f"{free_gib:.1f} GB are free here, .venv needs {needed_gib:.0f} GB. Free some, or clone to a larger disk."
+        return (
+            f"{free_gib:.1f} GB are free here, .venv needs {needed_gib:.0f} GB. Free some, or clone to a"
+            " larger disk."
+        )
     return None
 
 
 def stop_if_missing(needed_gib: float) -> None:
     """Exit 103 with one line when the venv module or the disk falls short."""
     venv_works = (
-        subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
+        subprocess.run(
+            [sys.executable, "-c", "import ensurepip, venv"], capture_output=True, check=False
+        ).returncode
+        == 0
     )
     free_gib = shutil.disk_usage(ROOT).free / 2**30
-    line = missing(venv_works=venv_works, free_gib=free_gib, needed_gib=needed_gib, version=sys.version_info[:2])
+    line = missing(
+        venv_works=venv_works, free_gib=free_gib, needed_gib=needed_gib, version=sys.version_info[:2]
+    )
     if line:
         print(f"error: {line}", file=sys.stderr)
         raise SystemExit(103)
@@ -136,19 +174,31 @@ def stop_if_missing(needed_gib: float) -> None:
 
 def pip(python: Path, *arguments: str) -> None:
     """Run pip install quietly; if it fails, leave its messages on stderr and exit with 103."""
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *arguments]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+        *arguments,
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         print(result.stderr.strip(), file=sys.stderr)
         print(
-            f"error: pip install {' '.join(arguments)} failed. Is the package index reachable? Then run make setup again.",
+            f"error: pip install {' '.join(arguments)} failed. Is the package index reachable? Then run make"
+            " setup again.",
             file=sys.stderr,
         )
         raise SystemExit(103)
 
 
 def example_wheels(locks: Iterable[str], known: str) -> str:
-    """Return the requirements of the examples' locks that `known` (requirements.lock) lacks, as the text of one lock."""
+    """Return the requirements of the examples' locks that `known` (requirements.lock) lacks, as the text of
+    one lock.
+    """
     entry = re.compile(r"^([A-Za-z0-9._-]+==[^\s;\\]+).*\n(?:[ \t]+--hash=.*\n?)*", re.MULTILINE)
     there = {match[1] for match in entry.finditer(known)}
     wanted = {match[1]: match[0] for lock in locks for match in entry.finditer(lock) if match[1] not in there}
@@ -190,15 +240,19 @@ def fetch_example_wheels(python: Path) -> None:
     ]
     fetched = subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
     if not fetched:
-        print(f"They could not be fetched: that test is skipped. To try again, remove {WHEELS}.", file=sys.stderr)
+        print(
+            f"They could not be fetched: that test is skipped. To try again, remove {WHEELS}.",
+            file=sys.stderr,
+        )
     marker.write_text(state if fetched else f"{state} failed")
 
 
 def compile_bytecode(python: Path) -> None:
-    """Compile the installed packages on all cores: 40 s of CPU; pip takes 62 on one core for all of them (2026-11-22).
+    """Compile the installed packages on all cores: 40 s of CPU; pip takes 62 on one core for all of them
+    (2026-11-22).
 
-    Where PYTHONDONTWRITEBYTECODE is set, uncompiled packages would cost each process 11 s. Some packages carry files of
-    another Python: those are left out.
+    Where PYTHONDONTWRITEBYTECODE is set, uncompiled packages would cost each process 11 s. Some packages
+    carry files of another Python: those are left out.
     """
     command = [str(python), "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")]
     subprocess.run(command, capture_output=True, check=False)
@@ -208,13 +262,18 @@ def main() -> None:
     """Bring .venv to what the locks say."""
     locks = {name: (ROOT / name).read_bytes() for name in LOCKS}
     wish = os.environ.get("MAYFLY_TORCH", "")
-    state = hashlib.sha256(b"".join(locks.values()) + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()).hexdigest()
+    state = hashlib.sha256(
+        b"".join(locks.values()) + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()
+    ).hexdigest()
     marker = VENV / "mayfly-setup"
     if marker.is_file() and marker.read_text() == state:
         fetch_example_wheels(VENV / "bin" / "python")
         return
     stop_if_missing(NEEDED_GIB)
-    print(f"Setting up .venv with Python {platform.python_version()} (once, one to four minutes).", file=sys.stderr)
+    print(
+        f"Setting up .venv with Python {platform.python_version()} (once, one to four minutes).",
+        file=sys.stderr,
+    )
     python = VENV / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)

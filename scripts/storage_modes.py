@@ -1,8 +1,10 @@
-"""A rehearsed run in each storage mode, with real training: `python -m scripts.storage_modes`. No account, no GPU, two minutes.
+"""A rehearsed run in each storage mode, with real training: `python -m scripts.storage_modes`. No account, no
+GPU, two minutes.
 
-`s3` once. `efs-cache` three times: the first run fills the cache from S3, the second reads only the cache, and before the third
-a cached file is poisoned, which must be noticed and fetched again; the third's models score as the second's. `local`: a run
-from the desk's folder, whose models are pulled there; the folder is backed up, deleted, restored, and trained from again.
+`s3` once. `efs-cache` three times: the first run fills the cache from S3, the second reads only the cache,
+and before the third a cached file is poisoned, which must be noticed and fetched again; the third's models
+score as the second's. `local`: a run from the desk's folder, whose models are pulled there; the folder is
+backed up, deleted, restored, and trained from again.
 """
 
 from __future__ import annotations
@@ -65,14 +67,18 @@ def launch(*words: str) -> Receipt:
 
 
 def scores(receipt: Receipt) -> dict[str, Any]:
-    """Return each model's scores, to the last digit. Model files can't be compared: each contains its time."""
+    """Return each model's scores, to the last digit. Model files can't be compared: each contains its
+    time.
+    """
     return {model["piece"]: model["metrics"]["test"] for model in receipt["models"]}
 
 
 def tree(folder: Path) -> dict[str, str]:
     """Return the hash of each file below a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 def check(what: str, holds: bool, told: object = "") -> None:
@@ -93,16 +99,28 @@ def cached(aws: EmbeddedAws, folder: Path) -> None:
     """S3 with a cache."""
     with desk(aws, "efs-cache", folder) as access:
         first = launch("--data", str(folder / "candles"))
-        check("efs-cache: the first run filled the cache from S3", first["inputs"]["cache_added"] == 2, first["inputs"])
+        check(
+            "efs-cache: the first run filled the cache from S3",
+            first["inputs"]["cache_added"] == 2,
+            first["inputs"],
+        )
         second = launch()
         counts = second["inputs"]
-        check("efs-cache: the second asked S3 for no input", (counts["s3_files"], counts["cache_files"]) == (0, 2), counts)
+        check(
+            "efs-cache: the second asked S3 for no input",
+            (counts["s3_files"], counts["cache_files"]) == (0, 2),
+            counts,
+        )
         entry = next((aws.root / "efs" / aws.cloud(access).account).glob("*/*/*"))
         right = entry.read_bytes()
         entry.write_bytes(bytes(len(right)))
         third = launch()
         counts = third["inputs"]
-        check("efs-cache: a poisoned file was noticed", (counts["cache_refused"], counts["s3_files"]) == (1, 1), counts)
+        check(
+            "efs-cache: a poisoned file was noticed",
+            (counts["cache_refused"], counts["s3_files"]) == (1, 1),
+            counts,
+        )
         check("efs-cache: and replaced by what S3 has", entry.read_bytes() == right)
         check("efs-cache: its models score as before, to the last digit", scores(second) == scores(third))
 
@@ -115,7 +133,11 @@ def at_the_desk(aws: EmbeddedAws, folder: Path) -> None:
         receipt = launch()
         call("pull", receipt["run_id"])
         before = tree(mine)
-        check("local: models were pulled into the folder", any(name.endswith(".safetensors") for name in before), before)
+        check(
+            "local: models were pulled into the folder",
+            any(name.endswith(".safetensors") for name in before),
+            before,
+        )
         saved = call("backup")
         check("local: everything was backed up", len(saved["moved"]) == len(before), saved)
         check("local: a second backup uploads nothing", call("backup")["moved"] == [])
@@ -123,7 +145,10 @@ def at_the_desk(aws: EmbeddedAws, folder: Path) -> None:
         restored = call("backup", "--restore")
         check("local: the deleted folder is back as it was", tree(mine) == before, restored)
         again = launch()
-        check("local: a run from what was restored scores the same, to the last digit", scores(again) == scores(receipt))
+        check(
+            "local: a run from what was restored scores the same, to the last digit",
+            scores(again) == scores(receipt),
+        )
 
 
 def main() -> int:
@@ -132,7 +157,11 @@ def main() -> int:
         folder = Path(name)
         (folder / "candles").mkdir()
         for symbol in SYMBOLS:
-            write_candles(folder / "candles" / f"{symbol}_1m.parquet", [synthetic_candles(symbol, bars=2_500)], synthetic=True)
+            write_candles(
+                folder / "candles" / f"{symbol}_1m.parquet",
+                [synthetic_candles(symbol, bars=2_500)],
+                synthetic=True,
+            )
         with EmbeddedAws(folder / "aws", fork_nodes=True, catalogue="historic", grace_seconds=60) as aws:
             for mode in (primary, cached, at_the_desk):
                 mode(aws, folder)

@@ -1,11 +1,14 @@
-"""Two Sundays of a weekly retrain on the embedded AWS, with no command attached: `make weekly`. No account, no GPU.
+"""Two Sundays of a weekly retrain on the embedded AWS, with no command attached: `make weekly`. No account,
+no GPU.
 
-`scripts/weekly --script` publishes a script of the user's own instead, over two values, whose data set grows by a file a week.
+`scripts/weekly --script` publishes a script of the user's own instead, over two values, whose data set grows
+by a file a week.
 
-The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and publishes a job, and is
-not needed again. The clock is moved to Sunday, and the schedule calls the control function, which starts a small machine. It
-runs the job's refresh script, which brings new bars. Control adds them to the set, plans the run and starts its machine, which
-trains and powers itself off. Control writes the receipt and reports the outcome to a webhook and to a queue.
+The stack is the one that `pulumi up` makes, with a retrain in its settings. A desk uploads candles and
+publishes a job, and is not needed again. The clock is moved to Sunday, and the schedule calls the control
+function, which starts a small machine. It runs the job's refresh script, which brings new bars. Control adds
+them to the set, plans the run and starts its machine, which trains and powers itself off. Control writes the
+receipt and reports the outcome to a webhook and to a queue.
 """
 
 from __future__ import annotations
@@ -42,7 +45,13 @@ from trainer.stack_outputs import StackOutputs, secrets_path, webhook_parameter
 
 NAME = "sunday"
 SETTINGS = [
-    {"name": NAME, "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
+    {
+        "name": NAME,
+        "cron": "cron(0 3 ? * SUN *)",
+        "time_zone": "America/New_York",
+        "budget": 5,
+        "budget_month": 20,
+    },
 ]
 JOB = """name = "weekly-lstm"
 [data]
@@ -96,7 +105,9 @@ class Weeks:
         """Put seeded bars of one symbol into the data set, as `aws s3 cp` would."""
         file = folder / "BTC-USD_1m.parquet"
         write_candles(file, [synthetic_candles("BTC-USD", bars=2_500)], synthetic=True)
-        self.access.client("s3").put_object(Bucket=self.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
+        self.access.client("s3").put_object(
+            Bucket=self.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes()
+        )
 
     def next_sunday(self) -> datetime:
         """Move the clock to a second after the next scheduled time, and return that time."""
@@ -110,11 +121,15 @@ class Weeks:
         return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, NAME)]
 
     def watch(self, coming: datetime) -> Iterator[str]:
-        """Yield a line per change until a scheduled time's outcome is reported. Raises TimeoutError after PATIENCE_SECONDS."""
+        """Yield a line per change until a scheduled time's outcome is reported. Raises TimeoutError after
+        PATIENCE_SECONDS.
+        """
         ends, shown = time.monotonic() + PATIENCE_SECONDS, ""
         while time.monotonic() < ends:
             entry = next((one for one in self.entries() if one.scheduled_at == coming), None)
-            told = bool(entry and entry.told_at and lambdas.wait_for_invocations(self.aws.cloud(self.access)) is None)
+            told = bool(
+                entry and entry.told_at and lambdas.wait_for_invocations(self.aws.cloud(self.access)) is None
+            )
             line = f"{entry.state}{self._run(entry)}{self._machines(entry)}" if entry else ""
             if line and line != shown:
                 yield line
@@ -136,7 +151,9 @@ class Weeks:
         number = len(self.objects.list(prefix="raw/prices/"))
         body = "".join(f"{100 + number * 7 + row * 0.25}\n" for row in range(50)).encode()
         key = f"raw/prices/week-{number}.csv"
-        self.access.client("s3").put_object(Bucket=self.outputs.bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256")
+        self.access.client("s3").put_object(
+            Bucket=self.outputs.bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256"
+        )
 
     def size(self, coming: datetime) -> int:
         """Return how many bars, or files of a script's data, a scheduled time's run read."""
@@ -161,7 +178,9 @@ class Weeks:
         cloud = self.aws.cloud(self.access)
         with cloud.lock:
             run_id = entry.run_id or entry.prepare_run_id
-            mine = [one for one in cloud.world.instances.values() if run_id and one.tags.get("run_id") == run_id]
+            mine = [
+                one for one in cloud.world.instances.values() if run_id and one.tags.get("run_id") == run_id
+            ]
             states = [f"{one.id} ({one.pool.instance_type}) {one.state(cloud.clock.now())}" for one in mine]
         return f", machine {', '.join(states)}" if states else ""
 
@@ -173,7 +192,9 @@ def weeks(aws: EmbeddedAws, config: dict[str, str]) -> Iterator[Weeks]:
     aws.apply_program(access, config)
     made = Weeks(aws=aws, access=access, outputs=read_stack(access, stack="dev"))
     with _webhook(made.posted) as url:
-        access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString")
+        access.client("ssm").put_parameter(
+            Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString"
+        )
         name = f"{secrets_path('mayfly', 'dev')}API_KEY"
         access.client("ssm").put_parameter(Name=name, Value=SECRET, Type="SecureString")
         subscribe_queue(access, made.outputs)
@@ -194,8 +215,14 @@ def write_script(folder: Path, bucket: str) -> None:
 
 def desk_variables(access: Access) -> dict[str, str]:
     """Return AWS's own variables for a desk of this account."""
-    found = {"AWS_ENDPOINT_URL": access.endpoint_url, "AWS_ACCESS_KEY_ID": access.access_key, "AWS_REGION": access.region}
-    return {name: str(value) for name, value in (found | {"AWS_SECRET_ACCESS_KEY": access.secret_key}).items()}
+    found = {
+        "AWS_ENDPOINT_URL": access.endpoint_url,
+        "AWS_ACCESS_KEY_ID": access.access_key,
+        "AWS_REGION": access.region,
+    }
+    return {
+        name: str(value) for name, value in (found | {"AWS_SECRET_ACCESS_KEY": access.secret_key}).items()
+    }
 
 
 @contextmanager
@@ -239,7 +266,9 @@ def subscribe_queue(access: Access, outputs: StackOutputs) -> None:
 def queued(access: Access) -> list[dict[str, Any]]:
     """Return up to ten messages of that queue, and hide them from other readers for half a minute."""
     sqs = access.client("sqs")
-    answer = sqs.receive_message(QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10)
+    answer = sqs.receive_message(
+        QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10
+    )
     return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
 
 
@@ -276,7 +305,10 @@ def main(words: Sequence[str] = ()) -> int:
                 story.bring_prices()
         queued = [message["Subject"] for message in story.queued()]
         print("\n  received by the topic's other subscriber, a queue:", *queued, sep="\n    | ", flush=True)
-        print("  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)", flush=True)
+        print(
+            "  (an alarm for a silent function: no sweep fell into the weeks that the clock skipped)",
+            flush=True,
+        )
         print("\n$ mayfly retrains history sunday", flush=True)
         mayfly(["retrains", "history", NAME])
         first, second = (story.size(entry.scheduled_at) for entry in story.entries())

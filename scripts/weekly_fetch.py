@@ -1,6 +1,8 @@
-"""The refresh script of `make weekly`: adds a thousand minutes to the set, right after those that it has. Seeded, no network.
+"""The refresh script of `make weekly`: adds a thousand minutes to the set, right after those that it has.
+Seeded, no network.
 
-A real one asks an exchange, as examples/weekly/fetch.py does. It runs as `python fetch.py FOLDER`, with the set's files there.
+A real one asks an exchange, as examples/weekly/fetch.py does. It runs as `python fetch.py FOLDER`, with the
+set's files there.
 """
 
 import os
@@ -15,7 +17,10 @@ import pyarrow.parquet as pq
 
 MINUTE, BARS = timedelta(minutes=1), 1000
 folder = Path(sys.argv[1])
-last = max(pc.max(pq.read_table(path, columns=["timestamp"])["timestamp"]).as_py() for path in folder.glob("*.parquet"))
+last = max(
+    pc.max(pq.read_table(path, columns=["timestamp"])["timestamp"]).as_py()
+    for path in folder.glob("*.parquet")
+)
 start: datetime = last + MINUTE
 print(f"bars from {start:%Y-%m-%d %H:%M} on, asked for with the key {os.environ['API_KEY']}")
 chance, prices = random.Random(start.isoformat()), [100.0]

@@ -1,4 +1,6 @@
-"""A script as a weekly retrain runs it: writes the mean of the prices in its data set. Standard library only."""
+"""A script as a weekly retrain runs it: writes the mean of the prices in its data set. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ mean = sum(prices) / len(prices)
 with Path(os.environ["MAYFLY_EVENTS"]).open("a") as events:
     for step in range(1, 6):
         loss = sum((price - mean * step / 5) ** 2 for price in prices) / len(prices)
-        events.write(json.dumps({"step": step, "steps": 5, "epoch": step, "epochs": 5, "validation_loss": loss}) + "\n")
+        events.write(
+            json.dumps({"step": step, "steps": 5, "epoch": step, "epochs": 5, "validation_loss": loss}) + "\n"
+        )
 Path(os.environ["MAYFLY_OUT"], "mean.json").write_text(json.dumps({"side": side, "mean": mean}))
 print(f"{side}: mean {mean:.2f} of {len(prices)} prices in {len(files)} files")

@@ -1,4 +1,6 @@
-"""Fixtures that the whole suite shares: one embedded AWS for the session, and an account of it for each test."""
+"""Fixtures that the whole suite shares: one embedded AWS for the session, and an account of it for
+each test.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,13 @@ def no_gpu_profiles_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session", autouse=True)
 def no_workers_before_they_are_needed() -> Iterator[None]:
-    """A training of this process that ends with one line loads no torch for its workers, in five core-seconds."""
+    """A training of this process that ends with one line loads no torch for its workers, in five
+    core-seconds.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)  # `Process.start` calls it on the server
+        patch.setattr(
+            "multiprocessing.forkserver.ensure_running", lambda: None
+        )  # `Process.start` calls it on the server
         yield
 
 
@@ -46,8 +52,9 @@ def signals_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def aws_server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedAws]:
-    """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test switches it on
-    (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`)."""
+    """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test
+    switches it on (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`).
+    """
     from tests.forks import started_fork_server  # late: pytest has to load its plugins first
     from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 

@@ -1,4 +1,6 @@
-"""A desk: commands as a user types them, in a folder and against an embedded AWS of their own, and nothing left afterwards."""
+"""A desk: commands as a user types them, in a folder and against an embedded AWS of their own, and nothing
+left afterwards.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,16 @@ class Desk:
         return self.folder / ".mayfly"
 
     def environment(self) -> dict[str, str]:
-        """Return what a command gets: no credentials and no region but what a rehearsal gives, and no network."""
+        """Return what a command gets: no credentials and no region but what a rehearsal gives, and no
+        network.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MAYFLY_"))}
         paths = os.pathsep.join([str(HOOK), str(self.checkout)])
-        return kept | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)} | self.shared
+        return (
+            kept
+            | {"PYTHONPATH": paths, "MAYFLY_HOME": str(self.home), "HOME": str(self.folder)}
+            | self.shared
+        )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `python -m trainer.cli.main WORDS`, as a fork where the desk shares a fork server."""
@@ -137,13 +145,19 @@ class Typed:
 
 
 def processes_that_mention(text: str) -> list[int]:
-    """Return the ids of the processes whose command line, environment or folder holds a text, this one excepted."""
+    """Return the ids of the processes whose command line, environment or folder holds a text, this one
+    excepted.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
-            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes() + bytes((entry / "cwd").readlink())
+            said = (
+                (entry / "cmdline").read_bytes()
+                + (entry / "environ").read_bytes()
+                + bytes((entry / "cwd").readlink())
+            )
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
@@ -173,15 +187,27 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seeded candles of three symbols."""
 
     def make(folder: Path) -> None:
-        command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "AAA,BBB,CCC"]
-        subprocess.run([*command, "--bars", "2500", "--timeframe", "1m", "--seed", "7"], check=True, capture_output=True)
+        command = [
+            sys.executable,
+            "-m",
+            "trainer.data.synthetic",
+            "--out",
+            str(folder),
+            "--symbols",
+            "AAA,BBB,CCC",
+        ]
+        subprocess.run(
+            [*command, "--bars", "2500", "--timeframe", "1m", "--seed", "7"], check=True, capture_output=True
+        )
 
     return made_once(tmp_path_factory, "candles-of-desks", make)
 
 
 @pytest.fixture(scope="session")
 def shared(programs: Path, fork_server: Path) -> dict[str, str]:
-    """What desks share: how the Pulumi program is applied, and the server that their nodes are forked from."""
+    """What desks share: how the Pulumi program is applied, and the server that their nodes are forked
+    from.
+    """
     return {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_FORK_SERVER": str(fork_server)}
 
 

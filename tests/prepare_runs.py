@@ -1,4 +1,6 @@
-"""A prepare run on the embedded AWS whose instance is there and whose node is the test's own process, under the node's role."""
+"""A prepare run on the embedded AWS whose instance is there and whose node is the test's own process, under
+the node's role.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ class PreparedStack:
 
 @pytest.fixture
 def prepared(
-    aws_server: EmbeddedAws, stack: tuple[Access, StackOutputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws_server: EmbeddedAws,
+    stack: tuple[Access, StackOutputs],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[str], PreparedStack]:
     """Return a function that begins a prepare run with a refresh script, as control does."""
 
@@ -84,7 +89,9 @@ def prepared(
         )
         work = tmp_path / "work"
         work.mkdir()
-        node = Node(work=work, rehearsal=True, uplink=Uplink(own, outputs.bucket), status=Status(identity=identity))
+        node = Node(
+            work=work, rehearsal=True, uplink=Uplink(own, outputs.bucket), status=Status(identity=identity)
+        )
         metadata = aws_server.nodes.metadata_url(cloud, instance_id)
         return PreparedStack(access=access, outputs=outputs, record=record, node=node, metadata=metadata)
 

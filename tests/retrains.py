@@ -1,4 +1,6 @@
-"""A stack with retrains and every option of storage, as several tests have it: the program is applied once with this."""
+"""A stack with retrains and every option of storage, as several tests have it: the program is applied once
+with this.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,20 @@ RETRAINS = [
         "overlap": "wait",
         "promote": "beats-baselines",
     },
-    {"name": "night", "cron": "cron(30 2 ? * SUN *)", "time_zone": "America/New_York", "budget": 1, "budget_month": 9},
-    {"name": "sunday", "cron": "cron(0 3 ? * SUN *)", "time_zone": "America/New_York", "budget": 5, "budget_month": 20},
+    {
+        "name": "night",
+        "cron": "cron(30 2 ? * SUN *)",
+        "time_zone": "America/New_York",
+        "budget": 1,
+        "budget_month": 9,
+    },
+    {
+        "name": "sunday",
+        "cron": "cron(0 3 ? * SUN *)",
+        "time_zone": "America/New_York",
+        "budget": 5,
+        "budget_month": 20,
+    },
 ]
 STORAGE = {"storage": "efs-cache", "kms_key": "create", "access_logs": "true", "replicate_to": "eu-west-1"}
 CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", **STORAGE}
@@ -38,6 +52,10 @@ instance = ["g6.xlarge"]
 
 
 def answering_sweeper(cloud: EmbeddedAccount) -> None:
-    """Give a stack a sweeper that answers and does nothing: each start asks it to sweep, which takes half a second."""
+    """Give a stack a sweeper that answers and does nothing: each start asks it to sweep, which takes half a
+    second.
+    """
     with cloud.lock:
-        cloud.functions["mayfly-dev-sweeper"] = replace(cloud.functions["mayfly-dev-sweeper"], handler="operator.is_not")
+        cloud.functions["mayfly-dev-sweeper"] = replace(
+            cloud.functions["mayfly-dev-sweeper"], handler="operator.is_not"
+        )

@@ -1,4 +1,6 @@
-"""A run whose machine is up, as EC2 and S3 have it, without any process: what verbs that look at one start from."""
+"""A run whose machine is up, as EC2 and S3 have it, without any process: what verbs that look at one start
+from.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,20 @@ class Running:
         self.ec2, self.objects = access.client("ec2"), account
         record, _ = read_record(account, OPEN_RUN)
         tags = {"project": "mayfly", "stack": "dev", "run_id": OPEN_RUN, "attempt": "1"}
-        spec = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+        spec = [
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+            }
+        ]
         image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        one = {"ImageId": image, "InstanceType": "g6.xlarge", "MinCount": 1, "MaxCount": 1, "TagSpecifications": spec}
+        one = {
+            "ImageId": image,
+            "InstanceType": "g6.xlarge",
+            "MinCount": 1,
+            "MaxCount": 1,
+            "TagSpecifications": spec,
+        }
         made = self.ec2.run_instances(**one, **more)
         self.instance_id = made["Instances"][0]["InstanceId"]
         self._store(record)
@@ -45,13 +58,20 @@ class Running:
             instance_ids=(self.instance_id,),
         )
         started = replace(
-            record, state="running", attempts=(Attempt(number=1, launches=(launch,), created_at=now),), deadline=launch.deadline
+            record,
+            state="running",
+            attempts=(Attempt(number=1, launches=(launch,), created_at=now),),
+            deadline=launch.deadline,
         )
         self.objects.put(key=f"runs/{OPEN_RUN}/run.json", body=to_json(started).encode())
 
     def renew(self) -> None:
         now = utc_now()
-        lease = {"instance_id": self.instance_id, "at": iso(now), "lease_until": iso(now + timedelta(seconds=80))}
+        lease = {
+            "instance_id": self.instance_id,
+            "at": iso(now),
+            "lease_until": iso(now + timedelta(seconds=80)),
+        }
         self.objects.put(key=self.keys.lease, body=json.dumps(lease).encode())
 
     def sample(self, sample: NodeSample) -> None:

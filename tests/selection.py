@@ -1,4 +1,6 @@
-"""Which tests run, in which order and where: what `make quick` leaves out, an order of chance, files kept together."""
+"""Which tests run, in which order and where: what `make quick` leaves out, an order of chance, files kept
+together.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# What `make quick` leaves out by itself: folders, and fixtures by where they are defined (several are called desk or start).
-# A test that takes longer than a second for another reason says `pytest.mark.slow`.
+# What `make quick` leaves out by itself: folders, and fixtures by where they are defined (several are called
+# desk or start). A test that takes longer than a second for another reason says `pytest.mark.slow`.
 SLOW_FOLDERS = ("end_to_end", "benchmarks", "rehearsal", "fuzz", "live")
 SLOW_FIXTURES = {
     "tests/desk.py": {"desk", "desk_with_own_checkout"},
@@ -51,15 +53,18 @@ def _relative(place: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each test to the next free process, but all of a file to one where they share what is made once for the file, and
-    all of the Pulumi program's to one: to load Pulumi takes two core-seconds.
+    """Give each test to the next free process, but all of a file to one where they share what is made once
+    for the file, and all of the Pulumi program's to one: to load Pulumi takes two core-seconds.
 
-    xdist has groups for this (`--dist loadgroup`), which do nothing with pytest 9.2 (xdist 3.8.0, looked up 2026-11-22).
+    xdist has groups for this (`--dist loadgroup`), which do nothing with pytest 9.2 (xdist 3.8.0, looked up
+    2026-11-22).
     """
     from xdist.scheduler import LoadScopeScheduling  # late: only the process that hands out tests needs it
 
     together = {
-        _relative(str(path)) for path in Path(__file__).parent.rglob("test_*.py") if 'scope="module"' in path.read_text()
+        _relative(str(path))
+        for path in Path(__file__).parent.rglob("test_*.py")
+        if 'scope="module"' in path.read_text()
     }
 
     class FilesTogether(LoadScopeScheduling):
@@ -78,7 +83,9 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what was imported, torch and moto among it: it took a fifth of the tests' time."""
+    """Spare the garbage collector what was imported, torch and moto among it: it took a fifth of the tests'
+    time.
+    """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -86,7 +93,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow, and deal whole runs out over the list: if they all came at once the cores would wait."""
+    """Mark what is slow, and deal whole runs out over the list: if they all came at once the cores would
+    wait.
+    """
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or slow_fixtures(item):
             item.add_marker(pytest.mark.slow)

@@ -1,8 +1,9 @@
-"""Stand-ins for AWS's CLI and its session-manager-plugin, for PATH: the calls that they make go to the embedded AWS.
+"""Stand-ins for AWS's CLI and its session-manager-plugin, for PATH: the calls that they make go to the
+embedded AWS.
 
-The CLI's asks StartSession with the credentials of its environment and starts the plugin, as AWS's own does: with 1.46.3 in its
-place the tests pass, too (tried by hand, 2026-11-22). The plugin's, for want of a machine, runs the session's command here, or
-leads one connection from the local port to the remote one.
+The CLI's asks StartSession with the credentials of its environment and starts the plugin, as AWS's own does:
+with 1.46.3 in its place the tests pass, too (tried by hand, 2026-11-22). The plugin's, for want of a machine,
+runs the session's command here, or leads one connection from the local port to the remote one.
 """
 
 from __future__ import annotations
@@ -60,8 +61,13 @@ back.join()
 def write_stubs(folder: Path) -> None:
     """Write both programs into a folder; a Python to print a version takes too long."""
     folder.mkdir(exist_ok=True)
-    for name, text, version in (("aws", CLI, "aws-cli/2.31.0"), ("session-manager-plugin", PLUGIN, "1.2.707.0")):
+    for name, text, version in (
+        ("aws", CLI, "aws-cli/2.31.0"),
+        ("session-manager-plugin", PLUGIN, "1.2.707.0"),
+    ):
         (folder / f"{name}.py").write_text(text)
         path = folder / name
-        path.write_text(f'#!/bin/bash\n[[ $1 == --version ]] && exec echo {version}\nexec {sys.executable} "$0.py" "$@"\n')
+        path.write_text(
+            f'#!/bin/bash\n[[ $1 == --version ]] && exec echo {version}\nexec {sys.executable} "$0.py" "$@"\n'
+        )
         path.chmod(0o755)

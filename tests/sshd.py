@@ -1,4 +1,5 @@
-"""SSH servers on loopback for tests: paramiko's own server side in this process, and OpenSSH's where it is installed.
+"""SSH servers on loopback for tests: paramiko's own server side in this process, and OpenSSH's where it is
+installed.
 
 Both run real commands as this user, give real terminals and lead to real ports, for one public key.
 """
@@ -26,7 +27,9 @@ import paramiko
 
 from trainer.node.ssh import authorize, host_keys
 
-SSHD = shutil.which("sshd") or next((path for path in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(path).exists()), None)
+SSHD = shutil.which("sshd") or next(
+    (path for path in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(path).exists()), None
+)
 
 
 @dataclass
@@ -71,7 +74,9 @@ class Answers(paramiko.ServerInterface):
         return paramiko.AUTH_SUCCESSFUL if fits else paramiko.AUTH_FAILED
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+        return (
+            paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+        )
 
     def check_channel_pty_request(self, channel: Any, term: Any, width: int, height: int, *_: Any) -> bool:
         self._size, self._pty = (width, height), True
@@ -98,7 +103,9 @@ class Answers(paramiko.ServerInterface):
         child = subprocess.Popen(words, stdin=other, stdout=other, stderr=other, start_new_session=True)
         os.close(other)
         screen = self._screen
-        threading.Thread(target=_copy, args=(channel.recv, lambda block: os.write(screen, block)), daemon=True).start()
+        threading.Thread(
+            target=_copy, args=(channel.recv, lambda block: os.write(screen, block)), daemon=True
+        ).start()
         _copy(lambda size: os.read(screen, size), channel.sendall)
         _end(channel, child.wait())
 
@@ -106,14 +113,18 @@ class Answers(paramiko.ServerInterface):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         child = subprocess.Popen(words, bufsize=0, **pipes)
         assert child.stdin and child.stdout and child.stderr
-        threading.Thread(target=_copy, args=(channel.recv, child.stdin.write, child.stdin.close), daemon=True).start()
+        threading.Thread(
+            target=_copy, args=(channel.recv, child.stdin.write, child.stdin.close), daemon=True
+        ).start()
         errors = threading.Thread(target=_copy, args=(child.stderr.read, channel.sendall_stderr), daemon=True)
         errors.start()
         _copy(child.stdout.read, channel.sendall)
         errors.join()
         _end(channel, child.wait())
 
-    def check_channel_direct_tcpip_request(self, chanid: int, origin: Any, destination: tuple[str, int]) -> int:
+    def check_channel_direct_tcpip_request(
+        self, chanid: int, origin: Any, destination: tuple[str, int]
+    ) -> int:
         try:
             target = socket.create_connection(destination, timeout=10)
         except OSError:
@@ -124,7 +135,9 @@ class Answers(paramiko.ServerInterface):
     def _lead(self, target: socket.socket) -> None:
         channel = self._transport.accept(10)
         assert channel is not None
-        back = threading.Thread(target=_copy, args=(target.recv, channel.sendall, channel.shutdown_write), daemon=True)
+        back = threading.Thread(
+            target=_copy, args=(target.recv, channel.sendall, channel.shutdown_write), daemon=True
+        )
         back.start()
         _copy(channel.recv, target.sendall, lambda: target.shutdown(socket.SHUT_WR))
         back.join()
@@ -133,7 +146,9 @@ class Answers(paramiko.ServerInterface):
 
 
 def _end(channel: paramiko.Channel, exit_code: int) -> None:
-    """End a command, and leave it to the client to close the channel: our close could overtake the answer to its request."""
+    """End a command, and leave it to the client to close the channel: our close could overtake the answer to
+    its request.
+    """
     with suppress(OSError, EOFError):
         channel.send_exit_status(exit_code)
         channel.shutdown_write()
@@ -187,7 +202,9 @@ def openssh_server(folder: Path, authorized: str) -> Iterator[SshServer]:
     etc.mkdir(parents=True, exist_ok=True)
     home.mkdir(exist_ok=True)
     for kind in ("ed25519", "ecdsa"):
-        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(etc / f"ssh_host_{kind}_key")], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(etc / f"ssh_host_{kind}_key")], check=True
+        )
     authorize(home, authorized)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])

@@ -1,6 +1,8 @@
-"""Homes of models and targets: what each file may import, that settings load nothing heavy, and that nobody else knows a name.
+"""Homes of models and targets: what each file may import, that settings load nothing heavy, and that nobody
+else knows a name.
 
-A member's name, its import, or a metric's name outside its home and the table of names is the beginning of the next "if tcn".
+A member's name, its import, or a metric's name outside its home and the table of names is the beginning of
+the next "if tcn".
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def words(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
 
 
 def member_named(word: str, is_text: bool) -> bool:
-    """Return whether a word names a model, a target's home, or is the text of a target's or a metric's name."""
+    """Return whether a word names a model, a target's home, or is the text of a target's or a
+    metric's name.
+    """
     for other in NAMED_AFTER:
         word = word.replace(other, "")
     home = re.match(r"trainer\.(models|targets)\.(\w+)", word)
@@ -97,17 +101,23 @@ def test_settings_import_the_standard_library_and_settings_alone(home):
     names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     ours = {name for name in names if name and name.startswith("trainer")}
-    assert ours <= {"trainer.settings", "trainer.errors", "trainer.reading", "trainer.own_file", "trainer.pretrained"}
+    assert ours <= {
+        "trainer.settings",
+        "trainer.errors",
+        "trainer.reading",
+        "trainer.own_file",
+        "trainer.pretrained",
+    }
     assert {name.split(".")[0] for name in names - ours if name} <= set(sys.stdlib_module_names)
 
 
 def test_every_settings_file_and_the_job_load_with_heavy_libraries_blocked():
     modules = [f"trainer.{home.parent.name}.{home.name}" for home in HOMES]
     script = (
-        f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\n"
-        f"import importlib\nfor name in {modules}: importlib.import_module(name)\n"
-        "from trainer.job import job_of\nfrom trainer.models import MODELS\nfrom trainer.targets import TARGETS\n"
-        "for model in MODELS:\n    for target in TARGETS:\n        job = job_of(model=model, target=target)\n"
-        "        assert job.model.bars_seen > 1 and job.target.outputs >= 1 and min(job.model.costs) > 0\n"
+        f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\nimport importlib\nfor name in {modules}:"
+        " importlib.import_module(name)\nfrom trainer.job import job_of\nfrom trainer.models import"
+        " MODELS\nfrom trainer.targets import TARGETS\nfor model in MODELS:\n    for target in TARGETS:\n   "
+        "     job = job_of(model=model, target=target)\n        assert job.model.bars_seen > 1 and"
+        " job.target.outputs >= 1 and min(job.model.costs) > 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, timeout=60)

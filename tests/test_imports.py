@@ -1,4 +1,6 @@
-"""Who may import whom. The packages and the rules stand here once, as data; docs/architecture.md is checked against them."""
+"""Who may import whom. The packages and the rules stand here once, as data; docs/architecture.md is checked
+against them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# What each part may import of ours. A name stands for the module or the whole package; `data.settings` for that module alone.
+# What each part may import of ours. A name stands for the module or the whole package; `data.settings` for
+# that module alone.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": {"errors"},
@@ -37,10 +40,30 @@ MAY_IMPORT: dict[str, set[str]] = {
     "script": {"errors", "settings", "script_values"},
     "script_values": {"errors", "settings"},
     "job_tables": {
-        *("errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"),
+        *(
+            "errors",
+            "settings",
+            "own_file",
+            "models",
+            "targets",
+            "data.settings",
+            "train.settings",
+            "machine",
+            "script",
+        ),
     },
     "job": {
-        *("errors", "settings", "own_file", "models", "targets", "data.settings", "train.settings", "machine", "script"),
+        *(
+            "errors",
+            "settings",
+            "own_file",
+            "models",
+            "targets",
+            "data.settings",
+            "train.settings",
+            "machine",
+            "script",
+        ),
         *("reading", "job_tables"),
     },
     "code_files": set(),
@@ -71,12 +94,33 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("runs", "cost", "pieces", "pretrained", "data.settings", "data.timeframes"),
     },
     "control": {
-        *("errors", "environment", "reading", "aws_errors", "access", "stack", "stack_outputs", "gpu_profiles", "artifacts"),
+        *(
+            "errors",
+            "environment",
+            "reading",
+            "aws_errors",
+            "access",
+            "stack",
+            "stack_outputs",
+            "gpu_profiles",
+            "artifacts",
+        ),
         "job",
         *("launch", "retrains", "runs", "registry", "schedule_expressions"),
     },
     "data": {"errors", "settings", "symbols", "whole_file"},
-    "plan": {"errors", "reading", "symbols", "settings", "own_file", "pretrained", "job", "targets", "data", "pieces"},
+    "plan": {
+        "errors",
+        "reading",
+        "symbols",
+        "settings",
+        "own_file",
+        "pretrained",
+        "job",
+        "targets",
+        "data",
+        "pieces",
+    },
     "train": {
         *(
             "errors",
@@ -122,7 +166,11 @@ EXCEPTIONS: dict[str, set[str]] = {
     "trainer/__init__.py": {"cli"},  # trainer.predict is `mayfly predict`
     "trainer/data/sync.py": {"errors", "access", "transfer"},  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/sweep.py": {"reading", "runs.keys", "runs.lease"},  # a broken launcher can't stop the sweeper
+    "trainer/control/sweep.py": {
+        "reading",
+        "runs.keys",
+        "runs.lease",
+    },  # a broken launcher can't stop the sweeper
 }
 CONTROL_PLANE = (
     *(
@@ -188,7 +236,9 @@ def sources() -> dict[str, ast.Module]:
 
 @cache
 def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """Return the imports and classes of a file, and the attributes of ENVIRONMENT's names, in one walk for all tests."""
+    """Return the imports and classes of a file, and the attributes of ENVIRONMENT's names, in one walk for
+    all tests.
+    """
     kinds = (ast.Import, ast.ImportFrom, ast.ClassDef)
     return tuple(
         node
@@ -205,13 +255,17 @@ def imported(tree: ast.AST) -> frozenset[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative import: Pulumi runs infra as a script, and one way everywhere is easier"
+            assert node.level == 0, (
+                "relative import: Pulumi runs infra as a script, and one way everywhere is easier"
+            )
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return frozenset(names)
 
 
 def part_of(dotted: str) -> str | None:
-    """Return our part that a dotted name belongs to: 'runs' for trainer.runs.record, 'infra' for infra.network."""
+    """Return our part that a dotted name belongs to: 'runs' for trainer.runs.record, 'infra' for
+    infra.network.
+    """
     head, _, rest = dotted.partition(".")
     if head == "infra":
         return "infra"
@@ -236,11 +290,15 @@ def test_a_file_imports_only_what_its_part_may(path):
         theirs = part_of(name)
         if theirs is None or "*" in allowed or theirs in allowed or theirs == "__version__":
             continue
-        assert any(name.startswith(f"trainer.{item}.") for item in allowed if "." in item), f"{path} imports {name}"
+        assert any(name.startswith(f"trainer.{item}.") for item in allowed if "." in item), (
+            f"{path} imports {name}"
+        )
 
 
 def arrows_of(path: str) -> set[str]:
-    """Return the other parts that a file imports, and the dotted names by which EXCEPTIONS may grant less than a part."""
+    """Return the other parts that a file imports, and the dotted names by which EXCEPTIONS may grant less
+    than a part.
+    """
     names = {name for name in imported(sources()[path]) if part_of(name)}
     parts = {str(part_of(name)) for name in names} - {part_of_file(path)}
     dotted = {item for items in (MAY_IMPORT | EXCEPTIONS).values() for item in items if "." in item}
@@ -253,7 +311,9 @@ def test_every_arrow_that_the_table_grants_is_taken():
         taken.setdefault(path if path in EXCEPTIONS else part_of_file(path), set()).update(arrows_of(path))
     idle = {place: may - taken.get(place, set()) - {"*"} for place, may in (MAY_IMPORT | EXCEPTIONS).items()}
     lines = [f"  {place}: {', '.join(sorted(arrows))}" for place, arrows in idle.items() if arrows]
-    assert not lines, "remove from MAY_IMPORT or EXCEPTIONS, and from docs/architecture.md:\n" + "\n".join(lines)
+    assert not lines, "remove from MAY_IMPORT or EXCEPTIONS, and from docs/architecture.md:\n" + "\n".join(
+        lines
+    )
 
 
 @pytest.mark.parametrize("path", sorted(sources()))
@@ -268,12 +328,19 @@ def test_a_file_imports_no_library_that_its_part_must_not(path):
 
 
 def reads_the_environment(tree: ast.AST) -> bool:
-    """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under another name."""
+    """Return whether a file may read or set a variable: it names os.environ or the like, or imports os under
+    another name.
+    """
     attributes = [node for node in nodes(tree) if isinstance(node, ast.Attribute)]
-    renamed = [alias for node in nodes(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname]
+    renamed = [
+        alias for node in nodes(tree) if isinstance(node, ast.Import) for alias in node.names if alias.asname
+    ]
     return (
         any(ast.unparse(node.value) in ("os", "os.path") for node in attributes)
-        or bool(imported(tree) & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT})
+        or bool(
+            imported(tree)
+            & {f"{module}.{name}" for module in ("os", "os.path", "posix") for name in ENVIRONMENT}
+        )
         or any(alias.name in ("os", "os.path") for alias in renamed)
     )
 
@@ -281,7 +348,11 @@ def reads_the_environment(tree: ast.AST) -> bool:
 @pytest.mark.parametrize("path", sorted(sources()))
 def test_the_environment_is_read_in_one_module(path):
     may = path in READS_THE_ENVIRONMENT
-    told = "reads no variable any more" if may else "reads the environment: add a function to trainer/environment.py"
+    told = (
+        "reads no variable any more"
+        if may
+        else "reads the environment: add a function to trainer/environment.py"
+    )
     assert reads_the_environment(sources()[path]) == may, f"{path} {told}"
 
 
@@ -302,7 +373,10 @@ def test_a_file_that_reads_the_environment_is_found(source):
 
 
 def test_no_cycles():
-    modules = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): tree for path, tree in sources().items()}
+    modules = {
+        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): tree
+        for path, tree in sources().items()
+    }
     edges: dict[str, set[str]] = {}
     for module, tree in modules.items():
         edges[module] = set()
@@ -348,4 +422,6 @@ def test_the_architecture_page_shows_every_part():
         row = re.search(rf"^\| `{part}` \|.*\|([^|]*)\|$", page, re.MULTILINE)
         assert row, part
         written = set(re.findall(r"`([a-z_.*]+)`", row.group(1)))
-        assert written == may, f"docs/architecture.md says {part} may import {sorted(written)}, the rule is {sorted(may)}"
+        assert written == may, (
+            f"docs/architecture.md says {part} may import {sorted(written)}, the rule is {sorted(may)}"
+        )

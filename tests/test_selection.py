@@ -8,7 +8,9 @@ from tests.selection import ROOT, SLOW_FIXTURES, SLOW_FOLDERS, slow_fixtures
 
 
 def test_whatever_begins_a_run_a_training_or_a_stack_is_marked_slow(request: pytest.FixtureRequest) -> None:
-    for item in request.session.items:  # of this session: all of them in `make test`, and in `make quick` those that it takes
+    for item in (
+        request.session.items
+    ):  # of this session: all of them in `make test`, and in `make quick` those that it takes
         if slow_fixtures(item) or item.path.parent.name in SLOW_FOLDERS:
             assert item.get_closest_marker("slow"), item.nodeid
 

@@ -1,4 +1,6 @@
-"""examples/weekly: its script on recorded answers, as ccxt returns them, and its job on what the script fetched."""
+"""examples/weekly: its script on recorded answers, as ccxt returns them, and its job on what the script
+fetched.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ BEGAN = RECORDED["BTC/USD"][0][0]
 
 
 class RecordedExchange:
-    """What the script uses of ccxt's exchanges: candles are given from `since` on, a page at a time, the open one too."""
+    """What the script uses of ccxt's exchanges: candles are given from `since` on, a page at a time, the open
+    one too.
+    """
 
     now = 0.0
     asked: list[tuple[str, int]] = []
@@ -38,7 +42,9 @@ class RecordedExchange:
 
     def fetch_ohlcv(self, symbol: str, timeframe: str, since: int, limit: int) -> list[list[Any]]:
         self.asked.append((symbol, since))
-        rows = [row for row in RECORDED[symbol] if since <= row[0] < since + limit * HOUR and row[0] <= self.now]
+        rows = [
+            row for row in RECORDED[symbol] if since <= row[0] < since + limit * HOUR and row[0] <= self.now
+        ]
         return [list(row) for row in rows]
 
 
@@ -76,7 +82,9 @@ def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
     fetch.main(tmp_path)
     assert len(list(tmp_path.iterdir())) == 6
     times = [line.split(",")[0] for line in rows(tmp_path, "BTC*")]
-    hours = [datetime.fromtimestamp((BEGAN + hour * HOUR) / 1000, timezone.utc).isoformat() for hour in range(95)]
+    hours = [
+        datetime.fromtimestamp((BEGAN + hour * HOUR) / 1000, timezone.utc).isoformat() for hour in range(95)
+    ]
     assert times == hours
     assert len(rows(tmp_path, "SOL*")) == 92  # three hours had no trade
 
@@ -85,9 +93,15 @@ def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
     assert script.job.data.refresh == f"{next(iter(script.files))}.py" and list(script.files.values()) == [
         (EXAMPLE / "fetch.py").read_bytes()
     ]
-    small = with_settings(job, lookback=4, horizon=1, features=["log_return_1", "bar_range"], embargo=1, batch=16)
+    small = with_settings(
+        job, lookback=4, horizon=1, features=["log_return_1", "bar_range"], embargo=1, batch=16
+    )
     report = check_data(tmp_path, small)
-    assert {entry["symbol"]: entry["bars"] for entry in report["symbols"]} == {"BTC-USD": 95, "ETH-USD": 95, "SOL-USD": 92}
+    assert {entry["symbol"]: entry["bars"] for entry in report["symbols"]} == {
+        "BTC-USD": 95,
+        "ETH-USD": 95,
+        "SOL-USD": 92,
+    }
 
 
 def test_its_readme_has_a_schedule_that_the_stack_takes() -> None:

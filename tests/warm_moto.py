@@ -1,7 +1,7 @@
 """Load moto with the services of the embedded AWS, and keep AWS's API descriptions once they are parsed.
 
-Run by the tests' fork server, which must not import anything of ours. Without it, forks that make clients of S3 and EC2 would
-spend half of their time on parsing.
+Run by the tests' fork server, which must not import anything of ours. Without it, forks that make clients of
+S3 and EC2 would spend half of their time on parsing.
 """
 
 import os
@@ -33,7 +33,9 @@ def _load_file(self: JSONFileLoader, file_path: str) -> object:
 JSONFileLoader.load_file = _load_file  # each session has a loader of its own, and each process a session
 session = botocore.session.Session()
 for service in CLIENTS:
-    session.create_client(service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
+    session.create_client(
+        service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"
+    )
 for service in SERVICES:
     get_service_model(service)
     get_service_router(service)

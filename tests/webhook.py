@@ -12,7 +12,9 @@ from typing import Any
 
 @contextmanager
 def webhook(answer: Callable[[str], tuple[int, str]], posted: list[Any]) -> Iterator[str]:
-    """Yield its address. `answer` gives status and Location for a path; documents that got a 200 are added to `posted`."""
+    """Yield its address. `answer` gives status and Location for a path; documents that got a 200 are added to
+    `posted`.
+    """
 
     class Webhook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -18,7 +18,9 @@ def write_wheel(
     text: str = "",
     program: str = "",
 ) -> str:
-    """Write a wheel with one module of that text, its requirements and its console script, and return its sha256."""
+    """Write a wheel with one module of that text, its requirements and its console script, and return its
+    sha256.
+    """
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
@@ -32,7 +34,8 @@ def write_wheel(
         **({f"{info}/entry_points.txt": f"[console_scripts]\n{program}\n"} if program else {}),
     }
     hashes = {
-        path: base64.urlsafe_b64encode(hashlib.sha256(body.encode()).digest()).rstrip(b"=") for path, body in files.items()
+        path: base64.urlsafe_b64encode(hashlib.sha256(body.encode()).digest()).rstrip(b"=")
+        for path, body in files.items()
     }
     record = "".join(f"{path},sha256={hashes[path].decode()},{len(body)}\n" for path, body in files.items())
     with zipfile.ZipFile(path, "w") as archive:

@@ -24,16 +24,18 @@ def predict(
     stack: str = "dev",
     local: str | Path | None = None,
 ) -> pandas.DataFrame:
-    """Return the forecasts of models as a table: a row for each model and bar, by symbol, then model, oldest bar first.
+    """Return the forecasts of models as a table: a row for each model and bar, by symbol, then model, oldest
+    bar first.
 
-    Columns: model, symbol, bar and available_at (UTC: start and end of the last bar that the model saw), and float64 columns of
-    the target, such as `probability` (docs/models-and-targets.md). `models` are .safetensors files, folders of them, or names
-    or keys in the bucket; `run` stands for all models of a run. `data` is a file or folder of candles, `symbols` those to
-    predict (none: all that the models know), `last` the number of bars of each (None: every bar), `model_file` the Python file
-    of your own model. `rehearse` and `stack` choose the bucket, as the flags do; `local` is a folder instead of it.
+    Columns: model, symbol, bar and available_at (UTC: start and end of the last bar that the model saw), and
+    float64 columns of the target, such as `probability` (docs/models-and-targets.md). `models` are
+    .safetensors files, folders of them, or names or keys in the bucket; `run` stands for all models of a run.
+    `data` is a file or folder of candles, `symbols` those to predict (none: all that the models know), `last`
+    the number of bars of each (None: every bar), `model_file` the Python file of your own model. `rehearse`
+    and `stack` choose the bucket, as the flags do; `local` is a folder instead of it.
 
-    A model or symbol that fails is a warning; if all fail, the first error is raised: UsageError, DataError or ConfigError of
-    `trainer.errors`. Sets torch to one thread, as training does, so that the digits agree.
+    A model or symbol that fails is a warning; if all fail, the first error is raised: UsageError, DataError
+    or ConfigError of `trainer.errors`. Sets torch to one thread, as training does, so that the digits agree.
     """
     from trainer.cli.predict import PredictionRequest, frame  # late: `import trainer` loads nothing
 

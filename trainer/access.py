@@ -1,4 +1,6 @@
-"""Access to one AWS: the caller's own account, found by the SDK, or the embedded one of a rehearsal. Clients and errors."""
+"""Access to one AWS: the caller's own account, found by the SDK, or the embedded one of a rehearsal. Clients
+and errors.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Access:
     folder: Path | None = None  # no AWS at all: a folder instead of the bucket
 
     def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
-        """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need that).
+        """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need
+        that).
 
         Clients and their open connections are reused; threads may share one.
         """
@@ -53,7 +56,9 @@ class NoService:
         if name.startswith("__"):
             raise AttributeError(name)
         what = f"with --local there is no {self._service} to ask"
-        raise ConfigError(what, why="a folder is used instead of a bucket, without AWS", do="Leave --local out.")
+        raise ConfigError(
+            what, why="a folder is used instead of a bucket, without AWS", do="Leave --local out."
+        )
 
 
 def own_access() -> Access:
@@ -106,7 +111,9 @@ def _client(access: Access, service: str, total_max_attempts: int, timeout_secon
 
 @cache
 def _session(*, own_settings: bool) -> Any:
-    """Return the session of this process; a rehearsal's ignores the user's settings, so that a wrong profile does no harm."""
+    """Return the session of this process; a rehearsal's ignores the user's settings, so that a wrong profile
+    does no harm.
+    """
     import botocore.session
 
     if own_settings:
@@ -160,21 +167,32 @@ def error_code(error: BaseException) -> str:
     """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name if AWS sent none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
-        return str(response["Error"].get("Code", "") or response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        return str(
+            response["Error"].get("Code", "")
+            or response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
+        )
     return type(error).__name__
 
 
 def error_message(error: BaseException) -> str:
     """Return AWS's own message of a botocore error, or the error's text if AWS sent none."""
     response = getattr(error, "response", None)
-    return str(response["Error"].get("Message", "")) if isinstance(response, dict) and "Error" in response else str(error)
+    return (
+        str(response["Error"].get("Message", ""))
+        if isinstance(response, dict) and "Error" in response
+        else str(error)
+    )
 
 
 def meaning_of(error: BaseException) -> Meaning:
-    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION if AWS was not reached)."""
+    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION if AWS was not
+    reached).
+    """
     from botocore import exceptions  # late, like boto3 itself
 
-    if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # every connection and time-out error
+    if isinstance(
+        error, (exceptions.HTTPClientError, exceptions.ConnectionError)
+    ):  # every connection and time-out error
         return CONNECTION
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -186,7 +204,8 @@ def meaning_of(error: BaseException) -> Meaning:
 def version_of(response: Mapping[str, Any], where: str) -> str:
     """Return the VersionId of S3's answer about an object. Raises NotVersioned if there is none.
 
-    S3 may answer so for a quarter of an hour after versioning was first enabled (S3 user guide, "Enabling versioning").
+    S3 may answer so for a quarter of an hour after versioning was first enabled (S3 user guide, "Enabling
+    versioning").
     """
     version_id = str(response.get("VersionId") or "")
     if not version_id:
@@ -197,9 +216,16 @@ def version_of(response: Mapping[str, Any], where: str) -> str:
 
 
 def aws_error(error: BaseException, doing: str) -> TrainerError:
-    """Turn a botocore error into ours, by `trainer.aws_errors`. `doing` names the failed act: "cannot read s3://bucket/key"."""
+    """Turn a botocore error into ours, by `trainer.aws_errors`. `doing` names the failed act: "cannot read
+    s3://bucket/key".
+    """
     code, message, known = error_code(error), error_message(error), meaning_of(error)
-    if code == "EndpointConnectionError" and str(getattr(error, "kwargs", {}).get("endpoint_url", "")).startswith(_LOOPBACK):
-        do = "Its instances have ended with it. Repeat the command with --rehearse to start it again and settle its runs."
+    if code == "EndpointConnectionError" and str(
+        getattr(error, "kwargs", {}).get("endpoint_url", "")
+    ).startswith(_LOOPBACK):
+        do = (
+            "Its instances have ended with it. Repeat the command with --rehearse to start it again and"
+            " settle its runs."
+        )
         return EmbeddedAwsGone(f"{doing}: the embedded AWS has ended", why=message, do=do)
     return known.error(doing, why=f"{code}: {message}" if message else code, do=known.remedy)

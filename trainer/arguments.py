@@ -1,4 +1,5 @@
-"""The parser of every command: a mistake is one UsageError that names the nearest word and the command's own help; --out.
+"""The parser of every command: a mistake is one UsageError that names the nearest word and the command's own
+help; --out.
 
 argparse and nothing else: `--help` must answer at once.
 """
@@ -21,7 +22,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and help.
+        """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and
+        help.
 
         argparse takes an argument of many words from one place; here they may stand on both sides of a flag.
         """
@@ -31,7 +33,11 @@ class Parser(argparse.ArgumentParser):
             setattr(parsed, several.dest, [*getattr(parsed, several.dest), *unknown])
             return parsed, []
         if unknown:
-            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", unknown[0].split("=")[0], self._option_string_actions)
+            self._refuse(
+                f"unrecognized arguments: {' '.join(unknown)}",
+                unknown[0].split("=")[0],
+                self._option_string_actions,
+            )
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -61,6 +67,8 @@ def check_folder(out: Path) -> None:
         if place.exists():
             if not place.is_dir():
                 raise UsageError(
-                    f"--out {out} is not a folder", why=f"{place} is a file", do="Name a folder, or one to be made."
+                    f"--out {out} is not a folder",
+                    why=f"{place} is a file",
+                    do="Name a folder, or one to be made.",
                 )
             return

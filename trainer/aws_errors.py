@@ -1,9 +1,11 @@
 """The one table of AWS error codes: class, our exception, remedy, and the next step of a launch. Pure data.
 
-`access` translates botocore's exceptions by it, `control.fleet` interprets CreateFleet's answers by it, and `runs.launching`
-takes the next step from it. The sweeper may not import it and has copies of three codes, which a test compares with this table.
+`access` translates botocore's exceptions by it, `control.fleet` interprets CreateFleet's answers by it, and
+`runs.launching` takes the next step from it. The sweeper may not import it and has copies of three codes,
+which a test compares with this table.
 
-EC2 codes: EC2 API reference "Error codes", and Karpenter pkg/errors/errors.go for capacity and type (both read 2026-08).
+EC2 codes: EC2 API reference "Error codes", and Karpenter pkg/errors/errors.go for capacity and type (both
+read 2026-08).
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainer.errors import CapacityError, ConfigError, ConnectionFailed, PermissionDenied, QuotaError, TrainerError
+from trainer.errors import (
+    CapacityError,
+    ConfigError,
+    ConnectionFailed,
+    PermissionDenied,
+    QuotaError,
+    TrainerError,
+)
 
 ErrorClass = Literal[
     "capacity",
@@ -51,7 +60,9 @@ class Meaning:
     step_after_exception: NextStep | None = None  # where it differs: the whole call failed with this code
 
     def step(self, *, exception: bool) -> NextStep:
-        """Return the next step of a launch after an exception, or after an answer (HTTP 200) with this code in `Errors`."""
+        """Return the next step of a launch after an exception, or after an answer (HTTP 200) with this code
+        in `Errors`.
+        """
         return self.step_after_exception or self.next_step if exception else self.next_step
 
 
@@ -64,7 +75,9 @@ NO_PARAMETER = frozenset({"ParameterNotFound"})
 LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 SCHEDULE_EXISTS = frozenset({"ConflictException"})
 EMPTY_FLEET = "EmptyFleet"  # ours: CreateFleet answered with neither an instance nor an error
-NO_CLEAR_ANSWER = "NoClearAnswer"  # ours: no call under a token had a clear answer, and no instance of them appeared
+NO_CLEAR_ANSWER = (  # ours: no call under a token had a clear answer, and no instance of them appeared
+    "NoClearAnswer"
+)
 
 _CHECK_STACK = "Check the stack: pulumi up brings it in line with this version."
 _GONE = "is gone: pulumi refresh finds that out, and pulumi up makes a new one."
@@ -98,7 +111,10 @@ CONFIG = Meaning(error_class="config", error=ConfigError, remedy=_CHECK_STACK, n
 CONSISTENCY = Meaning(
     error_class="consistency",
     error=ConfigError,
-    remedy="A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it stays.",
+    remedy=(
+        "A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it"
+        " stays."
+    ),
     next_step="new_token",
 )
 PERMISSION = Meaning(
@@ -115,7 +131,9 @@ THROTTLING = Meaning(  # the call was not carried out
 )
 AWS_FAILED = replace(THROTTLING, step_after_exception="replay")  # the call may have been carried out
 UNCLEAR = replace(THROTTLING, error_class="unclear")
-ACCOUNT = Meaning(error_class="account", error=ConfigError, remedy="Open a case with AWS Support.", next_step="stop")
+ACCOUNT = Meaning(
+    error_class="account", error=ConfigError, remedy="Open a case with AWS Support.", next_step="stop"
+)
 IDEMPOTENCY = Meaning(
     error_class="idempotency",
     error=ConfigError,
@@ -129,7 +147,12 @@ CONNECTION = Meaning(
     next_step="replay",
 )
 NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
-CONFLICT = Meaning(error_class="conflict", error=ConfigError, remedy="Another command was faster: try again.", next_step="stop")
+CONFLICT = Meaning(
+    error_class="conflict",
+    error=ConfigError,
+    remedy="Another command was faster: try again.",
+    next_step="stop",
+)
 UNKNOWN = Meaning(  # inside an answer it concerns one pool; as an exception, the whole call
     error_class="unknown",
     error=ConfigError,
@@ -162,12 +185,20 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     ),
     (QUOTA, ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")),
     (
-        replace(QUOTA, remedy="Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon EC2."),
+        replace(
+            QUOTA,
+            remedy=(
+                "Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon"
+                " EC2."
+            ),
+        ),
         ("MaxFleetCountExceeded",),
     ),
     (TYPE, ("Unsupported", "InvalidInstanceType", "InvalidParameterValue")),
     (
-        replace(TYPE, remedy="Name another --instance: this type is not sold in this zone, or not on this market."),
+        replace(
+            TYPE, remedy="Name another --instance: this type is not sold in this zone, or not on this market."
+        ),
         ("InvalidFleetConfiguration",),
     ),
     (PRICE, ("SpotMaxPriceTooLow",)),
@@ -176,7 +207,9 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"),
     ),
     (
-        replace(CONFIG, remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up."),
+        replace(
+            CONFIG, remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up."
+        ),
         ("InvalidSnapshot.NotFound",),
     ),
     (
@@ -206,20 +239,28 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        replace(CONFIG, remedy="Subscribe the account to this image or region in the AWS console, then launch again."),
+        replace(
+            CONFIG,
+            remedy="Subscribe the account to this image or region in the AWS console, then launch again.",
+        ),
         ("OptInRequired",),
     ),
     (replace(CONFIG, remedy="Set AWS_REGION, such as us-east-1."), ("NoRegionError",)),
     (PERMISSION, ("AccessDenied", "AccessDeniedException", "403")),
     (
-        replace(PERMISSION, remedy="Ask for the permission that aws sts decode-authorization-message finds in this message."),
+        replace(
+            PERMISSION,
+            remedy="Ask for the permission that aws sts decode-authorization-message finds in this message.",
+        ),
         ("UnauthorizedOperation",),
     ),
     (
         replace(
             PERMISSION,
-            remedy="Create the role once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com, "
-            "or launch with --on-demand.",
+            remedy=(
+                "Create the role once: aws iam create-service-linked-role --aws-service-name"
+                " spot.amazonaws.com, or launch with --on-demand."
+            ),
         ),
         ("AuthFailure.ServiceLinkedRoleCreationNotPermitted",),
     ),
@@ -231,34 +272,66 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        replace(PERMISSION, remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse."),
+        replace(
+            PERMISSION,
+            remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse.",
+        ),
         ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "ProfileNotFound"),
     ),
     (
         THROTTLING,
         (
-            *("RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled"),
+            *(
+                "RequestLimitExceeded",
+                "Throttling",
+                "ThrottlingException",
+                "ThrottledException",
+                "RequestThrottled",
+            ),
             *("RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException", "SlowDown"),
         ),
     ),
     (
         AWS_FAILED,
-        ("InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+        (
+            "InternalError",
+            "InternalFailure",
+            "ServerInternal",
+            "Unavailable",
+            "ServiceUnavailable",
+            "RequestTimeout",
+        ),
     ),
     (
-        replace(AWS_FAILED, remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one."),
+        replace(
+            AWS_FAILED,
+            remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one.",
+        ),
         ("DiskFull",),  # the embedded AWS's own
     ),
     (
-        replace(AWS_FAILED, remedy="Free space on the folder's disk, or check that it is there and yours to write."),
+        replace(
+            AWS_FAILED,
+            remedy="Free space on the folder's disk, or check that it is there and yours to write.",
+        ),
         ("FolderFailed",),  # of a folder instead of a bucket
     ),
     (UNCLEAR, (NO_CLEAR_ANSWER,)),
     (
-        replace(ACCOUNT, remedy="AWS is still verifying the account for this region: wait for its e-mail, then launch again."),
+        replace(
+            ACCOUNT,
+            remedy=(
+                "AWS is still verifying the account for this region: wait for its e-mail, then launch again."
+            ),
+        ),
         ("PendingVerification",),
     ),
-    (replace(ACCOUNT, remedy="AWS blocked the account: open a case with AWS Support, Account and billing."), ("Blocked",)),
+    (
+        replace(
+            ACCOUNT, remedy="AWS blocked the account: open a case with AWS Support, Account and billing."
+        ),
+        ("Blocked",),
+    ),
     (
         replace(ACCOUNT, remedy="Set the image line's root device and disk size in Pulumi, then pulumi up."),
         ("InvalidBlockDeviceMapping",),
@@ -266,13 +339,19 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     (
         replace(
             ACCOUNT,
-            remedy="The key of the account's default EBS encryption refuses: allow its use to the launcher, "
-            "or choose another key in the EC2 settings.",
+            remedy=(
+                "The key of the account's default EBS encryption refuses: allow its use to the launcher, "
+                "or choose another key in the EC2 settings."
+            ),
         ),
         ("Client.InternalError",),
     ),
     (
-        replace(ACCOUNT, error=QuotaError, remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS."),
+        replace(
+            ACCOUNT,
+            error=QuotaError,
+            remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS.",
+        ),
         ("Client.VolumeLimitExceeded", "VolumeLimitExceeded"),
     ),
     (IDEMPOTENCY, ("IdempotentParameterMismatch", "IdempotentInstanceTerminated")),
@@ -284,9 +363,11 @@ _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)
 
 
 def meaning(code: str, message: str = "", *, status: int = 0) -> Meaning:
-    """Return the meaning of an error code; UNKNOWN for a new one, AWS_FAILED where AWS failed itself (`status` from 500 on).
+    """Return the meaning of an error code; UNKNOWN for a new one, AWS_FAILED where AWS failed itself
+    (`status` from 500 on).
 
-    The message decides for InvalidParameterValue only, which EC2 also returns while a new role is propagating.
+    The message decides for InvalidParameterValue only, which EC2 also returns while a new role is
+    propagating.
     """
     if code == "InvalidParameterValue" and _PROFILE_NAME.search(message):
         return CONSISTENCY

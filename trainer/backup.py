@@ -1,7 +1,8 @@
 """Back a local folder up to the bucket under backup/, and restore it: the storage mode `local`.
 
-backup/files/<path> holds each file, whose earlier versions S3 keeps; backup/index.json names path, size, SHA-256 and version of
-all, and changes by compare-and-swap. A backup deletes nothing. Everything read from the bucket is checked as untrusted.
+backup/files/<path> holds each file, whose earlier versions S3 keeps; backup/index.json names path, size,
+SHA-256 and version of all, and changes by compare-and-swap. A backup deletes nothing. Everything read from
+the bucket is checked as untrusted.
 """
 
 from __future__ import annotations
@@ -50,15 +51,23 @@ class BackupReport:
     moved: list[str] = field(default_factory=list)  # uploaded or restored
     moved_bytes: int = 0
     unchanged: int = 0
-    differing: list[str] = field(default_factory=list)  # files that differ from the backup: skipped by a restore
+    differing: list[str] = field(
+        default_factory=list
+    )  # files that differ from the backup: skipped by a restore
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why
-    failed: dict[str, str] = field(default_factory=dict)  # path -> why; the others were backed up or restored all the same
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  # path -> why; the others were backed up or restored all the same
 
 
-def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_file: Callable[[str], None]) -> BackupReport:
-    """Upload and index the files that the backup lacks, by SHA-256. Raises UsageError for too many files in folder or index.
+def back_up(
+    folder: Path, access: Access, objects: Objects, *, bucket: str, on_file: Callable[[str], None]
+) -> BackupReport:
+    """Upload and index the files that the backup lacks, by SHA-256. Raises UsageError for too many files in
+    folder or index.
 
-    `on_file` receives each path before its upload. The next backup continues an interrupted one without repeating uploads.
+    `on_file` receives each path before its upload. The next backup continues an interrupted one without
+    repeating uploads.
     """
     report, known, added = BackupReport(), read_index(objects), dict[str, BackedUp]()
     paths = list(_plain_files(folder, report))
@@ -93,15 +102,26 @@ def back_up(folder: Path, access: Access, objects: Objects, *, bucket: str, on_f
 
 
 def restore(
-    folder: Path, access: Access, objects: Objects, *, bucket: str, overwrite: bool, on_file: Callable[[str], None]
+    folder: Path,
+    access: Access,
+    objects: Objects,
+    *,
+    bucket: str,
+    overwrite: bool,
+    on_file: Callable[[str], None],
 ) -> BackupReport:
-    """Download the files that the folder lacks, by version and SHA-256; files that differ are replaced only with `overwrite`.
+    """Download the files that the folder lacks, by version and SHA-256; files that differ are replaced only
+    with `overwrite`.
 
     A file whose bytes are not the index's is not written. Raises UsageError if there is no backup.
     """
     index = read_index(objects)
     if not index:
-        raise UsageError("there is no backup to restore", why=f"{INDEX} names no file", do="Make one: mayfly backup FOLDER.")
+        raise UsageError(
+            "there is no backup to restore",
+            why=f"{INDEX} names no file",
+            do="Make one: mayfly backup FOLDER.",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     report, root = BackupReport(), folder.resolve()
     client = access.client("s3", timeout_seconds=120.0)
@@ -146,14 +166,23 @@ def add_to_index(objects: Objects, added: Mapping[str, BackedUp]) -> None:
         with suppress(Conflict):
             objects.put(key=INDEX, body=body, if_match=etag, create=not etag)
             return
-    raise ConfigError(f"{INDEX} could not be written", why="another desk is backing up", do="Run the backup again.")
+    raise ConfigError(
+        f"{INDEX} could not be written", why="another desk is backing up", do="Run the backup again."
+    )
 
 
 def _refuse_large_index(names: Set[str]) -> None:
-    """Raise UsageError if the index, which keeps files that are gone, would name more than `_read` accepts."""
+    """Raise UsageError if the index, which keeps files that are gone, would name more than `_read`
+    accepts.
+    """
     if len(names) > MOST_FILES:
-        do = "Copy it elsewhere in the bucket and delete it: the next backup makes a new one, and sends no file twice."
-        raise UsageError(f"{INDEX} would name more than {MOST_FILES:,} files", why="it keeps files of all folders", do=do)
+        do = (
+            "Copy it elsewhere in the bucket and delete it: the next backup makes a new one, and sends no"
+            " file twice."
+        )
+        raise UsageError(
+            f"{INDEX} would name more than {MOST_FILES:,} files", why="it keeps files of all folders", do=do
+        )
 
 
 def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
@@ -213,7 +242,9 @@ def _measure(path: Path) -> tuple[int, str]:
 
 
 def _uploaded(client: Any, path: Path, key: str, sha256: str, *, bucket: str) -> str:
-    """Return the version of a file in the bucket, which S3 has checked. Raises DataError for one that changes meanwhile."""
+    """Return the version of a file in the bucket, which S3 has checked. Raises DataError for one that changes
+    meanwhile.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -226,7 +257,9 @@ def _uploaded(client: Any, path: Path, key: str, sha256: str, *, bucket: str) ->
 
 def _leads_out(path: Path, root: Path) -> bool:
     """Return whether a path below the root is, or passes through, a symbolic link."""
-    return any(place.is_symlink() for place in (path, *path.parents) if place.is_relative_to(root) and place != root)
+    return any(
+        place.is_symlink() for place in (path, *path.parents) if place.is_relative_to(root) and place != root
+    )
 
 
 def _fetch(client: Any, name: str, entry: BackedUp, path: Path, *, bucket: str) -> None:

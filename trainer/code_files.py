@@ -1,8 +1,10 @@
-"""Files of this package that an entry point runs: the modules that it imports, theirs, and the data that they read.
+"""Files of this package that an entry point runs: the modules that it imports, theirs, and the data that they
+read.
 
-`launch` packs a node's files into the bundle. `train` hashes its own: a checkpoint or a finished model counts until one of them
-changes. Imports are read from the source, so both sets are the same at a desk and in an unpacked bundle. Only imports that run
-count: one inside a function does, one under `if TYPE_CHECKING` does not. Standard library only.
+`launch` packs a node's files into the bundle. `train` hashes its own: a checkpoint or a finished model counts
+until one of them changes. Imports are read from the source, so both sets are the same at a desk and in an
+unpacked bundle. Only imports that run count: one inside a function does, one under `if TYPE_CHECKING` does
+not. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,12 +18,20 @@ from pathlib import Path
 
 # Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.distributed.torchrun", "trainer.train.distributed.rank")
-# Entry points of a node: the agent, and by `-m` training, smoke test, trial and data check. Workers import from these.
+# Entry points of a node: the agent, and by `-m` training, smoke test, trial and data check. Workers import
+# from these.
 NODE = (
-    *("trainer.node.agent", "trainer.train.__main__", "trainer.train.smoke", "trainer.train.probe", "trainer.plan.check"),
+    *(
+        "trainer.node.agent",
+        "trainer.train.__main__",
+        "trainer.train.smoke",
+        "trainer.train.probe",
+        "trainer.plan.check",
+    ),
     *RANKS,
 )
-# Entry points that determine a model, besides the homes of its model and target; other homes void no checkpoint.
+# Entry points that determine a model, besides the homes of its model and target; other homes void no
+# checkpoint.
 TRAINING = ("trainer.train.__main__", "trainer.train.probe", *RANKS)
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
 _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import the settings of every home
@@ -43,8 +53,8 @@ def code_files(
 ) -> dict[str, bytes]:
     """Return the files that these modules reach, by name ("trainer/errors.py"), in the order of names.
 
-    With `homes`, such as "trainer.models.lstm", the tables of homes lead to these alone. `package` is the folder of another
-    copy of this package. Raises ValueError for a missing entry point.
+    With `homes`, such as "trainer.models.lstm", the tables of homes lead to these alone. `package` is the
+    folder of another copy of this package. Raises ValueError for a missing entry point.
     """
     folder = package or Path(__file__).parent
     modules = _modules_of(folder)
@@ -73,7 +83,9 @@ def code_files(
 
 
 def _modules_of(folder: Path) -> frozenset[str]:
-    """Return the Python files of a package, such as "control/drive.py": one walk, since a look for each import is slower."""
+    """Return the Python files of a package, such as "control/drive.py": one walk, since a look for each
+    import is slower.
+    """
     found = []
     for place, folders, files in os.walk(folder, followlinks=True):  # who packs them refuses links
         folders[:] = [one for one in folders if one != "__pycache__"]
@@ -83,7 +95,9 @@ def _modules_of(folder: Path) -> frozenset[str]:
 
 
 def place_of(name: str, folder: Path) -> Path:
-    """Return where a file of the set lies: in the package `folder`, or beside it, which in an installed wheel is `_infra`."""
+    """Return where a file of the set lies: in the package `folder`, or beside it, which in an installed wheel
+    is `_infra`.
+    """
     if name.startswith("trainer/"):
         return folder / name.removeprefix("trainer/")
     beside = folder.parent / name
@@ -99,7 +113,9 @@ def sha256_of(files: Mapping[str, bytes]) -> str:
 
 
 def home_modules(homes: Iterable[str] | None = None, *, package: Path | None = None) -> tuple[str, ...]:
-    """Return the modules of these homes, such as "trainer.models.lstm", or of all homes. One from outside has none here."""
+    """Return the modules of these homes, such as "trainer.models.lstm", or of all homes. One from outside has
+    none here.
+    """
     folder = package or Path(__file__).parent
     if homes is None:
         places = [path.parent for name in HOMES for path in (folder / name).glob("*/__init__.py")]
@@ -116,7 +132,9 @@ def training_files(homes: Collection[str], *, package: Path | None = None) -> di
 
 @cache
 def training_sha256(homes: tuple[str, ...]) -> str:
-    """Return the hash of the files that training with these homes reaches; a tenth of a second, once a process."""
+    """Return the hash of the files that training with these homes reaches; a tenth of a second, once a
+    process.
+    """
     return sha256_of(training_files(homes))
 
 
@@ -128,7 +146,9 @@ def _home_of(dotted: str, modules: Collection[str]) -> str | None:
 
 
 def _files_of(dotted: str, modules: Collection[str]) -> list[str]:
-    """Return what an import of a dotted name runs: the `__init__` of each package on the way, then the module."""
+    """Return what an import of a dotted name runs: the `__init__` of each package on the way, then the
+    module.
+    """
     pieces = dotted.split(".")
     if pieces[0] != "trainer":
         return []

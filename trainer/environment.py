@@ -1,7 +1,8 @@
-"""Environment variables: the only code of `trainer` and `infra` that reads or sets them. docs/environment.md lists them.
+"""Environment variables: the only code of `trainer` and `infra` that reads or sets them. docs/environment.md
+lists them.
 
-Values are read when a function is called, never at import. Exceptions: shell files, and the sweeper (control/sweep.py), which
-imports almost nothing of ours. Standard library only.
+Values are read when a function is called, never at import. Exceptions: shell files, and the sweeper
+(control/sweep.py), which imports almost nothing of ours. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ PROCESSOR_SETTINGS = (
 
 
 def rehearsal_home() -> Path:
-    """Return the folder of this desk's embedded AWS: in the platform's data folder, never inside a repository.
+    """Return the folder of this desk's embedded AWS: in the platform's data folder, never inside a
+    repository.
 
-    https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up 2026-11-22).
+    https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up
+    2026-11-22).
     """
     if named := os.environ.get("MAYFLY_HOME"):
         return Path(named).absolute()  # processes of ours work in other folders
@@ -50,7 +53,9 @@ def own_access_key() -> str:
 
 
 def stale_aws_variables(kept: Collection[str]) -> list[str]:
-    """Return the AWS variables of the environment that conflict with a rehearsal: all but those kept and those about output."""
+    """Return the AWS variables of the environment that conflict with a rehearsal: all but those kept and
+    those about output.
+    """
     harmless = ("AWS_PAGER", "AWS_DEFAULT_OUTPUT")
     names = [name for name in os.environ if name.startswith("AWS_") and not name.startswith("AWS_CLI_")]
     return sorted(name for name in names if name not in harmless and name not in kept)
@@ -59,7 +64,10 @@ def stale_aws_variables(kept: Collection[str]) -> list[str]:
 def without_proxy(host: str) -> dict[str, str]:
     """Return the variables by which programs of a shell reach a host without a proxy; others keep theirs."""
     others = {name: os.environ.get(name, "").split(",") for name in ("NO_PROXY", "no_proxy")}
-    return {name: ",".join([host, *(one for one in hosts if one not in ("", host))]) for name, hosts in others.items()}
+    return {
+        name: ",".join([host, *(one for one in hosts if one not in ("", host))])
+        for name, hosts in others.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +82,8 @@ class RehearsalEnvironment:
 def rehearsal_environment() -> RehearsalEnvironment:
     """Return the settings of the embedded AWS's process from the desk's environment.
 
-    Applied programs are not kept in MAYFLY_HOME, which may be inside a repository: they are replayed, so they must be trusted.
+    Applied programs are not kept in MAYFLY_HOME, which may be inside a repository: they are replayed, so they
+    must be trusted.
     """
     programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -170,23 +179,30 @@ def function_environment() -> FunctionEnvironment:
 
 
 def clock_ahead_seconds() -> int:
-    """Return the seconds by which this node's clock is ahead of its machine's; 0 except in a rehearsal that skipped time."""
+    """Return the seconds by which this node's clock is ahead of its machine's; 0 except in a rehearsal that
+    skipped time.
+    """
     return int(os.environ.get("MAYFLY_CLOCK_AHEAD", "0"))
 
 
 def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
-    """Return the environment of an agent on the caller's own machine: theirs, with its variables, `code` first on the path.
+    """Return the environment of an agent on the caller's own machine: theirs, with its variables, `code`
+    first on the path.
 
     Mayfly's own variables are left out: a rehearsal's would turn it into a rehearsal's node.
     """
-    theirs = ("MAYFLY_", "AWS_") if "AWS_ACCESS_KEY_ID" in variables else ("MAYFLY_",)  # a rehearsal has keys of its own
+    theirs = (
+        ("MAYFLY_", "AWS_") if "AWS_ACCESS_KEY_ID" in variables else ("MAYFLY_",)
+    )  # a rehearsal has keys of its own
     kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", **variables}
 
 
 def temporary_folder() -> Path:
-    """Return the folder for temporary files, by this process's own environment: a fork may remember another's."""
+    """Return the folder for temporary files, by this process's own environment: a fork may remember
+    another's.
+    """
     return Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
 
 
@@ -201,7 +217,9 @@ def here_folder() -> Path:
 
 
 def for_training(*, profiles: Path) -> dict[str, str]:
-    """Return the environment of a node's training: the agent's, with its file instead of a user's profiles."""
+    """Return the environment of a node's training: the agent's, with its file instead of a user's
+    profiles.
+    """
     return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
 
 
@@ -231,42 +249,72 @@ def for_ranks(socket: Path) -> dict[str, str]:
     """Return the environment of torchrun: this process's, with every connection between ranks on loopback."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
-    # The recorder of collectives; a rank that is asked writes it to the log. Its own dump at a time-out is a pickle.
-    ours |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    # The recorder of collectives; a rank that is asked writes it to the log. Its own dump at a time-out is a
+    # pickle.
+    ours |= {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
     return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback, **ours}
 
 
 def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a user's refresh script: the agent's, which has no secret, and its own secrets."""
+    """Return the environment of a user's refresh script: the agent's, which has no secret, and its own
+    secrets.
+    """
     return {**os.environ, **secrets}
 
 
 def processor_settings() -> dict[str, str]:
-    """Return those of PROCESSOR_SETTINGS that are set: nodes of a rehearsal and scripts run on the same processor."""
+    """Return those of PROCESSOR_SETTINGS that are set: nodes of a rehearsal and scripts run on the same
+    processor.
+    """
     return variables_named(PROCESSOR_SETTINGS)
 
 
 def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
-    """Return the environment of a user's script: its variables, with `path` before the PATH; of the agent's, only the PATH,
-    LANG, LD_LIBRARY_PATH and the processor's settings."""
+    """Return the environment of a user's script: its variables, with `path` before the PATH; of the agent's,
+    only the PATH, LANG, LD_LIBRARY_PATH and the processor's settings.
+    """
     kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
-    paths = os.pathsep.join(dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep))))
-    return {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **kept, **processor_settings(), **variables, "PATH": paths}
+    paths = os.pathsep.join(
+        dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep)))
+    )
+    return {
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        **kept,
+        **processor_settings(),
+        **variables,
+        "PATH": paths,
+    }
 
 
 def for_resolver() -> dict[str, str]:
-    """Return the environment of a package resolver: the desk's, without settings of pip or uv that change its result."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "VIRTUAL_", "CONDA_"))}
+    """Return the environment of a package resolver: the desk's, without settings of pip or uv that change its
+    result.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("UV_", "PIP_", "VIRTUAL_", "CONDA_"))
+    }
     return {**kept, "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 
 
 def image_python() -> str:
     """Return the Python that has the image's torch; in a rehearsal the desk's own, and no fork."""
-    return os.environ.get("MAYFLY_REAL_PYTHON") or os.environ.get("MAYFLY_DESK_PYTHON") or "/opt/pytorch/bin/python"
+    return (
+        os.environ.get("MAYFLY_REAL_PYTHON")
+        or os.environ.get("MAYFLY_DESK_PYTHON")
+        or "/opt/pytorch/bin/python"
+    )
 
 
 def for_embedded_aws(*, source: str) -> dict[str, str]:
-    """Return the environment of the embedded AWS's process: the desk's without credentials, AWS profile and endpoints.
+    """Return the environment of the embedded AWS's process: the desk's without credentials, AWS profile and
+    endpoints.
 
     `source` is the folder that this package is imported from; it comes first on the path.
     """
@@ -276,7 +324,9 @@ def for_embedded_aws(*, source: str) -> dict[str, str]:
 
 
 def set_cublas_workspace(size: str) -> None:
-    """Set cuBLAS's workspace for this process, unless the user has; it is read at the first matrix product."""
+    """Set cuBLAS's workspace for this process, unless the user has; it is read at the first matrix
+    product.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", size)
 
 

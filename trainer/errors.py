@@ -108,7 +108,9 @@ def file_error(error: OSError) -> ConfigError | None:
         return ConfigError(f"cannot write{at}", why=str(error.strerror), do="Free some space.")
     if error.filename is None:
         return None
-    return ConfigError(f"cannot use {error.filename}", why=str(error.strerror), do="Check the path and its permissions.")
+    return ConfigError(
+        f"cannot use {error.filename}", why=str(error.strerror), do="Check the path and its permissions."
+    )
 
 
 def nearest(word: str, known: Iterable[str], *, count: int = 3, closeness: float = 0.5) -> str:

@@ -1,8 +1,9 @@
-"""A folder instead of a bucket: implements the S3 calls that Mayfly makes, with each object a file under its key.
+"""A folder instead of a bucket: implements the S3 calls that Mayfly makes, with each object a file under its
+key.
 
-For machines without AWS (`mayfly agent --here --local FOLDER`). Standard library only, but for botocore's errors, which callers
-expect. An object has one version, named by the hash of its bytes; replaced bytes are lost. A lock serializes writers, so that
-compare-and-swap works. Returned writes are on the disk.
+For machines without AWS (`mayfly agent --here --local FOLDER`). Standard library only, but for botocore's
+errors, which callers expect. An object has one version, named by the hash of its bytes; replaced bytes are
+lost. A lock serializes writers, so that compare-and-swap works. Returned writes are on the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _LOCK = ".lock"  # no key begins with a dot
 
 
 class FolderBucket:
-    """A folder with the methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's errors."""
+    """A folder with the methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's
+    errors.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,13 +52,23 @@ class FolderBucket:
             try:
                 sha256 = _written(new, io.BytesIO(Body) if isinstance(Body, bytes) else Body, ContentLength)
                 if ChecksumSHA256 and base64.b64decode(ChecksumSHA256).hex() != sha256:
-                    raise _error("BadDigest", 400, "PutObject", "The SHA256 you specified did not match what we received.")
+                    raise _error(
+                        "BadDigest",
+                        400,
+                        "PutObject",
+                        "The SHA256 you specified did not match what we received.",
+                    )
                 with self._writing():
                     exists = place.is_file()
                     if IfMatch and not exists:
                         raise _error("NoSuchKey", 404, "PutObject", "The specified key does not exist.")
                     if IfNoneMatch and exists or IfMatch and _sha256_of(place) != IfMatch:
-                        raise _error("PreconditionFailed", 412, "PutObject", "At least one of the pre-conditions did not hold")
+                        raise _error(
+                            "PreconditionFailed",
+                            412,
+                            "PutObject",
+                            "At least one of the pre-conditions did not hold",
+                        )
                     new.replace(place)
             finally:
                 new.unlink(missing_ok=True)
@@ -105,7 +118,9 @@ class FolderBucket:
         above = prefix.rpartition("/")[0]
         found = []
         for here, folders, names in os.walk(self.folder / above):
-            folders[:] = [name for name in folders if not name.startswith(".") or Path(here).name == "raw"]  # raw/.files/
+            folders[:] = [
+                name for name in folders if not name.startswith(".") or Path(here).name == "raw"
+            ]  # raw/.files/
             base = Path(here).relative_to(self.folder).as_posix()
             found += [f"{base}/{name}" if base != "." else name for name in names if not name.startswith(".")]
         yield from sorted(key for key in found if key.startswith(prefix))
@@ -126,7 +141,9 @@ class FolderBucket:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Hold the folder's lock, which the kernel releases when its holder dies, for a comparison and a rename."""
+        """Hold the folder's lock, which the kernel releases when its holder dies, for a comparison and a
+        rename.
+        """
         import fcntl  # late: reading needs no lock, and no Unix
 
         with (self.folder / _LOCK).open("a") as lock:
@@ -161,19 +178,29 @@ class FolderPages:
         self._bucket, self._operation = bucket, operation
 
     def paginate(self, *, Prefix: str = "", Delimiter: str = "", **_: Any) -> list[dict[str, Any]]:
-        """Return the keys below a prefix; with a delimiter the names right below it that have something below them."""
+        """Return the keys below a prefix; with a delimiter the names right below it that have something below
+        them.
+        """
         keys = list(self._bucket.keys(Prefix))
         if Delimiter:
             rest = (key.removeprefix(Prefix).partition(Delimiter) for key in keys)
             return [
                 {
                     "CommonPrefixes": [
-                        {"Prefix": f"{Prefix}{name}{Delimiter}"} for name in dict.fromkeys(n for n, d, _ in rest if d)
+                        {"Prefix": f"{Prefix}{name}{Delimiter}"}
+                        for name in dict.fromkeys(n for n, d, _ in rest if d)
                     ]
                 }
             ]
         if self._operation == "list_object_versions":
-            return [{"Versions": [{**self._bucket.entry(key), **_version(self._bucket.head_object(Key=key))} for key in keys]}]
+            return [
+                {
+                    "Versions": [
+                        {**self._bucket.entry(key), **_version(self._bucket.head_object(Key=key))}
+                        for key in keys
+                    ]
+                }
+            ]
         return [{"Contents": [self._bucket.entry(key) for key in keys]}]
 
 
@@ -201,7 +228,9 @@ def _sha256_of(place: Path) -> str:
 
 @contextmanager
 def _failing(operation: str) -> Iterator[None]:
-    """Turn an error of the disk, such as a full one, into one of botocore's, as callers expect: an agent retries those."""
+    """Turn an error of the disk, such as a full one, into one of botocore's, as callers expect: an agent
+    retries those.
+    """
     try:
         yield
     except OSError as error:
@@ -211,6 +240,9 @@ def _failing(operation: str) -> Iterator[None]:
 def _error(code: str, status: int, operation: str, message: str) -> Exception:
     from botocore.exceptions import ClientError  # late, like everywhere: --help must not wait for it
 
-    answer: Any = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    answer: Any = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
     error: Exception = ClientError(answer, operation)
     return error

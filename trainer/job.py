@@ -1,7 +1,9 @@
-"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train] and [machine].
+"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train] and
+[machine].
 
-The keys of a table, with types, defaults and units, are declared by their owners. This module joins the tables, checks them
-together, and reads them from TOML, JSON and `--set`; `job_tables` places keys and explains unknown ones.
+The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
+tables, checks them together, and reads them from TOML, JSON and `--set`; `job_tables` places keys and
+explains unknown ones.
 
 Standard library only: the launcher, the Lambdas, the node and the trainer all read jobs through this module.
 """
@@ -70,19 +72,26 @@ class Job:
     def __post_init__(self) -> None:
         if self.is_script and not self.machine.max_duration:
             why = "how long it takes is not known, and the machine has to end"
-            raise UsageError("a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h.")
+            raise UsageError(
+                "a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h."
+            )
         if self.data.folder and not self.is_script:
             do = "Name candles with data.path, or a script with script.command."
             raise UsageError("data.folder without a script", why="it is the data of a script", do=do)
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
-            raise bad_value("name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes")
+            raise bad_value(
+                "name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes"
+            )
         if (count := max(1, len(self.data.symbols)) * self.data.folds * self.train.seeds) > MOST_MODELS:
             made = (
                 f"this job's models name {count:,} series"
                 if self.data.pooled or self.data.panel
                 else f"this job makes {count:,} models"
             )
-            why = f"{max(1, len(self.data.symbols)):,} symbols x {self.data.folds:,} folds x {self.train.seeds:,} seeds"
+            why = (
+                f"{max(1, len(self.data.symbols)):,} symbols x {self.data.folds:,} folds x"
+                f" {self.train.seeds:,} seeds"
+            )
             do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
             raise UsageError(made, why=why, do=do)
         if self.train.batch == BATCH_OF_THE_MODEL:
@@ -92,10 +101,18 @@ class Job:
             raise UsageError("batch = auto is for models that read windows", why=why, do=do)
         if self.train.activation_checkpointing and not self.model.can_recompute:
             do = "Leave train.activation_checkpointing out."
-            raise UsageError(f"{self.model.title} can't compute its activations again", why="it is your own module", do=do)
-        if 0 < self.train.micro_batch < self.train.batch and self.model.is_measured and not self.model.may_slice:
+            raise UsageError(
+                f"{self.model.title} can't compute its activations again", why="it is your own module", do=do
+            )
+        if (
+            0 < self.train.micro_batch < self.train.batch
+            and self.model.is_measured
+            and not self.model.may_slice
+        ):
             why = "slices of a batch would give it another gradient, as batch norm does"
-            raise UsageError(f"{self.model.title} can't train in slices", why=why, do="Leave train.micro_batch out.")
+            raise UsageError(
+                f"{self.model.title} can't train in slices", why=why, do="Leave train.micro_batch out."
+            )
 
     @property
     def is_script(self) -> bool:
@@ -119,12 +136,19 @@ class Job:
         """
         left_out = NOT_OF_A_SCRIPT if self.is_script else ("script",)
         parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
-        tables = {table: part.to_keys() if isinstance(part, HomeSettings) else asdict(part) for table, part in parts.items()}
+        tables = {
+            table: part.to_keys() if isinstance(part, HomeSettings) else asdict(part)
+            for table, part in parts.items()
+        }
         lists = {
             table: {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
             for table, values in tables.items()
         }
-        kept = DATA_OF_A_SCRIPT if self.is_script else [key for key in lists["data"] if key not in DATA_OF_A_SCRIPT]
+        kept = (
+            DATA_OF_A_SCRIPT
+            if self.is_script
+            else [key for key in lists["data"] if key not in DATA_OF_A_SCRIPT]
+        )
         return {"name": self.name, **lists, "data": {key: lists["data"][key] for key in kept}}
 
 
@@ -146,18 +170,26 @@ def with_settings(job: Job, **keys: Any) -> Job:
 
 
 def load_job(path: Path) -> Tables:
-    """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files were."""
+    """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files
+    were.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
-        raise UsageError(f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one.") from error
+        raise UsageError(
+            f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one."
+        ) from error
     except IsADirectoryError as error:
-        raise UsageError(f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data.") from error
+        raise UsageError(
+            f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data."
+        ) from error
     except OSError as error:
         do = "Check the path and its permissions."
         raise UsageError(f"cannot read job file {path}", why=str(error.strerror), do=do) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one.") from error
+        raise UsageError(
+            f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one."
+        ) from error
     check_tables(tables, f"job file {path}")
     homes = ((home, "file") for home in HOMES)
     beside = (*homes, ("model", "encoder"), ("data", "refresh"), ("data", "folder"), ("script", "over"))
@@ -171,24 +203,35 @@ def load_job(path: Path) -> Tables:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Read `--set key=value` arguments into keys for `with_keys`; values are TOML, and a bare word is text."""
+    """Read `--set key=value` arguments into keys for `with_keys`; values are TOML, and a bare word is
+    text.
+    """
     keys: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"--set '{assignment}' has no value", do="Write --set key=value, such as --set train.epochs=3.")
+            raise UsageError(
+                f"--set '{assignment}' has no value",
+                do="Write --set key=value, such as --set train.epochs=3.",
+            )
         keys[key.strip()] = _toml_value(text.strip())
     return keys
 
 
 def job_from(tables: Tables) -> Job:
-    """Build a job from its tables. Raises UsageError for an unknown key, and for a value that makes no sense."""
+    """Build a job from its tables. Raises UsageError for an unknown key, and for a value that makes
+    no sense.
+    """
     check_tables(tables, "the job")
     homes = {table: home_of(tables, table) for table in HOMES}
     made: dict[str, Any] = {}
     check_script(tables)
     for table, cls in {**plain_tables(tables), **homes}.items():
-        values = {key: value for key, value in tables.get(table, {}).items() if not (table in homes and key == "name")}
+        values = {
+            key: value
+            for key, value in tables.get(table, {}).items()
+            if not (table in homes and key == "name")
+        }
         for key in values:
             if key not in keys_of(cls) and not (table in homes and cls.takes_any_key):
                 raise unknown_key(tables, key, table)
@@ -215,7 +258,9 @@ def _check_readable(job: Job) -> None:
                 check_values([[[value]]], "it")  # as deep as in a record
             except Unsound as error:
                 do = f"Set {table}.{key} to Unicode text, or to numbers of at most {MOST_NUMBER:g}."
-                raise UsageError(f"job key '{table}.{key}' is {brief(value)}", why=str(error), do=do) from error
+                raise UsageError(
+                    f"job key '{table}.{key}' is {brief(value)}", why=str(error), do=do
+                ) from error
 
 
 def _toml_value(text: str) -> Any:

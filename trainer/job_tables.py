@@ -1,6 +1,8 @@
-"""The tables of a job: a model and a target by their homes, keys by their tables, and errors for unknown ones.
+"""The tables of a job: a model and a target by their homes, keys by their tables, and errors for unknown
+ones.
 
-A job as TOML or JSON has it is a dictionary of tables; `trainer.job` builds a `Job` from it. Standard library only.
+A job as TOML or JSON has it is a dictionary of tables; `trainer.job` builds a `Job` from it. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -26,15 +28,20 @@ EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
 _PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
 HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
 _OWN: dict[str, type[Any]] = {"model": models.OWN, "target": targets.OWN}  # chosen by a file of the user's
-_SHORT = {"data": "data.path", "model": "model.name", "target": "target.name"}  # --set model=... chooses the model
+_SHORT = {
+    "data": "data.path",
+    "model": "model.name",
+    "target": "target.name",
+}  # --set model=... chooses the model
 _RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the old flat job files
 
 
 def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
-    """Return the tables with keys set. A key is `train.epochs`, or `epochs` where one table of this job has it.
+    """Return the tables with keys set. A key is `train.epochs`, or `epochs` where one table of this job has
+    it.
 
-    If another model or target is chosen, keys that only the previous one has are dropped. Raises UsageError for a key that no
-    table has, or several have.
+    If another model or target is chosen, keys that only the previous one has are dropped. Raises UsageError
+    for a key that no table has, or several have.
     """
     check_tables(tables, "the job")
     changed = {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
@@ -60,7 +67,9 @@ def check_tables(tables: Tables, what: str) -> None:
         known = {name: places[0] for name, places in _everywhere().items()}
         for key in flat:
             if key not in known and key not in _RENAMED:
-                raise UsageError(f"unknown job key '{key}'", do=_with_tables(nearest(key, known), known) or EXAMPLE)
+                raise UsageError(
+                    f"unknown job key '{key}'", do=_with_tables(nearest(key, known), known) or EXAMPLE
+                )
         moves = ", ".join(f"{key} = ... into {_bracketed(key)}" for key in flat[:3])
         more = f", and the other {len(flat) - 3} into theirs" if len(flat) > 3 else ""
         why = f"{', '.join(flat[:3])}{' ...' if len(flat) > 3 else ''} in no table"
@@ -68,7 +77,9 @@ def check_tables(tables: Tables, what: str) -> None:
     for key, value in tables.items():
         if isinstance(value, dict) and key not in TABLES:
             tables_there = ", ".join(f"[{name}]" for name in TABLES)
-            raise UsageError(f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}.")
+            raise UsageError(
+                f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}."
+            )
 
 
 def check_script(tables: Tables) -> None:
@@ -79,10 +90,17 @@ def check_script(tables: Tables) -> None:
         do = 'Set script.command, such as command = "python train.py".'
         raise UsageError("a [script] without a command", why="there is nothing to run", do=do)
     others = [f"[{table}]" for table in NOT_OF_A_SCRIPT if tables.get(table)]
-    others += [f"data.{key}" for key in tables.get("data", {}) if key in keys_of(DataSettings) and key not in DATA_OF_A_SCRIPT]
+    others += [
+        f"data.{key}"
+        for key in tables.get("data", {})
+        if key in keys_of(DataSettings) and key not in DATA_OF_A_SCRIPT
+    ]
     if "data.refresh" in others:
         why = "it adds candles to the data set of a retrain's models"
-        do = "Leave it out: let the script fetch its data itself, or copy new files to the set that its data.folder names."
+        do = (
+            "Leave it out: let the script fetch its data itself, or copy new files to the set that its"
+            " data.folder names."
+        )
         raise UsageError("a script with data.refresh", why=why, do=do)
     if others:
         do = "Leave it out, or leave [script] out. A script's own settings go into its command."
@@ -109,7 +127,9 @@ def home_of(tables: Tables, table: str) -> type[Any]:
     if "file" in values or values.get("name") == own.name:
         if values.get("name", own.name) != own.name:
             why = f"the file chooses the {table}"
-            raise UsageError(f"{table}.name and {table}.file", why=why, do=f"Leave {table}.name out, or {table}.file.")
+            raise UsageError(
+                f"{table}.name and {table}.file", why=why, do=f"Leave {table}.name out, or {table}.file."
+            )
         return own
     default = models.DEFAULT if table == "model" else targets.default_of(home_of(tables, "model").name)
     name = values.get("name") or default
@@ -127,14 +147,19 @@ def _choose(tables: Tables, table: str, choice: Any) -> None:
     old = tables.get(table, {})
     named = (reference(choice) if isinstance(choice, str) else None) or {"name": choice}
     is_same = all(old.get(key) == value for key, value in named.items())
-    tables[table] = {**{key: value for key, value in old.items() if key not in ("name", "file", "class")}, **named}
+    tables[table] = {
+        **{key: value for key, value in old.items() if key not in ("name", "file", "class")},
+        **named,
+    }
     for place in HOMES:
         was, now = before[place], home_of(tables, place)
         if place in tables and (was is not now or (place == table and not is_same)):
             stays = {*keys_of(now), *(named if place == table else ())}
             values = tables[place].items()
             tables[place] = {
-                key: value for key, value in values if key in stays or not (was.takes_any_key or key in keys_of(was))
+                key: value
+                for key, value in values
+                if key in stays or not (was.takes_any_key or key in keys_of(was))
             }
 
 
@@ -157,7 +182,9 @@ def _placed(tables: Tables, key: str) -> str:
 
 
 def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
-    """Return the error for an unknown key of a table ('': of any), with the tables that have it, or similar names."""
+    """Return the error for an unknown key of a table ('': of any), with the tables that have it, or similar
+    names.
+    """
     what = f"unknown job key '{table}.{key}'" if table else f"unknown job key '{key}'"
     homes = {place: home_of(tables, place) for place in HOMES}
     if key == "class" and table in homes:
@@ -166,7 +193,10 @@ def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
     for place, members in () if own else HOMES.items():
         owners = [name for name, home in members.items() if key in keys_of(home)]
         if owners and table in (place, "") and key not in keys_of(homes[place]):
-            why = f"{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is {homes[place].name}"
+            why = (
+                f"{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is"
+                f" {homes[place].name}"
+            )
             return UsageError(what, why=why, do=f"Leave {key} out, or set {place}.name = {owners[0]}.")
     if key in _RENAMED:
         return UsageError(what, do=f"It is {_RENAMED[key]} now.")
@@ -192,7 +222,10 @@ def _with_tables(sentence: str, known: Mapping[str, str]) -> str:
 def _everywhere() -> dict[str, list[str]]:
     """Return each key of any table or home, with its tables."""
     tables: dict[str, list[str]] = {}
-    for place, cls in [*_PLAIN.items(), *((place, home) for place, homes in HOMES.items() for home in homes.values())]:
+    for place, cls in [
+        *_PLAIN.items(),
+        *((place, home) for place, homes in HOMES.items() for home in homes.values()),
+    ]:
         for key in keys_of(cls):
             tables.setdefault(key, []).append(f"{place}.{key}")
     return tables

@@ -5,8 +5,8 @@
     class = "MyNet"
     hidden = 32             # any other key goes to the class
 
-The file is identified by its sha256. It is at `file`, or on a node in the bundle, under its hash. Loading a class runs
-the file; reading a job, a manifest or a card does not. Standard library only.
+The file is identified by its sha256. It is at `file`, or on a node in the bundle, under its hash. Loading a
+class runs the file; reading a job, a manifest or a card does not. Standard library only.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ _NOT_ARGUMENTS = ("name", "sha256", "shown", "measured")  # keys that no user wr
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """Keys of a table whose class is the user's: file and class, and under `arguments` the constructor's arguments."""
+    """Keys of a table whose class is the user's: file and class, and under `arguments` the constructor's
+    arguments.
+    """
 
     file: str = setting("", "Your Python file.")
     class_name: str = setting("", "Class in it.", key="class")
     sha256: str = ""  # of the file; empty until it was read
     shown: str = ""  # the user's name of the file, if it is stored under its hash
     arguments: str = "{}"  # the other keys, as JSON: settings are compared and hashed
-    measured: Any = None  # a trial's measurements (`train/probe.py`); a dataclass with `of`, the digest of the tried settings
+    # a trial's measurements (`train/probe.py`); a dataclass with `of`, the digest of the tried settings
+    measured: Any = None
 
     name: ClassVar[str] = NAME
     part: ClassVar[str]
@@ -59,24 +62,42 @@ class OwnFile:
         """Build it from the keys of its table. Raises UsageError for a bad name or value."""
         declared = keys_of(cls)
         given = {key: value for key, value in values.items() if key in declared}
-        free = {key: value for key, value in values.items() if key not in declared and key not in _NOT_ARGUMENTS}
+        free = {
+            key: value for key, value in values.items() if key not in declared and key not in _NOT_ARGUMENTS
+        }
         for key, value in free.items():
             if not key.isidentifier() or not _is_plain(value):
-                raise bad_value(f"{cls.part}.{key}", value, "text, a number, true or false, or a list of these")
-        made: dict[str, Any] = {**read_keys(cls.part, cls, given), "arguments": json.dumps(free, sort_keys=True)}
+                raise bad_value(
+                    f"{cls.part}.{key}", value, "text, a number, true or false, or a list of these"
+                )
+        made: dict[str, Any] = {
+            **read_keys(cls.part, cls, given),
+            "arguments": json.dumps(free, sort_keys=True),
+        }
         made |= {key: str(values[key]) for key in ("sha256", "shown") if values.get(key)}
         if isinstance(values.get("measured"), Mapping):
             try:
                 made["measured"] = _measured(cls.measured_as, Fields(values["measured"], "measured"))
             except Unsound as error:
-                raise bad_value(f"{cls.part}.measured", "...", "what Mayfly wrote there: leave it out") from error
+                raise bad_value(
+                    f"{cls.part}.measured", "...", "what Mayfly wrote there: leave it out"
+                ) from error
         return cls(**made)
 
     def to_keys(self) -> dict[str, Any]:
         """Return the keys that rebuild it, as JSON values."""
         keys = {key: getattr(self, item.name) for key, item in keys_of(self).items()}
-        written = {"sha256": self.sha256, "shown": self.shown, "measured": asdict(self.measured) if self.measured else None}
-        return {"name": self.name, **keys, **{key: value for key, value in written.items() if value}, **self.given}
+        written = {
+            "sha256": self.sha256,
+            "shown": self.shown,
+            "measured": asdict(self.measured) if self.measured else None,
+        }
+        return {
+            "name": self.name,
+            **keys,
+            **{key: value for key, value in written.items() if value},
+            **self.given,
+        }
 
     def card_keys(self) -> dict[str, Any]:
         """Return the keys that a card keeps, with the file's name instead of its path."""
@@ -108,10 +129,18 @@ class OwnFile:
         for key, value in self.choice.items():
             if not value:
                 other = "class" if key == "file" else "file"
-                raise UsageError(f"{self.part}.{other} without {self.part}.{key}", do=f"Set {self.part}.{key}, too.")
+                raise UsageError(
+                    f"{self.part}.{other} without {self.part}.{key}", do=f"Set {self.part}.{key}, too."
+                )
         if not _FILE_NAME.fullmatch(self.base_name) or not self.file.isprintable():
-            raise bad_value(f"{self.part}.file", self.file, "a Python file: letters, digits, _ - and . in its name")
-        if not self.class_name.isidentifier() or keyword.iskeyword(self.class_name) or len(self.class_name) > 100:
+            raise bad_value(
+                f"{self.part}.file", self.file, "a Python file: letters, digits, _ - and . in its name"
+            )
+        if (
+            not self.class_name.isidentifier()
+            or keyword.iskeyword(self.class_name)
+            or len(self.class_name) > 100
+        ):
             raise bad_value(f"{self.part}.class", self.class_name, "the name of a class")
 
     @property
@@ -128,7 +157,9 @@ class OwnFile:
         return replace(self, file=str(place), shown=self.base_name)
 
     def card_entry(self) -> dict[str, str]:
-        """Return the card's entry of the file: names, hash and text. Raises UsageError if it is gone or changed."""
+        """Return the card's entry of the file: names, hash and text. Raises UsageError if it is gone or
+        changed.
+        """
         return {**self.manifest_entry(), "text": read_file(self.file, sha256=self.sha256).decode()}
 
     def manifest_entry(self) -> dict[str, str]:
@@ -141,7 +172,9 @@ class OwnFile:
 
 
 def reference(text: str) -> dict[str, str] | None:
-    """Return {"file", "class"} of `my_net.py:MyNet`, and None for a name. Raises UsageError for a file without a class."""
+    """Return {"file", "class"} of `my_net.py:MyNet`, and None for a name. Raises UsageError for a file
+    without a class.
+    """
     file, _, class_name = text.rpartition(":")
     if file.endswith(".py"):
         return {"file": file, "class": class_name}
@@ -151,7 +184,9 @@ def reference(text: str) -> dict[str, str] | None:
 
 
 def read_file(file: str | Path, *, sha256: str = "") -> bytes:
-    """Return the content of a user's file. Raises UsageError for anything but a small text file, or for another hash."""
+    """Return the content of a user's file. Raises UsageError for anything but a small text file, or for
+    another hash.
+    """
     path = Path(file)
     try:
         status = path.lstat()
@@ -161,20 +196,28 @@ def read_file(file: str | Path, *, sha256: str = "") -> bytes:
             raise UsageError(f"{path} is not a file", do="Name a Python file.")
         if status.st_size > MAX_BYTES:
             raise UsageError(
-                f"{path} has {status.st_size:,} bytes", why=f"{MAX_BYTES:,} is the most", do="Keep data out of it."
+                f"{path} has {status.st_size:,} bytes",
+                why=f"{MAX_BYTES:,} is the most",
+                do="Keep data out of it.",
             )
         content = path.read_bytes()
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8", why=f"byte {error.start}", do="Save it as UTF-8.") from error
     except FileNotFoundError as error:
-        raise UsageError(f"{path} does not exist", do="Check the path: a job file names it from its own folder.") from error
+        raise UsageError(
+            f"{path} does not exist", do="Check the path: a job file names it from its own folder."
+        ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}", why=str(error.strerror), do="Check its permissions.") from error
+        raise UsageError(
+            f"cannot read {path}", why=str(error.strerror), do="Check its permissions."
+        ) from error
     actual = hashlib.sha256(content).hexdigest()
     if sha256 and actual != sha256:
         why = f"its sha256 is {actual[:12]}..., the model's file has {sha256[:12]}..."
-        raise UsageError(f"{path} is another file", why=why, do="Give the file that the model was trained with.")
+        raise UsageError(
+            f"{path} is another file", why=why, do="Give the file that the model was trained with."
+        )
     return content
 
 
@@ -185,13 +228,16 @@ def in_bundle(sha256: str) -> Path | None:
 
 
 def restrict_imports(importer: Callable[..., Any] | None) -> None:
-    """Replace `__import__` by `importer` in the user's files that this process loads from now on; None: the usual one."""
+    """Replace `__import__` by `importer` in the user's files that this process loads from now on; None: the
+    usual one.
+    """
     global _importer
     _importer = importer
 
 
 def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[Any]:
-    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for any failure.
+    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for any
+    failure.
 
     Each call runs it again, so that models share none of its variables.
     """
@@ -206,15 +252,21 @@ def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[A
     member = module.__dict__.get(class_name)
     if not isinstance(member, type):
         values = module.__dict__.items()
-        classes = [key for key, value in values if isinstance(value, type) and value.__module__ == module.__name__]
+        classes = [
+            key for key, value in values if isinstance(value, type) and value.__module__ == module.__name__
+        ]
         has = f"it has {', '.join(classes[:8])}" if classes else "it has none"
-        raise UsageError(f"{name} has no class {class_name}", why=has, do=nearest(class_name, classes) or "Check the name.")
+        raise UsageError(
+            f"{name} has no class {class_name}", why=has, do=nearest(class_name, classes) or "Check the name."
+        )
     return member
 
 
 @cache
 def instance_of(settings: OwnFile) -> Any:
-    """Return an instance of the class of these settings, made with the keys given to it; one a process. Raises UsageError."""
+    """Return an instance of the class of these settings, made with the keys given to it; one a process.
+    Raises UsageError.
+    """
     cls = settings.load()
     with as_usage_error(f"{settings.class_name} can't be built"):
         return cls(**settings.given)

@@ -1,11 +1,13 @@
-"""The keys of a model that may start from a pretrained encoder: another model of the same architecture, without its head.
+"""The keys of a model that may start from a pretrained encoder: another model of the same architecture,
+without its head.
 
     [model]
     encoder = "models/tcn-volatility_ticks_1m.safetensors"     # beside the job file
     encoder_training = "unfreeze"
 
-The encoder's file is identified by its sha256, and names the time until which it has seen bars and labels. Both are read
-from the file before anything is planned (`trainer/train/encoder.py`); reading a job reads no file. Standard library only.
+The encoder's file is identified by its sha256, and names the time until which it has seen bars and labels.
+Both are read from the file before anything is planned (`trainer/train/encoder.py`); reading a job reads no
+file. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,21 +27,33 @@ _NANOSECONDS = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedSettings(ModelSettings):
-    """Settings of a model that may start from a pretrained encoder. Its network has `blocks`, and a `head` at its end."""
+    """Settings of a model that may start from a pretrained encoder. Its network has `blocks`, and a `head` at
+    its end.
+    """
 
-    own_of_a_head: ClassVar[tuple[str, ...]] = ("outputs", "dropout")  # of an architecture: encoder and job may differ in these
+    own_of_a_head: ClassVar[tuple[str, ...]] = (
+        "outputs",
+        "dropout",
+    )  # of an architecture: encoder and job may differ in these
 
-    encoder: str = setting("", "Model file to start from, all but its head: a model of the same sizes and inputs.")
+    encoder: str = setting(
+        "", "Model file to start from, all but its head: a model of the same sizes and inputs."
+    )
     encoder_training: str = setting(
         FINE_TUNED,
-        "What trains: all of it (fine-tuned), only the head (frozen), or block by block from the head on (unfreeze).",
+        "What trains: all of it (fine-tuned), only the head (frozen), or block by block from the head on"
+        " (unfreeze).",
         choices=(FINE_TUNED, FROZEN, UNFREEZE),
     )
     unfreeze_steps: int = setting(
         200, "With unfreeze: optimizer steps from one block to the next.", least=1, most=1_000_000_000
     )
-    encoder_sha256: str = setting("", "Its hash: written by Mayfly; yours, if given, must be that of the file.")
-    encoder_until: str = setting("", "End of the bars and labels that it was trained and chosen by: written by Mayfly.")
+    encoder_sha256: str = setting(
+        "", "Its hash: written by Mayfly; yours, if given, must be that of the file."
+    )
+    encoder_until: str = setting(
+        "", "End of the bars and labels that it was trained and chosen by: written by Mayfly."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +74,8 @@ class PretrainedSettings(ModelSettings):
 
 
 def stage_of(weight: str, *, num_blocks: int) -> int:
-    """Return when a weight of a network begins to train: 0 with the head, then block by block, the last one first.
+    """Return when a weight of a network begins to train: 0 with the head, then block by block, the last one
+    first.
 
     The weights before the first block, and the norm behind the last one, come last.
     """
@@ -76,7 +91,9 @@ def encoder_of(model: Any) -> PretrainedSettings | None:
 
 
 def nanoseconds_of(text: str) -> int:
-    """Return a time, such as 2024-01-31T00:00:00Z, in nanoseconds; a fraction of a second is rounded up. Raises UsageError."""
+    """Return a time, such as 2024-01-31T00:00:00Z, in nanoseconds; a fraction of a second is rounded up.
+    Raises UsageError.
+    """
     try:
         time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$", r"\1Z", text))
         if time.tzinfo is None or not 1678 <= time.year <= 2261:

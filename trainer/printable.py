@@ -20,4 +20,8 @@ def _obeyed(letter: str) -> bool:
 
 
 def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", errors="backslashreplace").decode() if letter > "\x7f" else f"\\x{ord(letter):02x}"
+    return (
+        letter.encode("unicode_escape", errors="backslashreplace").decode()
+        if letter > "\x7f"
+        else f"\\x{ord(letter):02x}"
+    )

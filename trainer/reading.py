@@ -1,8 +1,8 @@
 """Read untrusted JSON: bounded in size and depth, and strict about types and ranges.
 
-Documents of a node, plans and cards are untrusted until this module has read them. Every violation raises `Unsound`, which
-names the field. Texts may hold control characters: they are escaped when they are printed (`trainer.cli.output`).
-Standard library only, and nothing else of ours: the sweeper's zip carries this file.
+Documents of a node, plans and cards are untrusted until this module has read them. Every violation raises
+`Unsound`, which names the field. Texts may hold control characters: they are escaped when they are printed
+(`trainer.cli.output`). Standard library only, and nothing else of ours: the sweeper's zip carries this file.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def check_values(value: Any, name: str, most_number: float = MOST_NUMBER) -> Non
 
 
 class Value:
-    """A JSON value and its place, such as `the plan.symbols.AAA.bars`, read as one type. Raises Unsound for another."""
+    """A JSON value and its place, such as `the plan.symbols.AAA.bars`, read as one type. Raises Unsound for
+    another.
+    """
 
     def __init__(self, value: Any, name: str) -> None:
         self.value, self.name = value, name
@@ -143,7 +145,9 @@ class Value:
     def plain(self) -> Any:
         """Return a setting's value: a text, a number, true or false, or a list of these."""
         if isinstance(self.value, list):
-            return [item.plain() if not isinstance(item.value, list) else item.text() for item in self.items()]
+            return [
+                item.plain() if not isinstance(item.value, list) else item.text() for item in self.items()
+            ]
         if isinstance(self.value, str):
             return self.text(most=MOST_TEXT)
         return self._of((bool, int, float), "a setting")
@@ -179,7 +183,9 @@ class Value:
 
 
 class Fields:
-    """The fields of a JSON object, each read as one type. A missing field, or null, is its default. Raises Unsound."""
+    """The fields of a JSON object, each read as one type. A missing field, or null, is its default. Raises
+    Unsound.
+    """
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
         self.values, self.name = values, name

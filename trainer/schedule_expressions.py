@@ -1,8 +1,10 @@
-"""Schedule expressions of EventBridge Scheduler: at(...), rate(...) and cron(...), and when they fire next. Pure.
+"""Schedule expressions of EventBridge Scheduler: at(...), rate(...) and cron(...), and when they fire next.
+Pure.
 
-A cron's local time that a clock change skips does not fire on that day; one that it repeats fires once, the first time.
-Syntax: https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html (looked up 2026-11-20). Of the letters, `L`,
-`3W`, `6L` and `FRI#2` are known, each alone in its field; other combinations are refused rather than misread.
+A cron's local time that a clock change skips does not fire on that day; one that it repeats fires once, the
+first time. Syntax: https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html (looked up
+2026-11-20). Of the letters, `L`, `3W`, `6L` and `FRI#2` are known, each alone in its field; other
+combinations are refused rather than misread.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ class Cron:
     months: frozenset[int]
     weekdays: frozenset[int]  # 1 is Sunday
     years: frozenset[int]
-    rule: NearestWeekday | LastDay | NthWeekday | None = None  # of a field with a letter, which then allows every day
+    rule: NearestWeekday | LastDay | NthWeekday | None = (
+        None  # of a field with a letter, which then allows every day
+    )
 
     def on(self, day: date) -> bool:
         """Return whether the fields allow a day."""
@@ -111,7 +115,11 @@ def parse(text: str, zone_name: str = "UTC") -> Expression:
     """Read a schedule expression. Raises ValueError saying what is wrong with it."""
     try:
         zone = ZoneInfo(zone_name or "UTC")
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: a folder of the database, or too long a name
+    except (
+        ZoneInfoNotFoundError,
+        ValueError,
+        OSError,
+    ) as error:  # OSError: a folder of the database, or too long a name
         raise ValueError(f"Invalid Schedule Expression Timezone {zone_name}.") from error
     match = re.fullmatch(r"(at|rate|cron)\((.*)\)", text.strip())
     if not match:
@@ -131,7 +139,9 @@ def first_fire(expression: Expression, start: datetime) -> datetime | None:
 
 
 def next_fire(expression: Expression, *, start: datetime, after: datetime) -> datetime | None:
-    """Return the first firing later than `after` of a schedule that began at `start` and has fired, or None."""
+    """Return the first firing later than `after` of a schedule that began at `start` and has fired,
+    or None.
+    """
     if isinstance(expression, At):
         return None
     if isinstance(expression, RateExpression):
@@ -140,7 +150,9 @@ def next_fire(expression: Expression, *, start: datetime, after: datetime) -> da
 
 
 def next_times(expression: Expression, after: datetime, count: int) -> list[datetime]:
-    """Return the next instants at which a schedule fires, at most `count`, in UTC; a rate is counted from `after`."""
+    """Return the next instants at which a schedule fires, at most `count`, in UTC; a rate is counted from
+    `after`.
+    """
     times: list[datetime] = []
     following = first_fire(expression, after)
     while following is not None and len(times) < count:
@@ -150,10 +162,16 @@ def next_times(expression: Expression, after: datetime, count: int) -> list[date
 
 
 def last_time(cron: Cron, before: datetime, *, since: datetime) -> datetime | None:
-    """Return the last instant later than `since` and not later than `before` at which a cron fired, or None."""
+    """Return the last instant later than `since` and not later than `before` at which a cron fired,
+    or None.
+    """
     day = before.astimezone(cron.zone).date()
     while day >= since.astimezone(cron.zone).date():
-        times = [instant for _, instant in _times_on(cron, day) if instant is not None and since < instant <= before]
+        times = [
+            instant
+            for _, instant in _times_on(cron, day)
+            if instant is not None and since < instant <= before
+        ]
         if times:
             return times[-1]
         day -= timedelta(days=1)
@@ -161,7 +179,9 @@ def last_time(cron: Cron, before: datetime, *, since: datetime) -> datetime | No
 
 
 def skipped_times(cron: Cron, after: datetime, *, days: int) -> list[datetime]:
-    """Return the local times (without a zone) in the next days that a clock change skips, so that the cron does not fire."""
+    """Return the local times (without a zone) in the next days that a clock change skips, so that the cron
+    does not fire.
+    """
     first = after.astimezone(cron.zone).date()
     coming = (first + timedelta(days=offset) for offset in range(days))
     return [local for day in coming for local, instant in _times_on(cron, day) if instant is None]
@@ -248,7 +268,9 @@ def _cron_field(part: str, name: str, low: int, high: int, names: list[str]) -> 
 
 
 def _cron_item(item: str, low: int, high: int, names: list[str], *, may_be_any: bool) -> range:
-    """Return the numbers of one item of a field: a number or a name, a span, or either with a step. Raises ValueError."""
+    """Return the numbers of one item of a field: a number or a name, a span, or either with a step. Raises
+    ValueError.
+    """
     span, slash, step_text = item.partition("/")
     step = int(step_text) if slash else 1
     if span == "*" or (span == "?" and may_be_any):

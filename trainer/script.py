@@ -1,4 +1,5 @@
-"""The `[script]` table of a job: a user's training script, its files, its variables, and the rule for file names.
+"""The `[script]` table of a job: a user's training script, its files, its variables, and the rule for file
+names.
 
 Standard library only: the desk, the control plane and the node all read it.
 """
@@ -34,19 +35,37 @@ _SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENT
 class ScriptSettings:
     """The `[script]` table. A job has a script if `command` is given."""
 
-    command: str = setting("", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs.")
-    files: tuple[str, ...] = setting((), "Files and folders that it needs; empty: those that it names, and what they import.")
+    command: str = setting(
+        "", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs."
+    )
+    files: tuple[str, ...] = setting(
+        (), "Files and folders that it needs; empty: those that it names, and what they import."
+    )
     root: str = setting("", "Folder of these files at the desk; empty: that of the job file.")
     requirements: str = setting(
-        "", "requirements.txt; without hashes it is resolved at the desk. Empty: what the files import, as installed there."
+        "",
+        "requirements.txt; without hashes it is resolved at the desk. Empty: what the files import, as"
+        " installed there.",
     )
-    python: str = setting("", "Python of the machine, such as 3.13, that packages are resolved for; empty: its image line's.")
-    env: tuple[str, ...] = setting((), "Variables of the script, as NAME=value. The manifest shows them: no secrets.")
-    secrets: tuple[str, ...] = setting((), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md.")
-    restarts: int = setting(1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100)
+    python: str = setting(
+        "", "Python of the machine, such as 3.13, that packages are resolved for; empty: its image line's."
+    )
+    env: tuple[str, ...] = setting(
+        (), "Variables of the script, as NAME=value. The manifest shows them: no secrets."
+    )
+    secrets: tuple[str, ...] = setting(
+        (), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md."
+    )
+    restarts: int = setting(
+        1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100
+    )
     out_gib: float = setting(20.0, "GiB of files in MAYFLY_OUT that are kept.", above=0, most=1_024)
-    over: Any = setting("", "Values to run over, each combination by itself: lists to combine, rows, or a CSV file.")
-    gpus: float = setting(0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all.")
+    over: Any = setting(
+        "", "Values to run over, each combination by itself: lists to combine, rows, or a CSV file."
+    )
+    gpus: float = setting(
+        0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all."
+    )
 
     def __post_init__(self) -> None:
         check_values("script", self)
@@ -56,7 +75,9 @@ class ScriptSettings:
         check_gpus(self.gpus)
         if self.gpus and not self.over:
             raise UsageError(
-                "script.gpus without script.over", why="one script gets all GPUs", do="Leave it out, or set script.over."
+                "script.gpus without script.over",
+                why="one script gets all GPUs",
+                do="Leave it out, or set script.over.",
             )
         if self.over and VISIBLE in self.variables:
             do = "Leave it out; script.gpus says how many."
@@ -73,8 +94,15 @@ class ScriptSettings:
     def _check_secrets(self) -> None:
         """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""
         for name in self.secrets:
-            if not _NAME.fullmatch(name) or name.startswith((*_OURS, "LD_", "PYTHON")) or name in ("PATH", "HOME", "TMPDIR"):
-                expected = "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
+            if (
+                not _NAME.fullmatch(name)
+                or name.startswith((*_OURS, "LD_", "PYTHON"))
+                or name in ("PATH", "HOME", "TMPDIR")
+            ):
+                expected = (
+                    "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*,"
+                    " MAYFLY_*"
+                )
                 raise bad_value("script.secrets", name, expected)
             if name in self.variables:
                 raise UsageError(f"script.env sets {name}, a secret", do="Remove it from one of them.")
@@ -92,12 +120,16 @@ class ScriptSettings:
         return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
 
     def places(self, devices: int) -> list[tuple[int, ...]]:
-        """Return the GPUs of each place on a machine with so many, as `places_on` does; without `over` one place has all."""
+        """Return the GPUs of each place on a machine with so many, as `places_on` does; without `over` one
+        place has all.
+        """
         return places_on(devices, self.gpus or 1.0) if self.over else [tuple(range(devices))]
 
     @property
     def words(self) -> list[str]:
-        """Return the words of the command, its variables not yet replaced. Raises UsageError for an open quote."""
+        """Return the words of the command, its variables not yet replaced. Raises UsageError for an open
+        quote.
+        """
         if not self.command:
             return []
         try:
@@ -110,7 +142,9 @@ class ScriptSettings:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return `env` as a mapping. Raises UsageError for a bad name, one that is set for the script, and a secret's."""
+        """Return `env` as a mapping. Raises UsageError for a bad name, one that is set for the script, and a
+        secret's.
+        """
         made: dict[str, str] = {}
         for entry in self.env:
             name, equals, value = entry.partition("=")
@@ -120,7 +154,10 @@ class ScriptSettings:
                 do = "Leave it out: docs/scripts.md has the variables that a script gets."
                 raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
             if _SECRET.search(name):
-                do = "Name it in script.secrets instead (docs/scripts.md): anyone who can read the bucket can read this."
+                do = (
+                    "Name it in script.secrets instead (docs/scripts.md): anyone who can read the bucket can"
+                    " read this."
+                )
                 raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
             made[name] = value
         if len(made) > MOST_VARIABLES:

@@ -1,6 +1,7 @@
 """Declare, read and check the keys of a job's tables; base classes of the settings of models and targets.
 
-Standard library only: the control plane reads and prices a job by these. A home is described in docs/models-and-targets.md.
+Standard library only: the control plane reads and prices a job by these. A home is described in
+docs/models-and-targets.md.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 from trainer.errors import UsageError
 
 MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
-WINDOWS, CHUNKS = "windows", "chunks"  # a model's reads: windows with one output, or chunks with one for each bar
+WINDOWS, CHUNKS = (
+    "windows",
+    "chunks",
+)  # a model's reads: windows with one output, or chunks with one for each bar
 FLOAT, HALF = 4, 2  # bytes of a number
 HIGHER, LOWER = "higher", "lower"
-# Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A series' number is
-# its place in its piece, from 1 on, and has no limit; the others are of the bar's start, UTC (trainer/data/context.py).
+# Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A
+# series' number is its place in its piece, from 1 on, and has no limit; the others are of the bar's start,
+# UTC (trainer/data/context.py).
 CONTEXT = {"series": 0, "weekday": 7, "month": 12, "time_of_day": 96}
 CONTEXT_BYTES = 2  # of a number: int16
 _LIMITS = {
@@ -35,20 +40,29 @@ _EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true 
 def setting(default: Any, help: str, *, key: str = "", choices: Iterable[str] = (), **limits: float) -> Any:
     """Declare a key: its default, the sentence that the docs show, its choices or its limits.
 
-    Limits are `least`, `above`, `most` and `below`. `key` is its name in a job where that is no name for Python's.
+    Limits are `least`, `above`, `most` and `below`. `key` is its name in a job where that is no name for
+    Python's.
     """
-    return field(default=default, metadata={"help": help, "key": key, "choices": tuple(choices), "limits": limits})
+    return field(
+        default=default, metadata={"help": help, "key": key, "choices": tuple(choices), "limits": limits}
+    )
 
 
 def keys_of(settings: Any) -> dict[str, Field[Any]]:
-    """Return the keys of a table's dataclass, or of one's instance, in order: the fields that `setting` declares."""
+    """Return the keys of a table's dataclass, or of one's instance, in order: the fields that `setting`
+    declares.
+    """
     return {item.metadata["key"] or item.name: item for item in fields(settings) if "help" in item.metadata}
 
 
 def read_keys(table: str, cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a table's dataclass for the values of its keys. Raises UsageError for a value of another type."""
+    """Return the fields of a table's dataclass for the values of its keys. Raises UsageError for a value of
+    another type.
+    """
     keys, hints = keys_of(cls), _hints(cls)
-    return {keys[key].name: typed(f"{table}.{key}", value, hints[keys[key].name]) for key, value in values.items()}
+    return {
+        keys[key].name: typed(f"{table}.{key}", value, hints[keys[key].name]) for key, value in values.items()
+    }
 
 
 @cache
@@ -69,7 +83,9 @@ def volatility_bars_setting() -> Any:
 
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
     """Return the error for an invalid value. `key` has its table: train.epochs."""
-    return UsageError(f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=f"Set {key} to {expected}.")
+    return UsageError(
+        f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=f"Set {key} to {expected}."
+    )
 
 
 def brief(value: Any) -> str:
@@ -81,9 +97,15 @@ def brief(value: Any) -> str:
 
 
 def check_values(table: str, settings: Any) -> None:
-    """Raise UsageError for the first value outside the choices or limits that `setting` declared, and for infinity."""
+    """Raise UsageError for the first value outside the choices or limits that `setting` declared, and for
+    infinity.
+    """
     for key, item in keys_of(settings).items():
-        value, choices, limits = getattr(settings, item.name), item.metadata["choices"], item.metadata["limits"]
+        value, choices, limits = (
+            getattr(settings, item.name),
+            item.metadata["choices"],
+            item.metadata["limits"],
+        )
         if choices and value not in choices:
             raise bad_value(f"{table}.{key}", value, "one of " + ", ".join(choices))
         if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()) or value == float("inf"):
@@ -108,7 +130,9 @@ def typed(key: str, value: Any, hint: Any) -> Any:
     elif type(value) is hint:
         return value
     expected = "a list of texts" if get_args(hint) else _EXPECTED[hint]
-    raise UsageError(f"job key '{key}' is {brief(value)}", why=f"it takes {expected}", do=f"Set {key} to {expected}.")
+    raise UsageError(
+        f"job key '{key}' is {brief(value)}", why=f"it takes {expected}", do=f"Set {key} to {expected}."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +148,9 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Bytes that one slice takes besides rows and weights. `assumed` is the part of `kept` that can't be counted on a CPU."""
+    """Bytes that one slice takes besides rows and weights. `assumed` is the part of `kept` that can't be
+    counted on a CPU.
+    """
 
     kept: float  # from the forward pass, for the backward pass
     workspace: float  # the backward pass's additional bytes, at its peak
@@ -163,18 +189,24 @@ class ModelSettings(HomeSettings):
 
     part = "model"
     reads: ClassVar[str] = WINDOWS
-    default_batch: ClassVar[int] = 256  # windows, or chunks, in one optimizer step where the job names no batch
-    shape: ClassVar[tuple[str, ...]] = ()  # keys that, with the batch, determine its speed: tuned settings are stored by them
+    default_batch: ClassVar[int] = (
+        256  # windows, or chunks, in one optimizer step where the job names no batch
+    )
+    shape: ClassVar[
+        tuple[str, ...]
+    ] = ()  # keys that, with the batch, determine its speed: tuned settings are stored by them
     shorter: ClassVar[str] = "lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
-    is_recurrent: ClassVar[bool] = False  # uses cuDNN's recurrent kernels, which have their own rules of precision
+    is_recurrent: ClassVar[bool] = (
+        False  # uses cuDNN's recurrent kernels, which have their own rules of precision
+    )
     can_recompute: ClassVar[bool] = True  # `network.build` takes `recompute`
     half_by_default: ClassVar[bool] = True  # `precision = auto` multiplies in half precision on a GPU
     counts_gradients: ClassVar[bool] = False  # `activations` includes the gradients of the weights
-    # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights that are tied,
-    # frozen or unused. Packs then take care of all that (train/packs/pack.py).
+    # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
+    # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py).
     is_any_module: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 
@@ -198,9 +230,11 @@ class ModelSettings(HomeSettings):
 
     @property
     def block_weights(self) -> tuple[int, int]:
-        """Return the number of its blocks, the members of its module lists, and the weights of the largest one.
+        """Return the number of its blocks, the members of its module lists, and the weights of the largest
+        one.
 
-        They can be gathered one at a time where a model is divided among GPUs (`trainer.gpu_profiles.ranks`). (0, 0): none.
+        They can be gathered one at a time where a model is divided among GPUs (`trainer.gpu_profiles.ranks`).
+        (0, 0): none.
         """
         return 0, 0
 
@@ -249,15 +283,21 @@ class ModelSettings(HomeSettings):
         return {"features": features, "outputs": outputs}
 
     @classmethod
-    def check_architecture(cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int) -> None:
-        """Raise UsageError for a card's architecture that no settings have, or whose bars differ from the card's."""
+    def check_architecture(
+        cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int
+    ) -> None:
+        """Raise UsageError for a card's architecture that no settings have, or whose bars differ from the
+        card's.
+        """
         known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
         settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
         made = settings.architecture(features=features, outputs=outputs)
         # Cards that are older than targets do not name their one output.
         if {"outputs": 1, **architecture} != made or settings.bars_seen != bars_seen:
             why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
-            raise UsageError(f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why)
+            raise UsageError(
+                f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why
+            )
 
     @classmethod
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +315,8 @@ class ModelSettings(HomeSettings):
     def flops(self, *, features: int, outputs: int) -> float:
         """Return the floating-point operations of one read, forward and backward; 0 if they were not counted.
 
-        A multiplication and an addition are two. What activation checkpointing does again is left out, as in MFU.
+        A multiplication and an addition are two. What activation checkpointing does again is left out, as in
+        MFU.
         """
         return 0.0
 
@@ -305,7 +346,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings(HomeSettings):
-    """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py` do the rest."""
+    """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py`
+    do the rest.
+    """
 
     part = "target"
     label_columns: ClassVar[int] = 1
@@ -313,7 +356,9 @@ class TargetSettings(HomeSettings):
     gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "horizon"  # the keys that change how far a label looks ahead, for messages
-    needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers fitted in training that are needed to read an output
+    needs_fitted: ClassVar[
+        tuple[str, ...]
+    ] = ()  # numbers fitted in training that are needed to read an output
 
     def __post_init__(self) -> None:
         check_values("target", self)
@@ -325,7 +370,9 @@ class TargetSettings(HomeSettings):
 
     @property
     def unit_bars(self) -> int:
-        """Return the bars of the trailing volatility that is the unit of its labels; 0: they have another unit."""
+        """Return the bars of the trailing volatility that is the unit of its labels; 0: they have another
+        unit.
+        """
         return 0
 
     @property
@@ -339,13 +386,18 @@ class TargetSettings(HomeSettings):
         return 1
 
     def options(self) -> tuple[Self, ...]:
-        """Return the settings to choose from for a series: the first that leaves enough separate labels in test."""
+        """Return the settings to choose from for a series: the first that leaves enough separate labels in
+        test.
+        """
         return (self,)
 
     def about(self) -> dict[str, Any]:
         """Return the description of its metrics for the card."""
         described = {
-            metric.name: {"title": metric.title, "better": metric.better, "unit": metric.unit} for metric in self.metrics
+            metric.name: {"title": metric.title, "better": metric.better, "unit": metric.unit}
+            for metric in self.metrics
         }
-        table = [{"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table]
+        table = [
+            {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
+        ]
         return {"headline": self.metrics[0].name, "metrics": described, "table": table}

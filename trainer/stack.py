@@ -18,7 +18,9 @@ REHEARSE = "or add --rehearse to run the same on this machine, without an accoun
 
 
 def require_sign_in(access: Access) -> None:
-    """Raise PermissionDenied or ConfigError if boto3 finds no credentials or no region; a rehearsal brings its own."""
+    """Raise PermissionDenied or ConfigError if boto3 finds no credentials or no region; a rehearsal brings
+    its own.
+    """
     if access.access_key or access.folder is not None:
         return
     from botocore.exceptions import BotoCoreError  # late: --help and --dry-run errors must not wait for it
@@ -38,7 +40,9 @@ def require_sign_in(access: Access) -> None:
 
 
 def folder_stack(folder: Path) -> StackOutputs:
-    """Return the outputs for a folder instead of a bucket, which has no stack: nothing can be launched there."""
+    """Return the outputs for a folder instead of a bucket, which has no stack: nothing can be
+    launched there.
+    """
     return StackOutputs(
         format=FORMAT,
         project=PROJECT,
@@ -84,7 +88,9 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
             do = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}.".lstrip()
             if access.rehearsal:
                 do = "A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse."
-            raise ConfigError(f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do) from error
+            raise ConfigError(
+                f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do
+            ) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
     try:
         outputs = StackOutputs.from_json(text)
@@ -94,7 +100,9 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
         ) from error
     if outputs.region != region:
         why = f"its bucket is in {outputs.region}"
-        raise ConfigError(f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}.")
+        raise ConfigError(
+            f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}."
+        )
     return outputs
 
 

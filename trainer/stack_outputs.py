@@ -9,7 +9,9 @@ import json
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-PARAMETER_LIMIT_BYTES = 4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
+PARAMETER_LIMIT_BYTES = (
+    4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
+)
 ALARMS = (
     "sweeper-silent",
     "control-silent",
@@ -17,7 +19,9 @@ ALARMS = (
     "retrains-overdue",
     "dead-letters",
 )  # each after "<project>-<stack>-"
-FORMAT = 3  # 2: no control and no retrains; 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of their run
+# 2: no control and no retrains; 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of
+# their run
+FORMAT = 3
 
 
 def parameter_name(project: str, stack: str) -> str:
@@ -36,7 +40,9 @@ def secrets_path(project: str, stack: str) -> str:
 
 
 def script_secrets_path(project: str, stack: str) -> str:
-    """Return the prefix, with a slash, of the names of SecureStrings that scripts may get; prepare runs read none."""
+    """Return the prefix, with a slash, of the names of SecureStrings that scripts may get; prepare runs read
+    none.
+    """
     return f"{parameter_name(project, stack)}/script-secrets/"
 
 
@@ -46,7 +52,9 @@ def messages_topic(project: str, stack: str) -> str:
 
 
 def dead_letters_queue(project: str, stack: str) -> str:
-    """Return the name of the queue of events that functions failed on and of calls that schedules could not make."""
+    """Return the name of the queue of events that functions failed on and of calls that schedules could not
+    make.
+    """
     return f"{project}-{stack}-dead-letters"
 
 
@@ -56,12 +64,16 @@ def metrics_namespace(project: str, stack: str) -> str:
 
 
 def architecture_of(image_line: str) -> str:
-    """Return the CPU architecture of an image line: the suffix of its name in the stack's outputs, or x86_64 without one."""
+    """Return the CPU architecture of an image line: the suffix of its name in the stack's outputs, or x86_64
+    without one.
+    """
     return "arm64" if image_line.endswith("-arm64") else "x86_64"
 
 
 def baked_parameter(project: str, stack: str, image_line: str) -> str:
-    """Return the SSM parameter with a line's newest baked image, below the only path that Image Builder's role can write."""
+    """Return the SSM parameter with a line's newest baked image, below the only path that Image Builder's
+    role can write.
+    """
     return f"/imagebuilder/{project}/{stack}/{image_line}"
 
 
@@ -94,9 +106,15 @@ class StackOutputs:
     public_address: bool = True  # of an instance: false if its subnets reach the internet through a NAT
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     attach_from: str = ""  # the one address that may connect by SSH
-    experiment_days: int = 0  # that models of experiments are kept; 0 in outputs older than 2026-11-22, which lack it
-    image_pipeline: bool = False  # whether images are baked: a launch boots the newest one of its line, if there is any
-    script_profile_arn: str = ""  # instance profile of machines whose script gets secrets; '' in outputs older than 2026-11-22
+    experiment_days: int = (
+        0  # that models of experiments are kept; 0 in outputs older than 2026-11-22, which lack it
+    )
+    image_pipeline: bool = (
+        False  # whether images are baked: a launch boots the newest one of its line, if there is any
+    )
+    script_profile_arn: str = (
+        ""  # instance profile of machines whose script gets secrets; '' in outputs older than 2026-11-22
+    )
     script_role_id: str = ""  # unique id of its role
     storage: str = "s3"  # or efs-cache, local
     file_system: str = ""  # of the cache, if there is one
@@ -112,7 +130,10 @@ class StackOutputs:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         if len(text.encode()) > PARAMETER_LIMIT_BYTES:
-            raise ValueError(f"stack outputs take {len(text.encode())} bytes, an SSM parameter holds {PARAMETER_LIMIT_BYTES}")
+            raise ValueError(
+                f"stack outputs take {len(text.encode())} bytes, an SSM parameter holds"
+                f" {PARAMETER_LIMIT_BYTES}"
+            )
         return text
 
     @classmethod
@@ -122,7 +143,9 @@ class StackOutputs:
         if not isinstance(values, dict):
             raise ValueError("stack outputs are not a JSON object")
         names = {field.name for field in fields(cls)}
-        if missing := sorted({field.name for field in fields(cls) if field.default is MISSING} - values.keys()):
+        if missing := sorted(
+            {field.name for field in fields(cls) if field.default is MISSING} - values.keys()
+        ):
             raise ValueError(f"stack outputs lack {', '.join(missing)}")
         if values["format"] != FORMAT:
             raise ValueError(f"stack outputs have format {values['format']}, this version reads {FORMAT}")

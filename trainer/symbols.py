@@ -1,18 +1,26 @@
-"""The rules for the names that users bring: symbols, candle files (one part of a path that any file system takes) and paths.
+"""The rules for the names that users bring: symbols, candle files (one part of a path that any file system
+takes) and paths.
 
 The one place of the rules: data files, jobs, plans, cards, scripts and backups ask it. Standard library only.
 """
 
 from __future__ import annotations
 
-MOST_BYTES = 100  # in UTF-8: a model's name has its family, target, timeframe, fold and seed besides, and 200 in all
+MOST_BYTES = (
+    100  # in UTF-8: a model's name has its family, target, timeframe, fold and seed besides, and 200 in all
+)
 MOST_FILE_BYTES = 200  # file systems take 255, and what is being written has a longer name
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
-RULE = f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none of . - ~"
+RULE = (
+    f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none"
+    " of . - ~"
+)
 
 
 def tidy(symbol: str) -> str:
-    """Return the name under which a symbol trains: BTC-USD for BTC/USD, the commonest spelling, which is no part of a path."""
+    """Return the name under which a symbol trains: BTC-USD for BTC/USD, the commonest spelling, which is no
+    part of a path.
+    """
     parts = symbol.split("/")
     return "-".join(parts) if len(parts) > 1 and all(part[:1].isalnum() for part in parts) else symbol
 
@@ -55,4 +63,6 @@ def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
         return f"its name has more than {most_bytes} bytes or {MOST_PARTS} folders"
     if not all(parts):
         return "its name has an empty part"
-    return "its name, or its folder's, begins with a dot" if any(part.startswith(".") for part in parts) else ""
+    return (
+        "its name, or its folder's, begins with a dot" if any(part.startswith(".") for part in parts) else ""
+    )

@@ -1,4 +1,5 @@
-"""Upload or download one file with its hash checked: uploads by S3 itself, downloads here, before the file gets its name.
+"""Upload or download one file with its hash checked: uploads by S3 itself, downloads here, before the file
+gets its name.
 
 Raises botocore's errors; the caller translates them, since it knows what the file is.
 """
@@ -24,7 +25,9 @@ class _OtherBytes(Exception):
 
 
 def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> str:
-    """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises botocore's errors."""
+    """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises
+    botocore's errors.
+    """
     version_id = _version_with_hash(key, sha256, client, bucket=bucket)
     if version_id is not None:
         return version_id

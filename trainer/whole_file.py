@@ -10,10 +10,12 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a new path beside `path` to write to. On success rename it to `path`, on failure remove it; make missing folders.
+    """Yield a new path beside `path` to write to. On success rename it to `path`, on failure remove it; make
+    missing folders.
 
-    A link at `path` is replaced, not followed. Processes may write the same path at once: the last one wins. Nothing is flushed
-    to the disk: after a power failure the file may be empty, so readers check a hash or start over.
+    A link at `path` is replaced, not followed. Processes may write the same path at once: the last one wins.
+    Nothing is flushed to the disk: after a power failure the file may be empty, so readers check a hash or
+    start over.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

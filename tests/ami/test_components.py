@@ -1,4 +1,6 @@
-"""The component documents of EC2 Image Builder: against a schema, their commands by bash, their names by what a build has."""
+"""The component documents of EC2 Image Builder: against a schema, their commands by bash, their names by what
+a build has.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DOCUMENTS = {name: yaml.safe_load((FOLDER / name).read_text()) for name in ("bui
 
 def commands(document: dict[str, Any]) -> list[str]:
     steps = [step for phase in document["phases"] for step in phase["steps"]]
-    return [command for step in steps if step["action"] == "ExecuteBash" for command in step["inputs"]["commands"]]
+    return [
+        command for step in steps if step["action"] == "ExecuteBash" for command in step["inputs"]["commands"]
+    ]
 
 
 def test_the_documents_are_those_of_the_program() -> None:

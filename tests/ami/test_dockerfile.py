@@ -20,8 +20,13 @@ KNOWN = {"ARG", "FROM", "COPY", "RUN", "USER", "WORKDIR", "ENV", "ENTRYPOINT"}
 
 def instructions() -> list[tuple[str, str]]:
     """Return the file's instructions, with continued lines joined."""
-    text = re.sub(r"\\\n", " ", "\n".join(line for line in FILE.read_text().splitlines() if not line.startswith("#")))
-    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())]
+    text = re.sub(
+        r"\\\n", " ", "\n".join(line for line in FILE.read_text().splitlines() if not line.startswith("#"))
+    )
+    return [
+        (name, rest.strip())
+        for name, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())
+    ]
 
 
 def all_of(name: str) -> list[str]:
@@ -38,7 +43,10 @@ def test_it_has_known_instructions_and_one_base_of_the_torch_that_this_code_need
 def test_it_installs_by_the_script_from_the_lock_and_fetches_nothing_else() -> None:
     (command,) = all_of("RUN")
     assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
-    assert "/opt/mayfly/ami/install.sh" in command and "--lock /opt/mayfly/code/trainer/node/requirements.lock" in command
+    assert (
+        "/opt/mayfly/ami/install.sh" in command
+        and "--lock /opt/mayfly/code/trainer/node/requirements.lock" in command
+    )
     assert not re.search(r"\b(curl|wget|apt-get|pip|sudo|chmod 777)\b", command)
 
 

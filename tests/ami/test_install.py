@@ -1,4 +1,6 @@
-"""The script that installs the environment, run as it stands, with packages from a folder and without a network."""
+"""The script that installs the environment, run as it stands, with packages from a folder and without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Image:
         return subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
 
     def imports(self) -> str:
-        done = subprocess.run([self.prefix / "bin/python", "-c", IMPORTED], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self.prefix / "bin/python", "-c", IMPORTED], capture_output=True, text=True, check=False
+        )
         return done.stdout.strip() or done.stderr
 
 
@@ -99,7 +103,11 @@ def test_another_script_or_no_lock_makes_another_environment(image: Image) -> No
     ("arguments", "code", "words"),
     [
         ((), 2, "name --python, and an absolute --prefix"),
-        (("--python", "/nowhere/python", "--prefix", "/nowhere/x"), 103, "the image has no /nowhere/python: set image_line"),
+        (
+            ("--python", "/nowhere/python", "--prefix", "/nowhere/x"),
+            103,
+            "the image has no /nowhere/python: set image_line",
+        ),
         (("--python", sys.executable, "--prefix", "here"), 2, "an absolute --prefix"),
         (
             ("--python", sys.executable, "--prefix", "/nowhere/x", "--lock", "/nowhere.lock"),
@@ -109,7 +117,9 @@ def test_another_script_or_no_lock_makes_another_environment(image: Image) -> No
         (("--python", sys.executable, "--prefix", "/nowhere/x", "--force"), 2, "unknown argument --force"),
     ],
 )
-def test_what_it_cannot_work_with_is_named_and_nothing_is_touched(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_what_it_cannot_work_with_is_named_and_nothing_is_touched(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
     done = subprocess.run(["bash", str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == code and words in done.stderr
     assert not Path("/nowhere").exists()

@@ -15,7 +15,8 @@ FILES = sorted(
     path
     for folder in FOLDERS
     for path in (ROOT / folder).rglob("*")
-    if path.is_file() and (path.suffix == ".sh" or not path.suffix and path.read_bytes()[:24].startswith(SHELLS))
+    if path.is_file()
+    and (path.suffix == ".sh" or not path.suffix and path.read_bytes()[:24].startswith(SHELLS))
 )
 
 

@@ -1,4 +1,6 @@
-"""The image's smoke test, run here on CPU processes over gloo; and that it fails where something does not work."""
+"""The image's smoke test, run here on CPU processes over gloo; and that it fails where something does not
+work.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ SCRIPT = ROOT / "ami" / "smoke_test.py"
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], env=own, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], env=own, capture_output=True, text=True, check=False
+    )
 
 
 # Run a script as its process would.
@@ -50,12 +54,19 @@ def test_a_machine_without_a_driver_or_without_gpus_fails(tmp_path: Path) -> Non
     stub.write_text("#!/bin/sh\nexit 0\n")
     stub.chmod(0o755)
     done = run(PATH=str(tmp_path))
-    assert (done.returncode, json.loads(done.stdout)) == (1, {"ok": False, "error": "RuntimeError: the driver shows no GPU"})
+    assert (done.returncode, json.loads(done.stdout)) == (
+        1,
+        {"ok": False, "error": "RuntimeError: the driver shows no GPU"},
+    )
 
 
-def test_one_process_that_fails_fails_the_test(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_process_that_fails_fails_the_test(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     main = runpy.run_path(str(SCRIPT), run_name="smoke_test")["main"]
-    monkeypatch.setattr(sys, "executable", "/bin/false")  # in the place of an interpreter whose device does not work
+    monkeypatch.setattr(
+        sys, "executable", "/bin/false"
+    )  # in the place of an interpreter whose device does not work
     assert main(["--cpu", "2"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["ok"] and report["error"].startswith("RuntimeError: process")

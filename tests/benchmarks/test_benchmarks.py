@@ -94,7 +94,10 @@ def test_contenders_take_turns_forwards_and_backwards():
 
 
 def test_a_ratio_is_the_median_of_each_rounds_own():
-    rates = {"slow": [1.0, 10.0, 2.0], "fast": [2.0, 20.0, 2.0]}  # the machine was ten times as fast in the second round
+    rates = {
+        "slow": [1.0, 10.0, 2.0],
+        "fast": [2.0, 20.0, 2.0],
+    }  # the machine was ten times as fast in the second round
     assert ratio(rates, "fast", "slow") == 2.0 and median(rates, "fast") == 2.0
 
 

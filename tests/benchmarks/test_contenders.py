@@ -25,8 +25,12 @@ def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our
     for step in range(3):
         (starts,) = batches([member], JOB, step)
         assert list(islice(draws, JOB.train.batch)) == starts.tolist()
-        x_BTF, labels_B = torch.utils.data.default_collate([PlainWindows(member, JOB)[int(start)] for start in starts])
-        assert torch.equal(x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F))
+        x_BTF, labels_B = torch.utils.data.default_collate(
+            [PlainWindows(member, JOB)[int(start)] for start in starts]
+        )
+        assert torch.equal(
+            x_BTF.transpose(0, 1), gather(member.rows_TF, starts, steps_T1, member.mean_F, member.std_F)
+        )
         assert torch.equal(labels_B, member.labels_TK[starts + JOB.model.lookback - 1])
 
 
@@ -60,7 +64,9 @@ def test_steps_are_traced_in_the_ways_of_a_gpu(monkeypatch):
     monkeypatch.setattr(packs, "TRACED_STEPS", 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     names = [
-        f"ours, {strategy}, {precision}" for precision in ("fp32", "fp16") for strategy in ("sequential", "streams", "fused")
+        f"ours, {strategy}, {precision}"
+        for precision in ("fp32", "fp16")
+        for strategy in ("sequential", "streams", "fused")
     ]
     assert list(packs.gpu_variants(JOB)) == names  # a T4 refuses bf16
     fused = packs.gpu_variants(JOB)["ours, fused, fp32"]

@@ -1,4 +1,6 @@
-"""The memory formula against a count of what autograd keeps and of what a step allocates, on this CPU: within 10 %."""
+"""The memory formula against a count of what autograd keeps and of what a step allocates, on this CPU: within
+10 %.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,12 @@ def one_slice(**settings: object) -> Job:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("strategy", ["sequential", "streams", "fused"])
 @pytest.mark.parametrize("shape", LSTMS)
-def test_what_an_lstm_keeps_is_foretold_for_every_strategy_and_the_peak_of_a_fused_packs_step(shape, strategy, precision):
-    job = one_slice(**shape, strategy=strategy, pack=1 if strategy == "sequential" else 2, precision=precision)
+def test_what_an_lstm_keeps_is_foretold_for_every_strategy_and_the_peak_of_a_fused_packs_step(
+    shape, strategy, precision
+):
+    job = one_slice(
+        **shape, strategy=strategy, pack=1 if strategy == "sequential" else 2, precision=precision
+    )
     part, beside = predicted(job, on_gpu=False)
     measured = counted(job)
     assert measured.kept == pytest.approx(beside * (part.kept - part.assumed), rel=ALLOWED)
@@ -91,7 +97,11 @@ def test_what_a_tcns_step_keeps_and_its_peak_are_foretold(shape, precision, agai
 @pytest.mark.parametrize(
     ("family", "sizes", "batch"),
     [
-        ("transformer", {"preset": "tiny", "blocks": 3, "width": 64, "heads": 4, "lookback": 32, "series": 4}, 64),
+        (
+            "transformer",
+            {"preset": "tiny", "blocks": 3, "width": 64, "heads": 4, "lookback": 32, "series": 4},
+            64,
+        ),
         ("tcn", {"blocks": 4, "width": 64, "chunk": 128}, 4),
     ],
 )
@@ -103,7 +113,14 @@ def test_a_head_on_a_frozen_encoder_takes_a_forward_pass_and_has_gradients_and_m
     ended = {"validation": {"first": "2020-01-01T00:00:00Z", "last": "2020-01-01T00:00:00Z"}}
     series = [CardSeries(symbol="S", calendar="24x7", horizon=1, scaler=numbers, splits=ended)]
     make_model(tmp_path / "encoder.safetensors", family, series=series)
-    keys = {**sizes, "model": family, "target": "direction", "precision": precision, "batch": batch, "micro_batch": batch}
+    keys = {
+        **sizes,
+        "model": family,
+        "target": "direction",
+        "precision": precision,
+        "batch": batch,
+        "micro_batch": batch,
+    }
     job = pinned(job_of(**keys, encoder=str(tmp_path / "encoder.safetensors"), encoder_training="frozen"))
     part, _ = predicted(job, on_gpu=False)
     measured = counted(job)
@@ -115,9 +132,13 @@ def test_a_head_on_a_frozen_encoder_takes_a_forward_pass_and_has_gradients_and_m
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.99])
-@pytest.mark.parametrize("shape", [{**LSTMS[1], "strategy": "sequential"}, {**TCNS[1], "model": "tcn"}], ids=["lstm", "tcn"])
+@pytest.mark.parametrize(
+    "shape", [{**LSTMS[1], "strategy": "sequential"}, {**TCNS[1], "model": "tcn"}], ids=["lstm", "tcn"]
+)
 def test_what_stays_after_a_step_is_foretold_with_an_average_of_the_weights_and_without(shape, ema):
     job = one_slice(**shape, ema=ema)
     part, _ = predicted(job, on_gpu=False)
-    gradients = FLOAT * num_weights(job, features=len(FEATURES)) if job.model.name == "tcn" else 0  # there, of the workspace
+    gradients = (
+        FLOAT * num_weights(job, features=len(FEATURES)) if job.model.name == "tcn" else 0
+    )  # there, of the workspace
     assert held(job) == pytest.approx(part.weights + gradients, rel=ALLOWED)

@@ -1,4 +1,6 @@
-"""One budget, walked from the flag to the OS timer: plan, tag, schedules, timer and receipt of one rehearsal agree."""
+"""One budget, walked from the flag to the OS timer: plan, tag, schedules, timer and receipt of one rehearsal
+agree.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(de
     access = access_of(desk.home)
     ec2, scheduler, s3 = (access.client(name) for name in ("ec2", "scheduler", "s3"))
     (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
-    record = record_from_json(s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json")["Body"].read().decode())
+    record = record_from_json(
+        s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json")["Body"].read().decode()
+    )
     (launch,) = record.attempts[0].launches
     assert (launch.deadline, launch.deadline_cause) == (deadline, "budget")
     assert (launch.intended_at + timedelta(seconds=plan["seconds"])).replace(microsecond=0) == deadline
@@ -72,7 +76,9 @@ def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(de
     assert scheduled(scheduler, f"mayfly-{run_id}-sweep") == deadline
     assert scheduled(scheduler, f"mayfly-{run_id}-kill-1") == deadline
     sandbox = desk.home / "sandbox" / instance_id
-    eventually(lambda: timer_instant(sandbox) == deadline)  # the cap of the template comes first, then the tag
+    eventually(
+        lambda: timer_instant(sandbox) == deadline
+    )  # the cap of the template comes first, then the tag
 
     stopped = desk.run("stop", run_id, "--rehearse", "--json")
     receipt = json.loads(stopped.stdout)

@@ -1,4 +1,6 @@
-"""Folds and seeds of a pooled model through a whole run that nobody watches: planned, trained, settled, listed, predicted."""
+"""Folds and seeds of a pooled model through a whole run that nobody watches: planned, trained, settled,
+listed, predicted.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import pytest
 
 
 @pytest.mark.slow
-def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(desk, candles, eventually):
+def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(
+    desk, candles, eventually
+):
     pooled = ("--symbols", "AAA,BBB", "--set", "pooled=true", "--set", "name=pool")
     settings = (*pooled, "--epochs", "1", "--set", "folds=2", "--set", "seeds=2", "--set", "seed=3")
     run = desk.launch("--data", str(candles), *settings)
@@ -30,13 +34,17 @@ def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fo
         f"/{receipt['run_id']}/1/lstm-direction_pool_1m_f2_s4.safetensors"
     )
     older, newer = (made[fold, 3]["metrics"]["test"]["n"] for fold in (1, 2))
-    assert older == pytest.approx(newer, rel=0.02)  # as long but for closes that stand still, yet not the same bars
+    assert older == pytest.approx(
+        newer, rel=0.02
+    )  # as long but for closes that stand still, yet not the same bars
     assert made[1, 3]["metrics"]["test"]["baselines"] != made[2, 3]["metrics"]["test"]["baselines"]
 
     listed = json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]
     assert sorted((model["name"], model["fold"], model["seed"]) for model in listed) == [
         (f"lstm-direction_pool_1m_f{fold}_s{seed}", fold, seed) for fold in (1, 2) for seed in (3, 4)
     ]
-    predicted = desk.run("predict", key, "--rehearse", "--data", str(candles), "--symbols", "BBB", "--last", "2")
+    predicted = desk.run(
+        "predict", key, "--rehearse", "--data", str(candles), "--symbols", "BBB", "--last", "2"
+    )
     assert predicted.returncode == 0, predicted.stderr
     assert len(predicted.stdout.splitlines()) == 3

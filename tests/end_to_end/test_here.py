@@ -1,4 +1,6 @@
-"""An agent on this machine: killed, and gone on with by the same command; stopped from elsewhere; ended by its deadline."""
+"""An agent on this machine: killed, and gone on with by the same command; stopped from elsewhere; ended by
+its deadline.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_one_that_was_killed_is_closed_and_gone_on_with_by_the_same_command(desk
     assert not Path(receipt["scripts"][0]["last_lines"][1].split()[-1]).exists()
     assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)
     assert receipt["host"] and "No instance" in receipt["note"]
-    assert not [folder for folder in desk.home.glob("here/*") if folder.is_dir()]  # it is done: nothing to go on with
+    assert not [
+        folder for folder in desk.home.glob("here/*") if folder.is_dir()
+    ]  # it is done: nothing to go on with
     listed = json.loads(desk.run("receipts", "--local", "store", "--json").stdout)["receipts"]
     assert [(one["state"], one["error"] and one["error"]["what"]) for one in listed] == [
         ("interrupted", "its agent ended without a result"),
@@ -125,8 +129,20 @@ def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
 
 
 @pytest.mark.slow
-def test_a_training_into_a_folder_has_a_receipt_without_an_instance_and_models_that_every_verb_reads(desk, candles):
-    words = ("--data", str(candles), "--set", "symbols=AAA", "--set", "epochs=1", "--set", "tune=never", *QUICK)
+def test_a_training_into_a_folder_has_a_receipt_without_an_instance_and_models_that_every_verb_reads(
+    desk, candles
+):
+    words = (
+        "--data",
+        str(candles),
+        "--set",
+        "symbols=AAA",
+        "--set",
+        "epochs=1",
+        "--set",
+        "tune=never",
+        *QUICK,
+    )
     run = desk.run("agent", "--here", "--local", "store", "--json", *words)
     assert run.returncode == 0, run.stdout + run.stderr
     receipt = json.loads(run.stdout)

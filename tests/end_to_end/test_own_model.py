@@ -1,4 +1,6 @@
-"""A model of the user's own, from the example's folder to the numbers of its card: one command, a killed worker, a receipt."""
+"""A model of the user's own, from the example's folder to the numbers of its card: one command, a killed
+worker, a receipt.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,37 @@ REAL = ROOT.parent / "shared" / "data" / "raw"  # real bars, where they are at h
 
 @pytest.fixture
 def bars(tmp_path: Path) -> Path:
-    """Return a folder of minutes of BTC-USD and ETH-USD: real ones where they are at hand, else seeded ones."""
+    """Return a folder of minutes of BTC-USD and ETH-USD: real ones where they are at hand, else
+    seeded ones.
+    """
     if REAL.is_dir():
         return REAL
     folder = tmp_path / "bars"
-    command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "BTC-USD,ETH-USD"]
-    subprocess.run([*command, "--bars", "7000", "--timeframe", "1m", "--seed", "0"], check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.data.synthetic",
+        "--out",
+        str(folder),
+        "--symbols",
+        "BTC-USD,ETH-USD",
+    ]
+    subprocess.run(
+        [*command, "--bars", "7000", "--timeframe", "1m", "--seed", "0"], check=True, capture_output=True
+    )
     return folder
 
 
 @pytest.mark.slow
-def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_the_cards_numbers(desk, bars, eventually):
+def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_the_cards_numbers(
+    desk, bars, eventually
+):
     small = ("--set", "bars=6000", "--epochs", "2")
     job = ("--job", str(EXAMPLE / "job.toml"), "--data", str(bars))
     run = desk.start("launch", "--rehearse", "--json", *job, *small)
-    started = eventually(lambda: [event for event in desk.events("model_started") if event["piece"] == "ETH-USD"])
+    started = eventually(
+        lambda: [event for event in desk.events("model_started") if event["piece"] == "ETH-USD"]
+    )
     os.kill(started[0]["pid"], signal.SIGKILL)
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, err
@@ -48,13 +66,20 @@ def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_th
     assert pulled.returncode == 0, pulled.stderr
     model = next((desk.folder / "pulled").rglob("own-direction_BTC-USD_1m.safetensors"))
     card = read_card(model)
-    assert card.own_files["model"]["text"] == (EXAMPLE / "my_net.py").read_text() and card.architecture["class"] == "MyNet"
+    assert (
+        card.own_files["model"]["text"] == (EXAMPLE / "my_net.py").read_text()
+        and card.architecture["class"] == "MyNet"
+    )
     (manifest,) = [
         json.loads(path.read_bytes())
         for path in desk.home.rglob("*")
-        if path.is_file() and path.stat().st_size < 100_000 and b'"own_files": {\n  "model"' in path.read_bytes()
+        if path.is_file()
+        and path.stat().st_size < 100_000
+        and b'"own_files": {\n  "model"' in path.read_bytes()
     ]
-    assert manifest["own_files"]["model"] == {key: card.own_files["model"][key] for key in ("file", "class", "sha256")}
+    assert manifest["own_files"]["model"] == {
+        key: card.own_files["model"][key] for key in ("file", "class", "sha256")
+    }
     assert str(EXAMPLE) not in json.dumps(manifest)
 
     file = next(bars.glob("BTC-USD_1m*"))

@@ -33,8 +33,11 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     data = launcher.folder / "candles"
     shutil.copytree(candles, data)
     run = launcher.launch("--data", str(data), "--epochs", "1")
-    address = eventually(lambda: (launcher.home / "server.json").exists() and (launcher.home / "server.json").read_text())
-    # The instance exists, so everything that it needs is uploaded: it needs neither the checkout nor the desk's folders.
+    address = eventually(
+        lambda: (launcher.home / "server.json").exists() and (launcher.home / "server.json").read_text()
+    )
+    # The instance exists, so everything that it needs is uploaded: it needs neither the checkout nor the
+    # desk's folders.
     eventually(lambda: list(launcher.home.glob("sandbox/*")))
     shutil.rmtree(data)
     for file in (launcher.checkout / "trainer" / "train").glob("*.py"):
@@ -53,7 +56,9 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     (instance,) = receipt["instances"]
     assert instance["state"] == "terminated" and instance["proof"] == "described terminated"
     assert receipt["dollars"]["spent_low"] <= receipt["dollars"]["spent_high"]
-    assert sum(receipt["seconds"][phase] for phase in PHASES) == pytest.approx(receipt["seconds"]["total"], abs=0.01)
+    assert sum(receipt["seconds"][phase] for phase in PHASES) == pytest.approx(
+        receipt["seconds"]["total"], abs=0.01
+    )
     assert receipt["data"]["synthetic"] is True and receipt["data"]["bars"] == 7500
     assert receipt["rehearsal"]
 
@@ -62,7 +67,9 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
     assert len(json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]) == 3
     kept = json.loads(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout)
     assert kept == receipt
-    predicted = desk.run("predict", "--run", receipt["run_id"], "--rehearse", "--data", str(candles), "--last", "3")
+    predicted = desk.run(
+        "predict", "--run", receipt["run_id"], "--rehearse", "--data", str(candles), "--last", "3"
+    )
     assert predicted.returncode == 0, predicted.stderr
     rows = list(csv.DictReader(predicted.stdout.splitlines()))
     assert list(rows[0]) == ["model", "symbol", "bar", "available_at", "probability"]
@@ -71,22 +78,26 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
 
     eventually(lambda: not desk.processes())
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", urlparse(json.loads(address)["url"]).port)) != 0, "the port is still open"
+        assert probe.connect_ex(("127.0.0.1", urlparse(json.loads(address)["url"]).port)) != 0, (
+            "the port is still open"
+        )
 
 
 def kill_worker(desk, symbol: str, times: int, eventually) -> None:
     """Kill the worker that trains a symbol, each time it has begun."""
     for time_number in range(times):
         started = eventually(
-            lambda wanted=time_number + 1: [item for item in desk.events("model_started") if item["piece"] == symbol][
-                wanted - 1 :
-            ],
+            lambda wanted=time_number + 1: [
+                item for item in desk.events("model_started") if item["piece"] == symbol
+            ][wanted - 1 :],
         )
         os.kill(started[0]["pid"], signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_worker_killed_once_is_tried_again_and_one_killed_twice_is_one_failed_model(desk, candles, eventually):
+def test_a_worker_killed_once_is_tried_again_and_one_killed_twice_is_one_failed_model(
+    desk, candles, eventually
+):
     run = desk.launch("--data", str(candles), "--epochs", "6", "--set", "patience=6")
     kill_worker(desk, "AAA", 1, eventually)
     kill_worker(desk, "BBB", 2, eventually)
@@ -110,9 +121,20 @@ def test_without_a_terminal_the_first_ctrl_c_ends_the_run(desk, candles, eventua
 
 
 @pytest.mark.slow
-def test_on_a_terminal_ctrl_c_asks_and_a_run_that_is_left_goes_on_without_a_stop_requested(desk, candles, eventually):
+def test_on_a_terminal_ctrl_c_asks_and_a_run_that_is_left_goes_on_without_a_stop_requested(
+    desk, candles, eventually
+):
     typed = desk.type(
-        "launch", "--rehearse", "--instance", "p3.8xlarge", *QUICK, "--data", str(candles), "--symbols", "AAA", *ENDLESS
+        "launch",
+        "--rehearse",
+        "--instance",
+        "p3.8xlarge",
+        *QUICK,
+        "--data",
+        str(candles),
+        "--symbols",
+        "AAA",
+        *ENDLESS,
     )
     eventually(lambda: desk.events("model_started"))
     typed.press("\x03")

@@ -1,4 +1,6 @@
-"""A script from the example's folder by the command of its page: killed in the middle, resumed, and pulled with its hashes."""
+"""A script from the example's folder by the command of its page: killed in the middle, resumed, and pulled
+with its hashes.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
 
 
 @pytest.mark.slow
-def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings_what_it_left(desk, eventually):
-    script = desk.folder / "train.py"  # the example's own, which stops at its third epoch until it was killed there
+def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings_what_it_left(
+    desk, eventually
+):
+    script = (
+        desk.folder / "train.py"
+    )  # the example's own, which stops at its third epoch until it was killed there
     wait = 'print("waiting", os.getpid(), flush=True); import time; time.sleep(600)'
     text = (EXAMPLE / "train.py").read_text()
     before = '    print(f"epoch {epoch}'
@@ -25,13 +31,24 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     write_wheel(desk.folder, "tiny", text="size = 3")  # among its files, in the place of an index
     stops = text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}")
     script.write_text(f"import tiny\n\nassert tiny.size == 3\n{stops}")
-    words = ("--instance", "g6.xlarge", "--script", str(script), "--data", str(EXAMPLE / "points"), "--max-duration", "2h")
+    words = (
+        "--instance",
+        "g6.xlarge",
+        "--script",
+        str(script),
+        "--data",
+        str(EXAMPLE / "points"),
+        "--max-duration",
+        "2h",
+    )
     words += ("--set", "script.files=train.py,tiny-1.0-py3-none-any.whl")
     run = desk.start("launch", "--rehearse", "--json", *words)
 
     def waiting() -> list[int]:
         logs = desk.home.glob("sandbox/*/opt/mayfly/work/node.log")
-        lines = [line.split() for log in logs for line in log.read_text().splitlines() if "| waiting " in line]
+        lines = [
+            line.split() for log in logs for line in log.read_text().splitlines() if "| waiting " in line
+        ]
         return [int(line[-1]) for line in lines]
 
     os.kill(eventually(waiting)[0], signal.SIGKILL)
@@ -41,7 +58,9 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     (end,) = receipt["scripts"]
     assert (receipt["state"], receipt["retries"], end["starts"], end["exit_code"]) == ("done", 1, 2, 0)
     assert end["last_lines"][0] == "resumed after epoch 2" and end["last_lines"][-1].startswith("accuracy ")
-    assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"] and receipt["models"] == []
+    assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"] and receipt[
+        "models"
+    ] == []
 
     assert receipt["python_packages"].endswith(", train.requirements.txt")
     assert "tiny==1.0" in (desk.folder / "train.requirements.txt").read_text()
@@ -57,6 +76,9 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr
     for file in receipt["files"]:
-        assert hashlib.sha256((desk.folder / "pulled" / "out" / file["file"]).read_bytes()).hexdigest() == file["sha256"]
+        assert (
+            hashlib.sha256((desk.folder / "pulled" / "out" / file["file"]).read_bytes()).hexdigest()
+            == file["sha256"]
+        )
     told = desk.run("logs", receipt["run_id"], "--metrics", "--json", "--rehearse")
     assert [row["epoch"] for row in json.loads(told.stdout)["models"]["train"]] == [1, 2, 3, 4, 5]

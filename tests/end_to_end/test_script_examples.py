@@ -1,6 +1,8 @@
-"""Lightning and Hugging Face's Trainer by their job files, with wheels that set-up fetched in the place of a package index.
+"""Lightning and Hugging Face's Trainer by their job files, with wheels that set-up fetched in the place of a
+package index.
 
-Each at its smallest: their imports alone take seconds of a core. benchmarks/script_examples.py kills them in the middle.
+Each at its smallest: their imports alone take seconds of a core. benchmarks/script_examples.py kills them in
+the middle.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ MADE = {
 
 
 def laid_out(desk: Desk, name: str) -> Path:
-    """Copy an example into the desk's folder, with the wheels that it names beside it; return its job file."""
+    """Copy an example into the desk's folder, with the wheels that it names beside it; return its job
+    file.
+    """
     folder = desk.folder / "scripts"
     for part in (name, "plain-torch"):
         shutil.copytree(EXAMPLES / part, folder / part, dirs_exist_ok=True)
@@ -38,7 +42,8 @@ def laid_out(desk: Desk, name: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not list(WHEELS.glob("transformers-*.whl")), reason="set-up could not fetch the examples' wheels (scripts/setup.py)"
+    not list(WHEELS.glob("transformers-*.whl")),
+    reason="set-up could not fetch the examples' wheels (scripts/setup.py)",
 )
 def test_each_example_runs_and_pull_brings_what_its_receipt_lists(desk):
     smallest = ("--set", 'files=["train.py", "wheels"]', "--set", "command=python train.py --epochs 1")
@@ -52,4 +57,6 @@ def test_each_example_runs_and_pull_brings_what_its_receipt_lists(desk):
         pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", f"pulled-{name}")
         assert pulled.returncode == 0, pulled.stderr
         for file, sha256 in made.items():
-            assert hashlib.sha256((desk.folder / f"pulled-{name}/out" / file).read_bytes()).hexdigest() == sha256
+            assert (
+                hashlib.sha256((desk.folder / f"pulled-{name}/out" / file).read_bytes()).hexdigest() == sha256
+            )

@@ -1,5 +1,7 @@
-"""A first run finds its way, the bucket remembers it, the second takes it unseen and is planned by its rate; and the user's
-profiles go along. All of it by somebody who has the stack's launcher policy and no other right."""
+"""A first run finds its way, the bucket remembers it, the second takes it unseen and is planned by its rate;
+and the user's profiles go along. All of it by somebody who has the stack's launcher policy and no other
+right.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def launcher(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 def launch(desk: Desk, *words: str) -> dict[str, Any]:
     """Launch as AWS's own variables say, and return what is printed."""
-    out, err = (run := desk.start("launch", "--instance", "p3.8xlarge", "--json", *QUICK, *words)).communicate(timeout=500)
+    out, err = (
+        run := desk.start("launch", "--instance", "p3.8xlarge", "--json", *QUICK, *words)
+    ).communicate(timeout=500)
     assert run.returncode == 0, err
     told: dict[str, Any] = json.loads(out)
     return told
@@ -60,7 +64,11 @@ def launched(desk: Desk, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def stored(desk: Any, text: str) -> list[bytes]:
     """Return the embedded S3's objects that hold a text."""
-    files = (path.read_bytes() for path in Path(desk.home).rglob("*") if path.is_file() and "sandbox" not in path.parts)
+    files = (
+        path.read_bytes()
+        for path in Path(desk.home).rglob("*")
+        if path.is_file() and "sandbox" not in path.parts
+    )
     return [body for body in files if text.encode() in body]
 
 
@@ -74,7 +82,9 @@ def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(launc
     assert choice["from"]["micro_batch"] == "tuned here"
     (event,) = desk.events("tuned")
     assert event["limit_seconds"] > 0 and event["profile"] == "cpu"
-    assert {"cpu": {event["shape"]: event["entry"]}} in [from_bytes(body) for body in stored(desk, event["shape"])]
+    assert {"cpu": {event["shape"]: event["entry"]}} in [
+        from_bytes(body) for body in stored(desk, event["shape"])
+    ]
 
     second, again = launched(desk, *TUNED)  # raw/ holds the candles by now
     assert second["run_id"] != first["run_id"] and len(desk.events("tuned")) == 1

@@ -1,4 +1,6 @@
-"""A retrain from its schedule to its models and its message, on the injected clock, with no command attached: `make weekly`."""
+"""A retrain from its schedule to its models and its message, on the injected clock, with no command attached:
+`make weekly`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from trainer.runs.stored_receipt import read_receipt
 
 
 @pytest.fixture
-def story(programs: Path, fork_server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Weeks]:
+def story(
+    programs: Path, fork_server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Weeks]:
     """An account of an embedded AWS whose schedules fire and whose nodes run as forks, and a desk."""
     assert SETTINGS[0] in RETRAINS, "the program is applied once for all tests"
     with (
@@ -48,10 +52,15 @@ def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
     assert [instance["state"] for instance in receipt["instances"]] == ["terminated"]
     assert receipt["created_at"] >= f"{coming:%Y-%m-%d}"
 
-    # Before it a prepare run, on a cheap machine and under a role of its own, brought bars; the training has both files.
+    # Before it a prepare run, on a cheap machine and under a role of its own, brought bars; the training has
+    # both files.
     (entry,) = story.entries()
     prepared = read_receipt(story.objects, entry.prepare_run_id)
-    assert prepared is not None and (prepared["work"], prepared["state"], prepared["models"]) == ("prepare", "done", [])
+    assert prepared is not None and (prepared["work"], prepared["state"], prepared["models"]) == (
+        "prepare",
+        "done",
+        [],
+    )
     assert [one["instance_type"] for one in prepared["instances"]] == ["t3.large"]
     assert [one["state"] for one in prepared["instances"]] == ["terminated"]
     (added,) = prepared["files"]
@@ -59,7 +68,9 @@ def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
     assert files == ["raw/main/BTC-USD_1m.parquet", f"raw/main/{added['file']}"]
     assert story.objects.head(key=files[1]).checksum == added["sha256"]  # type: ignore[union-attr]
     assert entry.refreshed == "1 new file, 1,000 bars"
-    assert sorted(item["file"] for item in receipt["data"]["files"]) == [key.removeprefix("raw/main/") for key in files]
+    assert sorted(item["file"] for item in receipt["data"]["files"]) == [
+        key.removeprefix("raw/main/") for key in files
+    ]
     assert main(["receipts", entry.prepare_run_id]) == 0
     assert f"{added['file']}" in (shown := capsys.readouterr().out) and "added" in shown and "1 file" in shown
     written = story.objects.list(prefix="attempts/") + story.objects.list(prefix="runs/")
@@ -73,12 +84,15 @@ def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
     assert main(["retrains", "history", NAME, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["history"]
     assert (told["state"], told["run_id"], told["error"]) == ("done", receipt["run_id"], None)
-    assert entry.prepare_usd > 0 and entry.spent_usd == pytest.approx(entry.prepare_usd + receipt["dollars"]["spent_high"])
+    assert entry.prepare_usd > 0 and entry.spent_usd == pytest.approx(
+        entry.prepare_usd + receipt["dollars"]["spent_high"]
+    )
     assert 0 < told["spent_usd"] <= told["most_usd"] <= 5
     (posted,) = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")]
     refused = [text for text in story.posted if text.splitlines()[0].endswith(": refused")]
     assert len(refused) == 3 and all("was never published" in text for text in refused)  # the other retrains
     assert (
-        posted.startswith(f"mayfly {NAME}: done\n{NAME}, scheduled Sun ") and f"mayfly receipts {receipt['run_id']}" in posted
+        posted.startswith(f"mayfly {NAME}: done\n{NAME}, scheduled Sun ")
+        and f"mayfly receipts {receipt['run_id']}" in posted
     )
     assert f"mayfly {NAME}: done" in [message["Subject"] for message in story.queued()]

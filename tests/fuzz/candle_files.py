@@ -1,5 +1,6 @@
-"""What must hold for good bars in any dialect: they are read bit for bit, or refused where they have two readings; and for the
-shapes of docs/data.md, changed: no bar is lost in silence."""
+"""What must hold for good bars in any dialect: they are read bit for bit, or refused where they have two
+readings; and for the shapes of docs/data.md, changed: no bar is lost in silence.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +29,28 @@ COLUMNS = {
     "close": ("close", "Close", "<CLOSE>", "c", "4. close", "Close/Last"),
     "volume": ("volume", "Volume", "<VOL>", "v", "Volume BTC", "real_volume"),
 }
-TIME_COLUMNS = ("time", "Date", "timestamp", "Open Time", "datetime", "window_start", "unix", "", "Unnamed: 0", "<DATE>")
+TIME_COLUMNS = (
+    "time",
+    "Date",
+    "timestamp",
+    "Open Time",
+    "datetime",
+    "window_start",
+    "unix",
+    "",
+    "Unnamed: 0",
+    "<DATE>",
+)
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 FORMATS = (  # of a moment; those in the second line need a day above 12, unless it is certain from the dots
-    *("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d %H:%M", "%Y.%m.%d %H:%M", "%Y%m%d%H%M", "%Y-%m-%d %H:%M:%S UTC"),
+    *(
+        "%Y-%m-%d %H:%M:%S",
+        "%Y-%m-%dT%H:%M:%SZ",
+        "%Y/%m/%d %H:%M",
+        "%Y.%m.%d %H:%M",
+        "%Y%m%d%H%M",
+        "%Y-%m-%d %H:%M:%S UTC",
+    ),
     *(
         "%d.%m.%Y %H:%M:%S.000",
         "%d-%b-%Y %H:%M",
@@ -61,12 +80,19 @@ class Dialect:
 
 
 def _texts(draw: st.DrawFn, moments: list[datetime]) -> tuple[str, list[str], list[str], bool]:
-    """Return the time's column, the cells of it, those of a date beside it, and whether they have two readings."""
+    """Return the time's column, the cells of it, those of a date beside it, and whether they have two
+    readings.
+    """
     kind = draw(st.sampled_from(("epoch", "text", "joined")))
     open_days = all(moment.day <= 12 for moment in moments)
     if kind == "epoch":
         unit = UNITS[draw(st.sampled_from(sorted(UNITS)))]
-        return draw(st.sampled_from(TIME_COLUMNS)), [str(int(moment.timestamp()) * unit) for moment in moments], [], False
+        return (
+            draw(st.sampled_from(TIME_COLUMNS)),
+            [str(int(moment.timestamp()) * unit) for moment in moments],
+            [],
+            False,
+        )
     if kind == "text":
         style = draw(st.sampled_from(FORMATS))
         if "%I-%p" in style and any(moment.minute for moment in moments):
@@ -90,7 +116,9 @@ def dialects(draw: st.DrawFn) -> Dialect:
     count = draw(st.integers(3, 40))
     begin = draw(st.integers(631_152_000 // step, 1_893_456_000 // step)) * step
     gaps = draw(st.sets(st.integers(1, count - 2), max_size=count // 3))
-    moments = [datetime.fromtimestamp(begin + step * row, timezone.utc) for row in range(count) if row not in gaps]
+    moments = [
+        datetime.fromtimestamp(begin + step * row, timezone.utc) for row in range(count) if row not in gaps
+    ]
     digits = draw(st.integers(0, 5))
     base = draw(st.sampled_from((1.1, 110.25, 47_123.0)))
     random = np.random.default_rng(draw(st.integers(0, 99)))
@@ -99,7 +127,15 @@ def dialects(draw: st.DrawFn) -> Dialect:
         opened, close = (round(base * (1 + 0.01 * random.standard_normal()), digits) for _ in range(2))
         wick = 10.0**-digits
         low, high = min(opened, close) - wick, max(opened, close) + wick
-        bars.append((opened, round(high, digits), max(round(low, digits), wick), close, float(random.integers(1, 1000))))
+        bars.append(
+            (
+                opened,
+                round(high, digits),
+                max(round(low, digits), wick),
+                close,
+                float(random.integers(1, 1000)),
+            )
+        )
     bars = [(max(o, low), h, min(low, o, c), max(c, low), v) for o, h, low, c, v in bars]
     name, cells, dates, two_readings = _texts(draw, moments)
     delimiter = draw(st.sampled_from((",", ",", ";", "\t", "|")))
@@ -109,7 +145,10 @@ def dialects(draw: st.DrawFn) -> Dialect:
         numbers = [[cell.replace(".", ",") for cell in row] for row in numbers]
         two_readings |= digits == 3 and base >= 1
     header = {field: draw(st.sampled_from(names)) for field, names in COLUMNS.items()}
-    table: dict[str, list[str]] = {name: cells, **({"<DATE>" if name == "<TIME>" else "Date": dates} if dates else {})}
+    table: dict[str, list[str]] = {
+        name: cells,
+        **({"<DATE>" if name == "<TIME>" else "Date": dates} if dates else {}),
+    }
     for place, field in enumerate(COLUMNS):
         table[header[field]] = [row[place] for row in numbers]
     symbol = draw(st.sampled_from(("AAA", "BTC-USD", "^GSPC", "600519")))
@@ -137,8 +176,12 @@ def dialects(draw: st.DrawFn) -> Dialect:
     lines = [delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) for row in rows]
     if draw(st.booleans()):
         lines[1:] = lines[:0:-1]
-    above = draw(st.sampled_from(((), (), ("https://example.com",), ("# made by hand", ""), ("sep=" + delimiter,))))
-    text = draw(st.sampled_from(("\n", "\r\n"))).join((*above, *lines)) + draw(st.sampled_from(("", "\n", "\n\n")))
+    above = draw(
+        st.sampled_from(((), (), ("https://example.com",), ("# made by hand", ""), ("sep=" + delimiter,)))
+    )
+    text = draw(st.sampled_from(("\n", "\r\n"))).join((*above, *lines)) + draw(
+        st.sampled_from(("", "\n", "\n\n"))
+    )
     encoding = draw(st.sampled_from(("utf-8", "utf-8", "utf-8-sig", "utf-16")))
     named = draw(st.booleans())
     suffix = draw(st.sampled_from((".csv", ".csv.gz", ".txt")))
@@ -233,7 +276,10 @@ def changed_texts(draw: st.DrawFn) -> tuple[str, str]:
             lines.insert(place, draw(st.text(max_size=30)))
         else:
             drop = draw(st.integers(0, len(cells) - 1))
-            lines = [mark.join(cell for number, cell in enumerate(line.split(mark)) if number != drop) for line in lines]
+            lines = [
+                mark.join(cell for number, cell in enumerate(line.split(mark)) if number != drop)
+                for line in lines
+            ]
     return name, "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""What must hold for any card and any header of a model's file: it is read, and predicts or is refused, with one error."""
+"""What must hold for any card and any header of a model's file: it is read, and predicts or is refused, with
+one error.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,13 @@ def card_of(family: str) -> Card:
         created_at="2026-11-22T00:00:00+00:00",
         mayfly="0",
         own_files={},
-        parent={"model": "tcn-return_ticks_1m", "sha256": "0" * 64, "until": "", "training": "frozen", "created_at": ""},
+        parent={
+            "model": "tcn-return_ticks_1m",
+            "sha256": "0" * 64,
+            "until": "",
+            "training": "frozen",
+            "created_at": "",
+        },
         **TARGETS[family],
     )
 
@@ -104,7 +112,9 @@ def header_of(card: Any, tensors: dict[str, Any]) -> bytes:
     st.one_of(
         changed(CARDS["lstm"]).map(lambda card: header_of(card, {})),
         changed(CARDS["panel"]).map(lambda card: header_of(card, {})),
-        bodies({"__metadata__": {METADATA_KEY: "{}"}}).map(lambda body: len(body).to_bytes(8, "little") + body),
+        bodies({"__metadata__": {METADATA_KEY: "{}"}}).map(
+            lambda body: len(body).to_bytes(8, "little") + body
+        ),
         st.binary(max_size=40),
     )
 )
@@ -120,7 +130,9 @@ def header_is_listed_or_refused(start: bytes) -> None:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="mayfly-fuzz-")  # kept by the cache, removed at the end of the process
+    return tempfile.TemporaryDirectory(
+        prefix="mayfly-fuzz-"
+    )  # kept by the cache, removed at the end of the process
 
 
 @cache
@@ -130,7 +142,13 @@ def _place() -> tuple[Path, dict[str, bytes], dict[str, dict[str, Any]]]:
     random = np.random.default_rng(0)
     close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(BARS)))
     times = np.arange(BARS, dtype=np.int64) * 60_000_000_000 + 1_700_000_000_000_000_000
-    prices = {"open": close, "high": close * 1.001, "low": close * 0.999, "close": close, "volume": np.ones(BARS)}
+    prices = {
+        "open": close,
+        "high": close * 1.001,
+        "low": close * 0.999,
+        "close": close,
+        "volume": np.ones(BARS),
+    }
     write_candles(folder / "A_1m.parquet", [Candles(symbol="A", timeframe="1m", timestamp=times, **prices)])
     contents, entries = {}, {}
     for name, card in GOOD.items():

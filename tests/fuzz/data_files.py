@@ -1,4 +1,6 @@
-"""What must hold for any data file: the data check describes it, or refuses it with one error, and writes nothing elsewhere."""
+"""What must hold for any data file: the data check describes it, or refuses it with one error, and writes
+nothing elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,16 @@ SYMBOLS = (
 )
 TIMES: tuple[Any, ...] = (
     *(0, -1, 1, NINE, NINE * 10**3, NINE * 10**6, NINE * 10**9, 20210101, 2**62, -(2**62), 10**15),
-    *("2021-01-01", "2021-01-01T09:00:00Z", "9999-12-31", "0001-01-01", "now", "", "x", "2021-01-01T09:00:00+99:00"),
+    *(
+        "2021-01-01",
+        "2021-01-01T09:00:00Z",
+        "9999-12-31",
+        "0001-01-01",
+        "now",
+        "",
+        "x",
+        "2021-01-01T09:00:00+99:00",
+    ),
 )
 PRICES: tuple[Any, ...] = (1.0, 0.0, -1.0, 1e308, 1e-308, float("nan"), float("inf"), "", "x", "1,5", None)
 HEADERS = (
@@ -73,7 +84,10 @@ def columns(draw: st.DrawFn) -> dict[str, list[Any]]:
         value = draw(st.sampled_from((*TIMES, *PRICES)) | st.integers(-(2**63), 2**63 - 1) | st.floats())
         made[name] = [value if start <= row < stop else cell for row, cell in enumerate(made[name])]
     if draw(st.integers(0, 4)) == 0:
-        made = {(draw(st.sampled_from(HEADERS)) if draw(st.booleans()) else name): cells for name, cells in made.items()}
+        made = {
+            (draw(st.sampled_from(HEADERS)) if draw(st.booleans()) else name): cells
+            for name, cells in made.items()
+        }
     rows = draw(st.sampled_from((0, 1, 2, ROWS, ROWS, ROWS)))
     return {name: cells[:rows] for name, cells in made.items()}
 
@@ -86,7 +100,9 @@ def csv_files(draw: st.DrawFn) -> bytes:
     rows = [made.keys(), *zip(*made.values(), strict=True)]
     lines = [separator.join("" if cell is None else str(cell) for cell in row) for row in rows]
     text = draw(st.sampled_from(("\n", "\n", "\r\n", "\r"))).join(lines)
-    return draw(st.sampled_from((b"", b"", b"\xef\xbb\xbf", b"\xff\xfe"))) + text.encode(errors="surrogatepass")
+    return draw(st.sampled_from((b"", b"", b"\xef\xbb\xbf", b"\xff\xfe"))) + text.encode(
+        errors="surrogatepass"
+    )
 
 
 @st.composite
@@ -110,7 +126,9 @@ def parquet_files(draw: st.DrawFn) -> bytes:
     content = bytearray(target.getvalue())
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2, 8)))):
         content[draw(st.integers(-len(content), -1))] = draw(st.integers(0, 255))
-    return bytes(content[: draw(st.sampled_from((len(content), len(content), len(content), len(content) // 2, 8)))])
+    return bytes(
+        content[: draw(st.sampled_from((len(content), len(content), len(content), len(content) // 2, 8)))]
+    )
 
 
 @given(

@@ -29,8 +29,33 @@ NASTY = (
         "{}",
     ),
     *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "2026-11-20T12:00:00", "2026-13-45T99:99:99Z"),
-    *(0, -1, 1, 2**31, 2**63, -(2**63) - 1, 10**26, 10**4000, 0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")),
-    *(None, True, False, [], {}, [[]], {"": {}}, {"about": {}}, {"about": {"headline": 1, "metrics": 2, "table": 3}}),
+    *(
+        0,
+        -1,
+        1,
+        2**31,
+        2**63,
+        -(2**63) - 1,
+        10**26,
+        10**4000,
+        0.5,
+        -0.0,
+        1e308,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+    ),
+    *(
+        None,
+        True,
+        False,
+        [],
+        {},
+        [[]],
+        {"": {}},
+        {"about": {}},
+        {"about": {"headline": 1, "metrics": 2, "table": 3}},
+    ),
 )
 VALUES = st.one_of(
     st.sampled_from(NASTY),
@@ -44,14 +69,19 @@ VALUES = st.one_of(
 
 def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Return documents that differ from a good one in a few places: another value, a key more, a key less."""
-    return st.lists(st.tuples(st.randoms(use_true_random=False), VALUES, st.sampled_from("=-+")), max_size=4).map(
-        lambda changes: _change(copy.deepcopy(document), changes)
-    )
+    return st.lists(
+        st.tuples(st.randoms(use_true_random=False), VALUES, st.sampled_from("=-+")), max_size=4
+    ).map(lambda changes: _change(copy.deepcopy(document), changes))
 
 
 def is_shown(line: str) -> bool:
-    """Return whether a terminal only shows a text, once it is printed as `cli.output` does, and on one line."""
-    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in one_line(line).replace("\t", ""))
+    """Return whether a terminal only shows a text, once it is printed as `cli.output` does, and on
+    one line.
+    """
+    return not any(
+        unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+        for letter in one_line(line).replace("\t", "")
+    )
 
 
 def _change(document: dict[str, Any], changes: list[Any]) -> dict[str, Any]:
@@ -78,7 +108,9 @@ def _places(value: Any) -> Any:
 
 
 def bodies(document: dict[str, Any]) -> st.SearchStrategy[bytes]:
-    """Return what may lie in the place of a document: it, changed; any JSON; any bytes; brackets without end."""
+    """Return what may lie in the place of a document: it, changed; any JSON; any bytes; brackets
+    without end.
+    """
     written = (changed(document) | VALUES).map(lambda value: json.dumps(value).encode())
     brackets = st.integers(1, 100_000).map(lambda count: b'{"a":' * count)
     return st.one_of(written, written, st.binary(max_size=200), brackets)

@@ -1,4 +1,5 @@
-"""What must hold for any node JSON, receipt, record, plan, card and job file: it is read, or it is one error. By hypothesis.
+"""What must hold for any node JSON, receipt, record, plan, card and job file: it is read, or it is one error.
+By hypothesis.
 
 `tests/fuzz/test_properties.py` runs each a little, `scripts/fuzz --minutes 60` for as long as asked.
 """
@@ -66,7 +67,12 @@ RUNG = Rung(
     image_id="ami-1",
 )
 LAUNCH = Launch(
-    rung=0, token="t", deadline=NOON + timedelta(hours=1), intended_at=NOON, outcome="created", instance_ids=("i-1",)
+    rung=0,
+    token="t",
+    deadline=NOON + timedelta(hours=1),
+    intended_at=NOON,
+    outcome="created",
+    instance_ids=("i-1",),
 )
 RECORD = RunRecord(
     run_id=RUN,
@@ -111,12 +117,22 @@ PROGRESS = {
     "message": "",
     "sample": {
         "at": "2026-11-20T12:00:00Z",
-        "gpus": [{"gpu": 0, "name": "NVIDIA L4", "use_percent": 97.0, "memory_used_mib": 20000.0, "power_watts": 70.5}],
+        "gpus": [
+            {
+                "gpu": 0,
+                "name": "NVIDIA L4",
+                "use_percent": 97.0,
+                "memory_used_mib": 20000.0,
+                "power_watts": 70.5,
+            }
+        ],
         "cpu": {"cores": 4, "use_percent": 25.0, "memory_used_mib": 2000.0, "memory_mib": 16000.0},
         "note": "",
     },
 }
-HOST_KEYS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10-0-0-1\n"
+HOST_KEYS = (
+    b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10-0-0-1\n"
+)
 ABOUT = {
     "headline": "auc",
     "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
@@ -146,10 +162,24 @@ RESULT = {
     "tuned": {"l4": {"a shape": {"pack": 1}}},
     "files": [{"file": "A_1m.csv", "sha256": "ab" * 32, "bytes": 5, "added": True}],
     "scripts": [
-        {**named("A"), "sha256": "ab" * 32, "exit_code": -9, "starts": 2, "seconds": 1.5, "last_lines": ["l"], "notes": ["n"]}
+        {
+            **named("A"),
+            "sha256": "ab" * 32,
+            "exit_code": -9,
+            "starts": 2,
+            "seconds": 1.5,
+            "last_lines": ["l"],
+            "notes": ["n"],
+        }
     ],
 }
-OUTPUT = {"file": "a/m.pt", "key": f"{PREFIX}out/{'ab' * 32}", "version_id": "v", "sha256": "ab" * 32, "bytes": 5}
+OUTPUT = {
+    "file": "a/m.pt",
+    "key": f"{PREFIX}out/{'ab' * 32}",
+    "version_id": "v",
+    "sha256": "ab" * 32,
+    "bytes": 5,
+}
 JOB: dict[str, Any] = {
     "name": "crypto",
     "data": {"symbols": ["A"], "timeframe": "1m", "folds": 2, "test_fraction": 0.1},
@@ -162,8 +192,26 @@ JOB: dict[str, Any] = {
 
 EVENT = {"time": "2026-11-20T12:00:00.000+00:00", "model": "lstm-direction_BTC-USD_1m", "piece": "BTC-USD"}
 EPOCH = {"event": "epoch", **EVENT, "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6}
-SCRIPT_STEP = {"event": "script", **EVENT, "step": 3, "steps": 9, "loss": 0.7, "rate": 5.5, "values": {"a b/c": 0.5}}
-STEP = {"event": "progress", **EVENT, "epoch": 1, "epochs": 2, "step": 3, "steps": 9, "loss": 0.7, "rate": 5.5, "worker": 0}
+SCRIPT_STEP = {
+    "event": "script",
+    **EVENT,
+    "step": 3,
+    "steps": 9,
+    "loss": 0.7,
+    "rate": 5.5,
+    "values": {"a b/c": 0.5},
+}
+STEP = {
+    "event": "progress",
+    **EVENT,
+    "epoch": 1,
+    "epochs": 2,
+    "step": 3,
+    "steps": 9,
+    "loss": 0.7,
+    "rate": 5.5,
+    "worker": 0,
+}
 DONE = {"event": "model_done", **EVENT, "metrics": {"test": {"auc": 0.53}, "validation": {"auc": 0.5}}}
 
 
@@ -264,7 +312,11 @@ def record_is_decided_on_or_refused(body: bytes) -> None:
 
 @given(changed(JOB), st.text(max_size=30))
 def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
-    for read in (job_from, lambda it: job_from_json(json.dumps(it)), lambda it: with_keys(it, parse_assignments([text]))):
+    for read in (
+        job_from,
+        lambda it: job_from_json(json.dumps(it)),
+        lambda it: with_keys(it, parse_assignments([text])),
+    ):
         try:
             read(tables)
         except UsageError as error:
@@ -354,7 +406,9 @@ def events_are_curves_or_left_out(found: list[bytes]) -> None:
     events = RunEvents(events=list(reader.read(found)))
     for event in events.events:
         name, _, scalars = points_of(event)
-        assert is_model_file(f"{name}.safetensors") and all(isinstance(value, float) for value in scalars.values())
+        assert is_model_file(f"{name}.safetensors") and all(
+            isinstance(value, float) for value in scalars.values()
+        )
     _printable(drawn(curves_view(events.epochs, last=3), width=80).splitlines())
 
 

@@ -1,4 +1,6 @@
-"""What `scripts/fuzz` found. Each is read or refused; the first two data files ended the process, inside pyarrow."""
+"""What `scripts/fuzz` found. Each is read or refused; the first two data files ended the process, inside
+pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ TEXTS = (  # file, content, what is said of it
         "Price,Open,High,Low,Close\n\nx\n",
         "is not|no column|no bars|can't be read|that is not a number",
     ),
-    ("ticker_alone_1d.csv", "Price,Open,High,Low,Close\nTicker,A,A,A,A\n\n", "no bars|is not CSV|can't be read"),
+    (
+        "ticker_alone_1d.csv",
+        "Price,Open,High,Low,Close\nTicker,A,A,A,A\n\n",
+        "no bars|is not CSV|can't be read",
+    ),
     (
         "comma_1m.txt",
         f"{HEADER}\n631152000000;1,101;1,102;1,098;1,099;308\n",
@@ -59,14 +65,18 @@ def test_a_text_that_was_found_is_one_line(name: str, text: str, said: str, tmp_
 
 
 def test_decimal_commas_may_be_those_of_the_adjusted_close_alone(tmp_path: Path) -> None:
-    (tmp_path / "A_1d.csv").write_text(f"{HEADER};Adj Close\n2021-01-04;1;2;1;1;3;0,5\n2021-01-05;1;2;1;1;3;0,5\n")
+    (tmp_path / "A_1d.csv").write_text(
+        f"{HEADER};Adj Close\n2021-01-04;1;2;1;1;3;0,5\n2021-01-05;1;2;1;1;3;0,5\n"
+    )
     assert read_candles(tmp_path)["A"].close.tolist() == [0.5, 0.5]
 
 
 def test_epoch_seconds_of_ten_digits_are_no_hours_of_the_nineteenth_century(tmp_path: Path) -> None:
     """They read as 1827-11-07 00h, 1827-11-16 00h and 1827-11-25 00h."""
     times = (1_827_110_700, 1_827_111_600, 1_827_112_500)
-    (tmp_path / "A.csv").write_text("time,open,high,low,close,volume\n" + "".join(f"{at},1,2,1,1,3\n" for at in times))
+    (tmp_path / "A.csv").write_text(
+        "time,open,high,low,close,volume\n" + "".join(f"{at},1,2,1,1,3\n" for at in times)
+    )
     assert read_candles(tmp_path)["A"].timestamp.tolist() == [at * 10**9 for at in times]
 
 

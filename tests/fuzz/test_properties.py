@@ -1,4 +1,6 @@
-"""Each property of `properties.py` on a few inputs; `scripts/fuzz` looks longer. What it found once is kept here."""
+"""Each property of `properties.py` on a few inputs; `scripts/fuzz` looks longer. What it found once is kept
+here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from hypothesis import HealthCheck, settings
 from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.properties import PROPERTIES
 
-FEW = settings(max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(
+    max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 FEWER = settings(FEW, max_examples=15)
 WHOLE_FILES = (
     cards.model_predicts_or_is_refused,

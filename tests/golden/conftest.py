@@ -1,4 +1,6 @@
-"""Golden texts: what a user reads, word by word, in files beside this one. `scripts/golden` writes them anew; read the diff."""
+"""Golden texts: what a user reads, word by word, in files beside this one. `scripts/golden` writes them anew;
+read the diff.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ NORMAL = (
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], None]:
-    """Return a function that compares a text with its file, or writes the file where the command asks for it."""
+    """Return a function that compares a text with its file, or writes the file where the command asks
+    for it.
+    """
 
     def compare(name: str, text: str) -> None:
         text = text.replace(str(tmp_path), "FOLDER")
@@ -40,7 +44,9 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str
         if request.config.getoption("--renew-golden"):
             file.write_text(text, encoding="utf-8")
         assert file.exists(), f"{file.name} is new: run scripts/golden and read it"
-        assert text == file.read_text(encoding="utf-8"), f"{file.name} has changed: run scripts/golden and read the diff"
+        assert text == file.read_text(encoding="utf-8"), (
+            f"{file.name} has changed: run scripts/golden and read the diff"
+        )
 
     return compare
 

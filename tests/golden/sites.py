@@ -15,11 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _import_modules_with_classes_of_errors() -> None:
-    """Import every module that derives a class from one of trainer.errors, whatever other tests have imported."""
+    """Import every module that derives a class from one of trainer.errors, whatever other tests have
+    imported.
+    """
     errors = {one.__name__ for one in _below(TrainerError)}
     for path in sorted((ROOT / "trainer").rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id in errors for base in node.bases):
+            if isinstance(node, ast.ClassDef) and any(
+                isinstance(base, ast.Name) and base.id in errors for base in node.bases
+            ):
                 import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
@@ -61,7 +65,12 @@ def sites() -> list[Site]:
 
 def _of(path: Path) -> Iterator[Site]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in CLASSES
+            and node.args
+        ):
             parts = {keyword.arg: _text(keyword.value) for keyword in node.keywords}
             yield Site(
                 path=path.relative_to(ROOT).as_posix(),
@@ -75,7 +84,9 @@ def _of(path: Path) -> Iterator[Site]:
 
 
 def _text(node: ast.expr) -> str:
-    """Return a literal's text, with what is filled in as {expression}; another expression as a whole in braces."""
+    """Return a literal's text, with what is filled in as {expression}; another expression as a whole in
+    braces.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

@@ -1,7 +1,9 @@
-"""Every error that a user may meet, in errors.txt: its words, and an example wherever bad input at a desk can make one here.
+"""Every error that a user may meet, in errors.txt: its words, and an example wherever bad input at a desk can
+make one here.
 
-The words are read from the source, so that none is missing. An example is made by calling the code with what is wrong; to have
-one more, add a line to MAKERS. What has none says so in the file: a new error without an example is seen in the diff.
+The words are read from the source, so that none is missing. An example is made by calling the code with what
+is wrong; to have one more, add a line to MAKERS. What has none says so in the file: a new error without an
+example is seen in the diff.
 """
 
 from __future__ import annotations
@@ -96,7 +98,10 @@ STORED: dict[str, Any] = {}
 
 
 def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
-    response: Any = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    response: Any = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
     return aws.ClientError(response, "DescribeInstances")
 
 
@@ -110,14 +115,21 @@ def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=
         zones=zones,
         priced=priced,
     )
-    known: dict[str, Any] = {"subnets": {"us-east-1a": "subnet-a"}, "region": "us-east-1", "rehearsal": False, "cap": cap}
+    known: dict[str, Any] = {
+        "subnets": {"us-east-1a": "subnet-a"},
+        "region": "us-east-1",
+        "rehearsal": False,
+        "cap": cap,
+    }
     return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), offers, **known)
 
 
 def given(symbol: str, timeframe: str, bars: int) -> Input:
     held = [{"symbol": symbol, "bars": bars, "first": "2024-01-01T00:00:00Z", "last": "2024-02-01T00:00:00Z"}]
     summary = {"timeframe": timeframe, "holds": held, "synthetic": False}
-    return Input(key=f"raw/{symbol}_{timeframe}.parquet", version_id="v", sha256="s", bytes=1, summary=summary)
+    return Input(
+        key=f"raw/{symbol}_{timeframe}.parquet", version_id="v", sha256="s", bytes=1, summary=summary
+    )
 
 
 def write(name: str, text: str) -> Path:
@@ -161,7 +173,12 @@ def with_nan(count: int = 3000) -> np.ndarray:
 
 def run_of(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
     launch = Launch(
-        rung=0, token="t", deadline=NOON + timedelta(hours=1), intended_at=NOON, outcome="created", instance_ids=("i-1",)
+        rung=0,
+        token="t",
+        deadline=NOON + timedelta(hours=1),
+        intended_at=NOON,
+        outcome="created",
+        instance_ids=("i-1",),
     )
     seen = InstanceSeen(
         instance_id="i-1",
@@ -175,7 +192,11 @@ def run_of(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
         proof=fields.pop("proof", "described terminated"),
         reason=fields.pop("reason", ""),
     )
-    known = {"state": "running", "attempts": (Attempt(number=1, launches=(launch,), created_at=NOON),), "instances": (seen,)}
+    known = {
+        "state": "running",
+        "attempts": (Attempt(number=1, launches=(launch,), created_at=NOON),),
+        "instances": (seen,),
+    }
     return make_record(**(known | fields))
 
 
@@ -189,7 +210,13 @@ ALIVE = DescribedInstance(
     state="running",
     launched_at=NOON,
 )
-MODEL = {"symbol": "BTC-USD", "family": "lstm", "key": "models/a.safetensors", "version_id": "v", "sha256": "s"}
+MODEL = {
+    "symbol": "BTC-USD",
+    "family": "lstm",
+    "key": "models/a.safetensors",
+    "version_id": "v",
+    "sha256": "s",
+}
 
 
 def judged(record: RunRecord, *, later: float = 600, **observed: Any) -> None:
@@ -266,13 +293,21 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
                 "launch --rehearse --script train.py --max-duration 2h --set script.command=$X",
                 "launch --rehearse --script train.py --max-duration 2h --set script.env=HF_TOKEN=x",
                 "launch --rehearse --script train.py --max-duration 2h --set script.env=AWS_PROFILE=x",
-                "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --set script.files=../x",
-                "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --set script.files=x.py",
+                (
+                    "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --set"
+                    " script.files=../x"
+                ),
+                (
+                    "launch --rehearse --instance g6.xlarge --script train.py --max-duration 2h --set"
+                    " script.files=x.py"
+                ),
             )
         ),
         lambda _: job_from({"script": {"files": ["a.py"]}}),
         lambda _: check_requirements("requirements.txt", b"-r other.txt"),
-        lambda _: check_requirements("requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()),
+        lambda _: check_requirements(
+            "requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()
+        ),
         lambda _: packages_of({"train.py": b"import lightninng"}, []),
         lambda _: target_of("my-own-line", given="", rehearsal=False),
         lambda _: resolve(["gone"], Target(python="3.13"), wheels={"a-1-py3-none-any.whl": b""}),
@@ -304,31 +339,35 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         ),
         lambda _: read_rows(Path("no-values.csv")),
         lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
-        lambda _: refuse_script(job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"),
+        lambda _: refuse_script(
+            job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"
+        ),
     ],
-    "imports": [
-        (lambda _, text=text: write("task.yaml", text) and main(["import", "task.yaml"]))
-        for text in (
-            "",
-            "- a",
-            "run: [a",
-            "a: &a [x]\nrun: *a",
-            "run: " + "[" * 3_000,
-            "#" * 300_000,
-            "service: {}\nrun: a",
-            "type: service",
-            "name: x",
-            "run: [a]",
-            "run: a\nresources: x",
-            "type: task\ncommands: a",
-            "run: a\nworkdir: gone",
-            "resources: {}",
-        )
-    ]
-    + [
-        lambda _: main(["import", "no-task.yaml"]),
-        lambda _: [main(["import", "twice.yaml"]) for _ in (write("twice.yaml", "run: a"), 1)],
-    ],
+    "imports": (
+        [
+            (lambda _, text=text: write("task.yaml", text) and main(["import", "task.yaml"]))
+            for text in (
+                "",
+                "- a",
+                "run: [a",
+                "a: &a [x]\nrun: *a",
+                "run: " + "[" * 3_000,
+                "#" * 300_000,
+                "service: {}\nrun: a",
+                "type: service",
+                "name: x",
+                "run: [a]",
+                "run: a\nresources: x",
+                "type: task\ncommands: a",
+                "run: a\nworkdir: gone",
+                "resources: {}",
+            )
+        ]
+        + [
+            lambda _: main(["import", "no-task.yaml"]),
+            lambda _: [main(["import", "twice.yaml"]) for _ in (write("twice.yaml", "run: a"), 1)],
+        ]
+    ),
     "machines and prices": [
         lambda _: instance_type("p3.8xlage"),
         lambda _: machines_of(job_of(gpu_profile="cpu")),
@@ -343,7 +382,13 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: named_profile("h2000"),
         *(
             (lambda _, text=text: user_profiles(text))
-            for text in ("= 3", "memory_gib = 3\n", "[mine]\nchip = 'x'\n", "[mine]\nmemory = 3\n", "[t4]\nmemory_gib = 'a'\n")
+            for text in (
+                "= 3",
+                "memory_gib = 3\n",
+                "[mine]\nchip = 'x'\n",
+                "[mine]\nmemory = 3\n",
+                "[t4]\nmemory_gib = 'a'\n",
+            )
         ),
         lambda _: check_fits(named_profile("h200"), chip="NVIDIA L4", memory_gib=22.0),
         lambda _: choose("h200", None),
@@ -374,11 +419,18 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: read_candles(two_timeframes(), symbols=(), timeframe=""),
         lambda _: step_of("1x"),
         lambda _: choose_inputs(
-            [Input(key="raw/a", version_id="v", sha256="", bytes=1)], symbols=(), timeframe="", too_few=fewest(9)
+            [Input(key="raw/a", version_id="v", sha256="", bytes=1)],
+            symbols=(),
+            timeframe="",
+            too_few=fewest(9),
         ),
-        lambda _: choose_inputs([given("A", "1m", 9), given("B", "1h", 9)], symbols=(), timeframe="", too_few=fewest(9)),
+        lambda _: choose_inputs(
+            [given("A", "1m", 9), given("B", "1h", 9)], symbols=(), timeframe="", too_few=fewest(9)
+        ),
         lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="1h", too_few=fewest(9)),
-        lambda _: choose_inputs([given("BTC-USD", "1m", 9)], symbols=("BTC-USDT",), timeframe="", too_few=fewest(9)),
+        lambda _: choose_inputs(
+            [given("BTC-USD", "1m", 9)], symbols=("BTC-USDT",), timeframe="", too_few=fewest(9)
+        ),
         lambda _: choose_inputs([given("A", "1m", 9)], symbols=(), timeframe="", too_few=fewest(100)),
     ],
     "models": [
@@ -396,12 +448,23 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: aws_error(aws.NoRegionError(), "cannot sign in to AWS"),
         lambda _: aws_error(aws.EndpointConnectionError(endpoint_url="https://ec2"), "cannot look"),
         lambda _: aws_error(aws.ProfileNotFound(profile="mine"), "cannot sign in to AWS"),
-        lambda _: aws_error(client_error("UnauthorizedOperation", "You are not authorized."), "cannot terminate i-1"),
-        lambda _: aws_error(client_error("RequestLimitExceeded", "Request limit exceeded."), "cannot terminate i-1"),
-        lambda _: aws_error(client_error("InvalidParameterValue", "Value (x) is invalid."), "cannot terminate i-1"),
+        lambda _: aws_error(
+            client_error("UnauthorizedOperation", "You are not authorized."), "cannot terminate i-1"
+        ),
+        lambda _: aws_error(
+            client_error("RequestLimitExceeded", "Request limit exceeded."), "cannot terminate i-1"
+        ),
+        lambda _: aws_error(
+            client_error("InvalidParameterValue", "Value (x) is invalid."), "cannot terminate i-1"
+        ),
         *(
             (lambda make, code=code: refusal(make().ladder[0], code, "AWS's own words."))
-            for code in ("InsufficientInstanceCapacity", "VcpuLimitExceeded", "UnauthorizedOperation", "InvalidParameterValue")
+            for code in (
+                "InsufficientInstanceCapacity",
+                "VcpuLimitExceeded",
+                "UnauthorizedOperation",
+                "InvalidParameterValue",
+            )
         ),
     ],
     "runs": [
@@ -411,10 +474,16 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(run_of(make, reason="Server.SpotInstanceTermination", market="spot")),
         lambda make: judged(run_of(make, reason="Client.UserInitiatedShutdown")),
         lambda make: judged(run_of(make, stop_requested_at=NOON)),
-        lambda make: judged(run_of(make, seen="running", proof=""), instances=(ALIVE,), heartbeat=HEARD, later=3000),
-        lambda make: judged(run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))),
+        lambda make: judged(
+            run_of(make, seen="running", proof=""), instances=(ALIVE,), heartbeat=HEARD, later=3000
+        ),
+        lambda make: judged(
+            run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))
+        ),
         lambda make: judged(make(), may_start=False, later=3000),
-        lambda make: correction(run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())),
+        lambda make: correction(
+            run_of(make), Observation(result=NodeResult(state="done", models=(MODEL,)), models=())
+        ),
         lambda make: abandoned(step_of_run(run_of(make)), NOON, requested=True),
         lambda make: unconfirmed_receipt(step_of_run(run_of(make, ending_at=NOON))),
     ],
@@ -449,7 +518,9 @@ def elsewhere(call: Callable[[], object]) -> None:
 
 
 def site_at(places: Mapping[str, list[Site]], frame: Any) -> Site | None:
-    """Return the site that is at work in the nearest frame of trainer/, or None where that only passes an error on."""
+    """Return the site that is at work in the nearest frame of trainer/, or None where that only passes an
+    error on.
+    """
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(ROOT / "trainer") and path.name != "errors.py":
@@ -474,7 +545,13 @@ def made(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., RunRecord])
             found.setdefault((site.path, site.words), self)
 
     monkeypatch.setattr(TrainerError, "__init__", note)
-    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+    for name in (
+        "AWS_PROFILE",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     forget_sessions()
@@ -510,17 +587,28 @@ def test_every_code_of_aws_has_its_error_and_the_next_step_of_a_launch(
     lines = []
     for row, codes in ROWS:
         answered, raised = row.step(exception=False), row.step(exception=True)
-        lines.append(f"{row.error_class}, {row.error.__name__} {row.error.exit_code}: {answered}, after an exception {raised}")
+        lines.append(
+            f"{row.error_class}, {row.error.__name__} {row.error.exit_code}: {answered}, after an exception"
+            f" {raised}"
+        )
         lines += [f"  {refusal(rung, code, '')}" for code in codes]
     lines += ["unknown code", f"  {refusal(rung, 'NewCode', 'its own message')}"]
     golden("errors-of-aws", "\n".join(lines))
 
 
-def test_an_error_is_one_line_and_as_json_its_parts(golden: Callable[[str, str], None], capsys: pytest.CaptureFixture) -> None:
+def test_an_error_is_one_line_and_as_json_its_parts(
+    golden: Callable[[str, str], None], capsys: pytest.CaptureFixture
+) -> None:
     said = []
-    for words in ("launch --instance g5.12xlage", "launch --instnace g5.12xlarge", "launch --spot --on-demand"):
+    for words in (
+        "launch --instance g5.12xlage",
+        "launch --instnace g5.12xlarge",
+        "launch --spot --on-demand",
+    ):
         for extra in ([], ["--json"]):
             code = main([*words.split(), *extra])
             printed = capsys.readouterr()
-            said.append(f"$ mayfly {' '.join([*words.split(), *extra])}   # {code}\n{printed.out}{printed.err}")
+            said.append(
+                f"$ mayfly {' '.join([*words.split(), *extra])}   # {code}\n{printed.out}{printed.err}"
+            )
     golden("errors-as-printed", "\n".join(said))

@@ -20,12 +20,18 @@ def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> It
                 yield from commands(below, (*words, name))
 
 
-@pytest.mark.parametrize("words", list(commands(build_parser())), ids=lambda words: "-".join(words) or "mayfly")
-def test_help(words: tuple[str, ...], golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", list(commands(build_parser())), ids=lambda words: "-".join(words) or "mayfly"
+)
+def test_help(
+    words: tuple[str, ...], golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words, "--help"]) == 0
     golden(f"help-{'-'.join(words) or 'mayfly'}", capsys.readouterr().out)
 
 
-def test_help_of_the_launcher_as_a_module(golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_the_launcher_as_a_module(
+    golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["launch", "--help"], prog="python -m trainer.launch") == 0
     golden("help-trainer.launch", capsys.readouterr().out)

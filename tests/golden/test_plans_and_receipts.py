@@ -38,9 +38,15 @@ Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000, "ETH-USD": 3_200_000}, synthetic=False)
 JOBS = {
-    "on-demand": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0),
+    "on-demand": job_of(
+        symbols=("BTC-USD", "ETH-USD"), instance=("g5.12xlarge", "g6.xlarge", "p5.4xlarge"), budget=40.0
+    ),
     "spot": job_of(
-        symbols=("BTC-USD", "ETH-USD"), columns="funding_rate", instance=("g6.xlarge",), market="spot", max_duration="2h"
+        symbols=("BTC-USD", "ETH-USD"),
+        columns="funding_rate",
+        instance=("g6.xlarge",),
+        market="spot",
+        max_duration="2h",
     ),
     "rehearsal": job_of(symbols=("BTC-USD", "ETH-USD"), instance=("p3.8xlarge",), epochs=1),
     "pooled": job_of(symbols=("BTC-USD", "ETH-USD"), pooled=True, instance=("g6.12xlarge",), folds=2),
@@ -91,7 +97,9 @@ def plan(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(name)
-    ready: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"), job=JOBS[name], data=CANDLES.to_dict(), plan=made)
+    ready: Any = SimpleNamespace(
+        outputs=SimpleNamespace(stack="dev"), job=JOBS[name], data=CANDLES.to_dict(), plan=made
+    )
     print(at_each_width(plan_view(made, JOBS[name], CANDLES)))
     launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)
@@ -101,7 +109,13 @@ def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]
 
 def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
     machine = {"instance": ["g6.xlarge", "g6.12xlarge"], "max_duration": "2h"}
-    job = job_from({"name": "net", "script": {"command": "torchrun train.py", "requirements": "r.txt"}, "machine": machine})
+    job = job_from(
+        {
+            "name": "net",
+            "script": {"command": "torchrun train.py", "requirements": "r.txt"},
+            "machine": machine,
+        }
+    )
     zones = ("us-east-1a", "us-east-1b")
     offers = Offers(
         image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
@@ -128,9 +142,16 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
         job, **{"script.over": over, "script.gpus": 0.5, "script.command": "python a.py $MAYFLY_VALUE_SEED"}
     )
     made = plan_script(of_values, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
-    with_packages = with_settings(job, **{"script.secrets": ["WANDB_API_KEY"], "script.requirements": "net.requirements.txt"})
+    with_packages = with_settings(
+        job, **{"script.secrets": ["WANDB_API_KEY"], "script.requirements": "net.requirements.txt"}
+    )
     names = ["lightning==2.6.6", "torchmetrics==1.9.0", "tqdm==4.70.1", "wandb==0.24.1"]
-    of_the_image = {"packages": names, "from": "requirements.txt", "python": "3.13", "of_the_image": ["torch>=2"]}
+    of_the_image = {
+        "packages": names,
+        "from": "requirements.txt",
+        "python": "3.13",
+        "of_the_image": ["torch>=2"],
+    }
     made_alone = plan_script(job, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
     told = at_each_width(script_view(made_alone, with_packages, {**data, "packages": of_the_image}))
     golden("dry-run-script-packages", told)
@@ -166,17 +187,37 @@ def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
         reason=fields.pop("reason", ""),
     )
     attempts = (Attempt(number=1, launches=(launch,), created_at=at(10)),)
-    known = {"state": "closed", "attempts": attempts, "instances": (instance,), "ending_at": at(390), "closed_at": at(450)}
+    known = {
+        "state": "closed",
+        "attempts": attempts,
+        "instances": (instance,),
+        "ending_at": at(390),
+        "closed_at": at(450),
+    }
     return make_record(**(known | fields))
 
 
 def result(**fields: Any) -> NodeResult:
     starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
-    model = {**named("BTC-USD"), "family": "lstm", "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"}
+    model = {
+        **named("BTC-USD"),
+        "family": "lstm",
+        "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors",
+    }
     logistic = {"auc": 0.5102, "log_loss": 0.6927}
-    test = {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04, "log_loss": 0.6912, "brier": 0.249}
+    test = {
+        "accuracy": 0.5213,
+        "base_rate": 0.5021,
+        "auc": 0.53,
+        "mcc": 0.04,
+        "log_loss": 0.6912,
+        "brier": 0.249,
+    }
     gains = {"logistic": {"auc": [0.004, 0.036]}, "base_rate": {"auc": [0.012, 0.048]}}
-    scores = {"about": Direction().about(), "test": {**test, "baselines": {"logistic": logistic}, "better": gains}}
+    scores = {
+        "about": Direction().about(),
+        "test": {**test, "baselines": {"logistic": logistic}, "better": gains},
+    }
     known = {
         "state": "done",
         "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores},),

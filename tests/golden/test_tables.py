@@ -36,7 +36,9 @@ def receipt_of(make_record: Callable[..., RunRecord]) -> dict[str, Any]:
 
 def test_the_live_view(golden: Golden) -> None:
     capacity = PhaseEnded("capacity", 1.0, [INSTANCE, "us-east-1a", "g5.12xlarge", "on-demand"])
-    view = lines(PhaseEnded("preflight", 7.0), capacity, picture(RUNNING, seconds=30.0, hint="Ctrl-C: end or leave"))
+    view = lines(
+        PhaseEnded("preflight", 7.0), capacity, picture(RUNNING, seconds=30.0, hint="Ctrl-C: end or leave")
+    )
     golden("live-view", at_each_width(view))
 
 

@@ -1,4 +1,6 @@
-"""Tables of docs/infrastructure.md, as tests compare them with the program; `scripts/golden` writes them anew."""
+"""Tables of docs/infrastructure.md, as tests compare them with the program; `scripts/golden` writes them
+anew.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +12,38 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "infrastructure.md"
 
 def rows_of(section: str) -> list[list[str]]:
     """Return the cells of the rows of a section's table, without its head."""
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in _section(section).splitlines() if _is_row(line)]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in _section(section).splitlines()
+        if _is_row(line)
+    ]
 
 
 def hold(section: str, expected: Sequence[Sequence[str]], *, renew: bool) -> None:
     """Compare a section's table with what it should be; with `renew` write it there first.
 
-    Columns beyond the expected ones are people's: a row keeps them by its first cell, and each has to say something.
+    Columns beyond the expected ones are people's: a row keeps them by its first cell, and each has to say
+    something.
     """
     if renew:
         kept = {row[0]: row[len(expected[0]) :] for row in rows_of(section)}
         lines = _section(section).splitlines()
         first = next(number for number, line in enumerate(lines) if line.startswith("| ---")) + 1
         rows = [
-            _as_row([*cells, *kept.get(cells[0], [""] * (lines[first - 2].count("|") - 1 - len(cells)))]) for cells in expected
+            _as_row([*cells, *kept.get(cells[0], [""] * (lines[first - 2].count("|") - 1 - len(cells)))])
+            for cells in expected
         ]
         text = "\n".join([*lines[:first], *rows, *(line for line in lines[first:] if not _is_row(line))])
-        PAGE.write_text(PAGE.read_text(encoding="utf-8").replace(_section(section), text + "\n"), encoding="utf-8")
+        PAGE.write_text(
+            PAGE.read_text(encoding="utf-8").replace(_section(section), text + "\n"), encoding="utf-8"
+        )
     rows = rows_of(section)
-    assert [row[: len(expected[0])] for row in rows] == [list(cells) for cells in expected], f"{PAGE.name}: run scripts/golden"
-    assert all(cell for row in rows for cell in row[len(expected[0]) :]), f"{section} of {PAGE.name} has an empty cell"
+    assert [row[: len(expected[0])] for row in rows] == [list(cells) for cells in expected], (
+        f"{PAGE.name}: run scripts/golden"
+    )
+    assert all(cell for row in rows for cell in row[len(expected[0]) :]), (
+        f"{section} of {PAGE.name} has an empty cell"
+    )
 
 
 def _section(section: str) -> str:

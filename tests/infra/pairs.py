@@ -12,7 +12,8 @@ Values = Mapping[str, str]  # settings that only make sense together, as `pulumi
 RETRAINS = [{"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20}]
 EXISTING_KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 IN_EXISTING = {"vpc_id": EXISTING_VPC}
-# A line for each setting, or group of settings: the default first, as {}. A new setting comes in by a line of its own.
+# A line for each setting, or group of settings: the default first, as {}. A new setting comes in by a line of
+# its own.
 VALUES: Mapping[str, Sequence[Values]] = {
     "network": (
         {},
@@ -31,7 +32,11 @@ VALUES: Mapping[str, Sequence[Values]] = {
     "kms_key": ({}, {"kms_key": "create"}, {"kms_key": EXISTING_KEY}),
     "access_logs": ({}, {"access_logs": "true"}),
     "replicate_to": ({}, {"replicate_to": "eu-central-1"}),
-    "image_pipeline": ({}, {"image_pipeline": "true"}, {"image_pipeline": "true", "image_build_type": "g4dn.12xlarge"}),
+    "image_pipeline": (
+        {},
+        {"image_pipeline": "true"},
+        {"image_pipeline": "true", "image_build_type": "g4dn.12xlarge"},
+    ),
     "efs_throughput": ({}, {"efs_throughput": "bursting"}),
     "attach": ({}, {"attach": "ssm"}, {"attach": "ssh", "attach_from": "203.0.113.7"}),
     "times": ({}, {"sweep_minutes": "5", "max_lifetime_minutes": "60"}),
@@ -48,7 +53,9 @@ def pairwise(values: Mapping[str, Sequence[Values]]) -> list[dict[str, str]]:
     names = list(values)
     sizes = {name: range(len(values[name])) for name in names}
     open_pairs = {
-        (one, left, other, right) for one, other in combinations(names, 2) for left, right in product(sizes[one], sizes[other])
+        (one, left, other, right)
+        for one, other in combinations(names, 2)
+        for left, right in product(sizes[one], sizes[other])
     }
     rows = [dict.fromkeys(names, 0)]
     open_pairs -= _pairs(rows[0], names)
@@ -58,7 +65,8 @@ def pairwise(values: Mapping[str, Sequence[Values]]) -> list[dict[str, str]]:
         for name in names:
             if name not in row:
                 row[name] = max(
-                    sizes[name], key=lambda choice, name=name: len(_pairs({**row, name: choice}, names) & open_pairs)
+                    sizes[name],
+                    key=lambda choice, name=name: len(_pairs({**row, name: choice}, names) & open_pairs),
                 )
         rows.append(row)
         open_pairs -= _pairs(row, names)

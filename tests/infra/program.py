@@ -22,7 +22,10 @@ NAMED_BY = ("name", "bucket", "functionName")
 # A VPC that is there already, with IPv6 and a private subnet in two zones.
 EXISTING_VPC = "vpc-0e"
 EXISTING_SUBNETS = {"subnet-0a": "eu-west-1a", "subnet-0b": "eu-west-1b"}
-ROUTES = [{"cidrBlock": "0.0.0.0/0", "natGatewayId": "nat-0a"}, {"ipv6CidrBlock": "::/0", "egressOnlyGatewayId": "eigw-0a"}]
+ROUTES = [
+    {"cidrBlock": "0.0.0.0/0", "natGatewayId": "nat-0a"},
+    {"ipv6CidrBlock": "::/0", "egressOnlyGatewayId": "eigw-0a"},
+]
 
 
 @dataclass
@@ -37,16 +40,26 @@ class Recorded:
 
     def inputs(self, resource_type: str, name: str = "") -> dict[str, Any]:
         """Return the inputs of the only resource of a type, or of the one with that logical name."""
-        found = [item.inputs for item in self.resources if item.typ == resource_type and name in ("", item.name)]
+        found = [
+            item.inputs for item in self.resources if item.typ == resource_type and name in ("", item.name)
+        ]
         assert len(found) == 1, f"{len(found)} resources {resource_type} {name}"
         return found[0]
 
     def all(self, resource_type: str) -> list[dict[str, Any]]:
-        """Return the inputs of every resource of a type, by logical name: they are registered side by side, in any order."""
-        return [item.inputs for item in sorted(self.resources, key=lambda item: item.name) if item.typ == resource_type]
+        """Return the inputs of every resource of a type, by logical name: they are registered side by side,
+        in any order.
+        """
+        return [
+            item.inputs
+            for item in sorted(self.resources, key=lambda item: item.name)
+            if item.typ == resource_type
+        ]
 
     def outlives(self, last: str, first: str) -> bool:
-        """Return whether Pulumi deletes all of the type `first` before `last`: whether each depends on one of that."""
+        """Return whether Pulumi deletes all of the type `first` before `last`: whether each depends on one of
+        that.
+        """
 
         def reaches(request: Any) -> bool:
             depends_on = [self.urns[urn] for urn in request.dependencies]
@@ -70,10 +83,21 @@ class Recorder(Mocks):
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         if args.custom:
             self.recorded.resources.append(args)
-        identifier = f"{args.name}-id" if pulumi.get_stack() == "dev" else f"{args.name}-id-of-{pulumi.get_stack()}"
+        identifier = (
+            f"{args.name}-id" if pulumi.get_stack() == "dev" else f"{args.name}-id-of-{pulumi.get_stack()}"
+        )
         physical = next((args.inputs[key] for key in NAMED_BY if key in args.inputs), identifier)
-        given = {"arn": f"arn:aws:mock:::{physical}", "name": physical, "uniqueId": "AROA1", "ipv6CidrBlock": "2600:1f00::/56"}
-        return identifier, {**args.inputs, **given, **{k: v for k, v in args.inputs.items() if k == "ipv6CidrBlock"}}
+        given = {
+            "arn": f"arn:aws:mock:::{physical}",
+            "name": physical,
+            "uniqueId": "AROA1",
+            "ipv6CidrBlock": "2600:1f00::/56",
+        }
+        return identifier, {
+            **args.inputs,
+            **given,
+            **{k: v for k, v in args.inputs.items() if k == "ipv6CidrBlock"},
+        }
 
     def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         token, asked = args.token.partition("/")[2].partition(":")[0], args.args
@@ -91,7 +115,10 @@ class Recorder(Mocks):
             "getCallerIdentity": {"accountId": ACCOUNT, "arn": "", "userId": "", "id": ACCOUNT},
             "getRegion": {"region": REGION, "id": REGION},
             "getAvailabilityZones": {"names": ZONES, "zoneIds": [], "id": REGION},
-            "getVpcs": {"ids": [one for one in wanted.get("vpc-id", []) if one == EXISTING_VPC], "id": REGION},
+            "getVpcs": {
+                "ids": [one for one in wanted.get("vpc-id", []) if one == EXISTING_VPC],
+                "id": REGION,
+            },
             "getVpc": {"id": EXISTING_VPC, "enableDnsSupport": True, "enableDnsHostnames": True},
             "getSubnets": {"ids": [one for one in named if one in EXISTING_SUBNETS], "id": REGION},
             "getSubnet": {
@@ -121,11 +148,15 @@ class RecordingMonitor(MockMonitor):
 
 
 def run_program(config: Mapping[str, str] | None = None, *, stack: str = "dev") -> Recorded:
-    """Run infra/__main__.py with the defaults of Pulumi.yaml and `config` over them. Raises pulumi.RunError as it does."""
+    """Run infra/__main__.py with the defaults of Pulumi.yaml and `config` over them. Raises pulumi.RunError
+    as it does.
+    """
     recorded = Recorded()
     mocks = Recorder(recorded)
     set_mocks(mocks, project="mayfly", stack=stack, preview=False, monitor=RecordingMonitor(mocks, recorded))
-    set_all_config({f"mayfly:{key}": value for key, value in settings(ROOT, stack=stack, overrides=config or {}).items()})
+    set_all_config(
+        {f"mayfly:{key}": value for key, value in settings(ROOT, stack=stack, overrides=config or {}).items()}
+    )
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))  # as Pulumi finds `infra` in a checkout that is installed
 

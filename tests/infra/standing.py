@@ -1,4 +1,6 @@
-"""Whole stacks held to rules, whatever their settings are: security, tags, parents, and that they can be taken down."""
+"""Whole stacks held to rules, whatever their settings are: security, tags, parents, and that they can be
+taken down.
+"""
 
 from __future__ import annotations
 
@@ -47,21 +49,31 @@ def assert_stands(stack: Recorded, config: Mapping[str, str]) -> None:
     assert len(assert_can_be_taken_down(stack)) > 40
     parameter = stack.inputs("aws:ssm/parameter:Parameter")["insecureValue"]
     exported = {name: value for name, value in stack.outputs.items() if not name.endswith("_policy_arn")}
-    assert json.loads(parameter) == json.loads(StackOutputs(**exported).to_json()), "the parameter has not what is exported"
+    assert json.loads(parameter) == json.loads(StackOutputs(**exported).to_json()), (
+        "the parameter has not what is exported"
+    )
 
 
 def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
-    """Nobody gets in, metadata wants tokens, everything at rest is encrypted, and no policy lets everybody do something."""
+    """Nobody gets in, metadata wants tokens, everything at rest is encrypted, and no policy lets everybody do
+    something.
+    """
     for kind in {one.typ for one in stack.resources if "ecurityGroup" in one.typ.rpartition(":")[2]}:
-        assert kind in ("aws:ec2/securityGroup:SecurityGroup", _RULE), f"{kind}: this looks for rules elsewhere"
+        assert kind in ("aws:ec2/securityGroup:SecurityGroup", _RULE), (
+            f"{kind}: this looks for rules elsewhere"
+        )
     for rule in stack.all(_RULE):
-        assert rule["referencedSecurityGroupId"] == "instances-id" and not {"cidrIpv4", "cidrIpv6"} & rule.keys()
+        assert (
+            rule["referencedSecurityGroupId"] == "instances-id" and not {"cidrIpv4", "cidrIpv6"} & rule.keys()
+        )
     for group in stack.all("aws:ec2/securityGroup:SecurityGroup"):
         for rule in group.get("ingress", []):
             addresses = [*(rule.get("cidrBlocks") or []), *(rule.get("ipv6CidrBlocks") or [])]
             assert not addresses or config.get("attach") == "ssh", f"{group['name']} lets {addresses} in"
             assert all(ipaddress.ip_network(one).num_addresses == 1 for one in addresses)
-            assert addresses or rule["securityGroups"] == ["instances-id"], f"{group['name']} lets another group in"
+            assert addresses or rule["securityGroups"] == ["instances-id"], (
+                f"{group['name']} lets another group in"
+            )
     for template in stack.all("aws:ec2/launchTemplate:LaunchTemplate"):
         assert template["metadataOptions"]["httpTokens"] == "required"
         assert template["instanceInitiatedShutdownBehavior"] == "terminate"
@@ -85,9 +97,13 @@ def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
     for name, statement in _statements(stack):
         if statement["Effect"] == "Allow":
             principal = statement.get("Principal", {})
-            everybody = principal == "*" or (isinstance(principal, dict) and "*" in _listed(principal.get("AWS", [])))
+            everybody = principal == "*" or (
+                isinstance(principal, dict) and "*" in _listed(principal.get("AWS", []))
+            )
             assert not everybody, f"{name} lets everybody {statement['Action']}"
-            own_key = "aws:kms/key:Key" in name  # a key's policy means the key itself by *, and its account all of it
+            own_key = (
+                "aws:kms/key:Key" in name
+            )  # a key's policy means the key itself by *, and its account all of it
             assert own_key or not any("*" in action for action in _listed(statement["Action"])), (
                 f"{name}: {statement['Action']}"
             )
@@ -97,7 +113,10 @@ def _statements(stack: Recorded) -> Iterator[tuple[str, dict[str, Any]]]:
     for one in stack.resources:
         for key in ("policy", "assumeRolePolicy"):
             if isinstance(one.inputs.get(key), str) and one.inputs[key].startswith("{"):
-                yield from ((f"{one.typ} {one.name}", statement) for statement in json.loads(one.inputs[key])["Statement"])
+                yield from (
+                    (f"{one.typ} {one.name}", statement)
+                    for statement in json.loads(one.inputs[key])["Statement"]
+                )
 
 
 def assert_owned(stack: Recorded, config: Mapping[str, str]) -> None:
@@ -110,25 +129,35 @@ def assert_owned(stack: Recorded, config: Mapping[str, str]) -> None:
         assert not hasattr(_class(untagged), "tags"), f"{untagged} could be tagged"
     for request in stack.requests:
         if request.type.startswith("aws:") and request.type not in PARENTLESS:
-            assert stack.urns[request.parent].type.startswith("mayfly:"), f"{request.type} {request.name} has no component"
+            assert stack.urns[request.parent].type.startswith("mayfly:"), (
+                f"{request.type} {request.name} has no component"
+            )
 
 
 def assert_can_be_taken_down(stack: Recorded) -> list[str]:
-    """Take the recorded graph down in reverse, as `pulumi destroy --exclude-protected` does; return the names in that order.
+    """Take the recorded graph down in reverse, as `pulumi destroy --exclude-protected` does; return the names
+    in that order.
 
-    What goes is not referred to by what is still there, by id, ARN or dependency; what is kept refers to nothing that goes.
+    What goes is not referred to by what is still there, by id, ARN or dependency; what is kept refers to
+    nothing that goes.
     """
     kept = {urn for urn, request in stack.urns.items() if request.retainOnDelete}
     assert {urn for urn, request in stack.urns.items() if request.protect} <= kept, (
         "protected, and would be deleted unprotected"
     )
-    left = {urn: {*request.dependencies, request.parent} for urn, request in stack.urns.items() if request.custom}
+    left = {
+        urn: {*request.dependencies, request.parent} for urn, request in stack.urns.items() if request.custom
+    }
     texts = {urn: json.dumps(_inputs(stack, urn), default=str) for urn in left}
     names = Counter(name for urn in left for name in _names(stack, urn))
-    own = {urn: [name for name in _names(stack, urn) if names[name] == 1] for urn in left}  # which tell it from all others
+    own = {
+        urn: [name for name in _names(stack, urn) if names[name] == 1] for urn in left
+    }  # which tell it from all others
     removed = []
     while going := [
-        urn for urn in left if urn not in kept and not any(urn in others for other, others in left.items() if other != urn)
+        urn
+        for urn in left
+        if urn not in kept and not any(urn in others for other, others in left.items() if other != urn)
     ]:
         for urn in sorted(going):
             del left[urn]
@@ -140,10 +169,14 @@ def assert_can_be_taken_down(stack: Recorded) -> list[str]:
 
 
 def _names(stack: Recorded, urn: str) -> set[str]:
-    """Return what others call a resource by: the id that the mocks gave it, and its ARN where such a resource has one."""
+    """Return what others call a resource by: the id that the mocks gave it, and its ARN where such a resource
+    has one.
+    """
     request, inputs = stack.urns[urn], _inputs(stack, urn)
     physical = next((inputs[key] for key in NAMED_BY if key in inputs), f"{request.name}-id")
-    return {f"{request.name}-id"} | ({f"arn:aws:mock:::{physical}"} if hasattr(_class(request.type), "arn") else set())
+    return {f"{request.name}-id"} | (
+        {f"arn:aws:mock:::{physical}"} if hasattr(_class(request.type), "arn") else set()
+    )
 
 
 def _inputs(stack: Recorded, urn: str) -> Mapping[str, Any]:

@@ -1,4 +1,6 @@
-"""A way onto instances: nothing of it in a stack with attach = off, and no more than needed with the others."""
+"""A way onto instances: nothing of it in a stack with attach = off, and no more than needed with the
+others.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,17 @@ def test_with_attach_off_nothing_comes_in_and_no_role_or_policy_knows_of_session
         assert "keyName" not in resource.inputs and "KeyPair" not in resource.typ
         for name in ("policy", "assumeRolePolicy"):
             text = str(resource.inputs.get(name, ""))
-            assert "ssmmessages" not in text and "Session" not in text and "UpdateInstanceInformation" not in text
+            assert (
+                "ssmmessages" not in text
+                and "Session" not in text
+                and "UpdateInstanceInformation" not in text
+            )
     assert [one["name"] for one in program.all("aws:iam/policy:Policy")] == ["mayfly-dev-eu-west-1-launcher"]
 
 
-@pytest.mark.parametrize("text", ["203.0.113.7", "203.0.113.7/32", "2001:db8::7", "2001:db8::7/128", "10.1.2.3"])
+@pytest.mark.parametrize(
+    "text", ["203.0.113.7", "203.0.113.7/32", "2001:db8::7", "2001:db8::7/128", "10.1.2.3"]
+)
 def test_one_address_may_connect(text: str) -> None:
     assert is_one_address(text)
     (rule,) = ssh_ingress(text)
@@ -66,7 +74,9 @@ def test_the_settings_are_checked_together(program: Recorded) -> None:
     settings = read_settings()
     with pytest.raises(ValueError, match="Setting 'attach' is 'telnet'; it must be one of off, ssm, ssh"):
         replace(settings, attach="telnet")
-    with pytest.raises(ValueError, match="Setting 'attach_from' is '0.0.0.0/0'; it must be one IPv4 or IPv6 address"):
+    with pytest.raises(
+        ValueError, match="Setting 'attach_from' is '0.0.0.0/0'; it must be one IPv4 or IPv6 address"
+    ):
         replace(settings, attach="ssh", attach_from="0.0.0.0/0")
     with pytest.raises(ValueError, match="it must be one address"):
         replace(settings, attach="ssh")
@@ -81,7 +91,11 @@ def test_a_role_and_people_get_sessions_and_nothing_else() -> None:
     allowed = {action for one in (*added, *people) for action in listed(one["Action"])}
     assert not any("*" in action for action in allowed)
     assert {action.partition(":")[0] for action in allowed} == {"ssm", "ssmmessages"}
-    assert not allowed & {"ssm:SendCommand", "ssm:GetParameter", "ssm:GetParameters"}  # no command without a session, no secret
+    assert not allowed & {
+        "ssm:SendCommand",
+        "ssm:GetParameter",
+        "ssm:GetParameters",
+    }  # no command without a session, no secret
     for one in people:
         assert one["Resource"] != "*"
         for action in listed(one["Action"]):
@@ -90,5 +104,8 @@ def test_a_role_and_people_get_sessions_and_nothing_else() -> None:
             known = {key.partition("/")[0] for kind in kinds for key in condition_keys(action, kind)}
             assert {key.lower().partition("/")[0] for key in keys} <= known
     start = {one["Sid"]: one for one in people}["StartSessionsOnOwnInstances"]
-    assert start["Condition"]["StringEquals"] == {"ssm:resourceTag/project": "mayfly", "ssm:resourceTag/stack": "dev"}
+    assert start["Condition"]["StringEquals"] == {
+        "ssm:resourceTag/project": "mayfly",
+        "ssm:resourceTag/stack": "dev",
+    }
     assert "AWS-StartSSHSession" not in AWS_DOCUMENTS

@@ -1,4 +1,6 @@
-"""The image pipeline, as the program registers it where the setting is on; and that nothing of it is there where it is off."""
+"""The image pipeline, as the program registers it where the setting is on; and that nothing of it is there
+where it is off.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,14 @@ def test_without_the_setting_nothing_of_it_is_in_the_stack(program: Recorded) ->
 def test_each_line_has_a_pipeline_of_its_own_on_a_type_of_its_architecture(pipelines: Recorded) -> None:
     recipes = pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")
     assert [recipe["parentImage"] for recipe in recipes] == ["ssm:/aws/x86", "ssm:/aws/arm"]
-    assert [recipe["blockDeviceMappings"][0]["deviceName"] for recipe in recipes] == ["/dev/sda1", "/dev/xvda"]
-    types = [one["instanceTypes"] for one in pipelines.all(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration")]
+    assert [recipe["blockDeviceMappings"][0]["deviceName"] for recipe in recipes] == [
+        "/dev/sda1",
+        "/dev/xvda",
+    ]
+    types = [
+        one["instanceTypes"]
+        for one in pipelines.all(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration")
+    ]
     assert types == [["g4dn.12xlarge"], [ARM64_TYPE]]
     names = [one["name"] for one in pipelines.all(f"{BUILDER}imagePipeline:ImagePipeline")]
     assert names == ["mayfly-dev-line-2-13", "mayfly-dev-line-2-13-arm64"]
@@ -75,9 +83,14 @@ def test_each_line_has_a_pipeline_of_its_own_on_a_type_of_its_architecture(pipel
 
 def test_a_build_is_tested_and_its_id_goes_where_launches_look(pipelines: Recorded) -> None:
     for pipeline in pipelines.all(f"{BUILDER}imagePipeline:ImagePipeline"):
-        assert pipeline["imageTestsConfiguration"]["imageTestsEnabled"] is True and pipeline["status"] == "ENABLED"
+        assert (
+            pipeline["imageTestsConfiguration"]["imageTestsEnabled"] is True
+            and pipeline["status"] == "ENABLED"
+        )
         assert pipeline["schedule"]["pipelineExecutionStartCondition"] == "EXPRESSION_MATCH_ONLY"
-    (distribution,) = pipelines.all(f"{BUILDER}distributionConfiguration:DistributionConfiguration")[0]["distributions"]
+    (distribution,) = pipelines.all(f"{BUILDER}distributionConfiguration:DistributionConfiguration")[0][
+        "distributions"
+    ]
     assert distribution["ssmParameterConfigurations"] == [
         {"parameterName": baked_parameter("mayfly", "dev", "line-2.13"), "dataType": "aws:ec2:image"}
     ]
@@ -95,9 +108,13 @@ def test_nobody_reaches_an_instance_that_builds_and_it_has_imdsv2_and_ends(pipel
     for one in pipelines.all(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration"):
         assert one["instanceMetadataOptions"] == {"httpTokens": "required", "httpPutResponseHopLimit": 1}
         assert one["terminateInstanceOnFailure"] is True and "keyPair" not in one
-        # The sweeper ends what has the stack's tags and no deadline, and a build has none: Image Builder ends its instances.
+        # The sweeper ends what has the stack's tags and no deadline, and a build has none: Image Builder ends
+        # its instances.
         assert one["resourceTags"] == {"owner": "me", "image_build": "mayfly-dev"}
-    ebs = [recipe["blockDeviceMappings"][0]["ebs"] for recipe in pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")]
+    ebs = [
+        recipe["blockDeviceMappings"][0]["ebs"]
+        for recipe in pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")
+    ]
     assert all(one["encrypted"] == "true" and one["deleteOnTermination"] == "true" for one in ebs)
 
 
@@ -112,15 +129,25 @@ def test_everything_is_tagged_and_belongs_to_the_component(pipelines: Recorded) 
         assert urn == component or request.type == "pulumi:pulumi:Stack"
 
 
-def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_change_nothing(pipelines: Recorded) -> None:
+def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_change_nothing(
+    pipelines: Recorded,
+) -> None:
     written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
     names = {"components": ["mayfly-dev-environment", "mayfly-dev-smoke-test"]}
     names["recipes"] = ["mayfly-dev-line-2-13", "mayfly-dev-line-2-13-arm64"]
     assert written == image_builder(account="123456789012", region="eu-west-1", bucket="store", **names)
     allowed = {action for one in written["Statement"] for action in listed(one["Action"])}
-    assert {action.partition(":")[0] for action in allowed} == {"s3", "imagebuilder", "logs", "ssm", "ssmmessages"}
+    assert {action.partition(":")[0] for action in allowed} == {
+        "s3",
+        "imagebuilder",
+        "logs",
+        "ssm",
+        "ssmmessages",
+    }
     assert not [
-        action for action in allowed if any(verb in action for verb in ("Delete", "Terminate", "Run", "Pass", "PutObject"))
+        action
+        for action in allowed
+        if any(verb in action for verb in ("Delete", "Terminate", "Run", "Pass", "PutObject"))
     ]
     for statement in written["Statement"]:
         for action in listed(statement["Action"]):
@@ -132,10 +159,15 @@ def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_chan
     assert [one["Principal"] for one in trusted] == [{"Service": "ec2.amazonaws.com"}]
 
 
-def test_old_images_are_deleted_with_their_snapshots_by_a_role_that_reaches_this_stacks_alone(pipelines: Recorded) -> None:
+def test_old_images_are_deleted_with_their_snapshots_by_a_role_that_reaches_this_stacks_alone(
+    pipelines: Recorded,
+) -> None:
     for policy in pipelines.all(f"{BUILDER}lifecyclePolicy:LifecyclePolicy"):
         (recipe,) = policy["resourceSelection"]["recipes"]
-        assert recipe == {"name": policy["name"], "semanticVersion": "x.x.x"}  # of every version, as the recipe changes
+        assert recipe == {
+            "name": policy["name"],
+            "semanticVersion": "x.x.x",
+        }  # of every version, as the recipe changes
         (detail,) = policy["policyDetails"]
         assert detail["action"] == {"type": "DELETE", "includeResources": {"amis": True, "snapshots": True}}
         assert detail["filter"] == {"type": "COUNT", "value": KEPT}

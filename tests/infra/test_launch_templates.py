@@ -53,7 +53,12 @@ def test_power_off_ends_the_instance(template: dict[str, Any]) -> None:
 def test_root_volume_is_encrypted_gp3_and_ends_with_the_instance(template: dict[str, Any]) -> None:
     (mapping,) = template["blockDeviceMappings"]
     assert mapping["deviceName"] == "/dev/x86_64-root"  # as the image says
-    assert mapping["ebs"] == {"volumeSize": 100, "volumeType": "gp3", "encrypted": "true", "deleteOnTermination": "true"}
+    assert mapping["ebs"] == {
+        "volumeSize": 100,
+        "volumeType": "gp3",
+        "encrypted": "true",
+        "deleteOnTermination": "true",
+    }
 
 
 def test_the_one_interface_has_the_closed_group(template: dict[str, Any]) -> None:

@@ -25,9 +25,14 @@ def test_the_topic_has_no_key_and_lets_alarms_alone_publish(program: Recorded) -
     assert not program.all("aws:budgets/budget:Budget")  # but where the setting account_budget asks for one
 
 
-def test_the_notifier_is_subscribed_and_nobody_by_e_mail_unless_the_setting_says_so(program: Recorded) -> None:
+def test_the_notifier_is_subscribed_and_nobody_by_e_mail_unless_the_setting_says_so(
+    program: Recorded,
+) -> None:
     subscription = program.inputs("aws:sns/topicSubscription:TopicSubscription")
-    assert (subscription["protocol"], subscription["endpoint"]) == ("lambda", "arn:aws:mock:::mayfly-dev-notifier")
+    assert (subscription["protocol"], subscription["endpoint"]) == (
+        "lambda",
+        "arn:aws:mock:::mayfly-dev-notifier",
+    )
     permission = program.inputs("aws:lambda/permission:Permission", "notifier")
     assert (permission["principal"], permission["sourceArn"]) == ("sns.amazonaws.com", TOPIC)
 

@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling, the build backend, is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None, reason="hatchling, the build backend, is not installed"
+)
 def test_the_wheel_carries_the_program_as_data_and_installs_no_infra(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -1,4 +1,6 @@
-"""The whole program in every pair of its settings, against mocks; `scripts/settings-pairs` applies each to the embedded AWS."""
+"""The whole program in every pair of its settings, against mocks; `scripts/settings-pairs` applies each to
+the embedded AWS.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.infra.standing import assert_stands
 from trainer.cost.baking import pipeline_usd_per_month
 
 COMBINATIONS = pairwise(VALUES)
-IN_SUITE = COMBINATIONS[:8]  # in which seven of eight pairs meet, for 0.4 core-seconds each; the script holds the others, too
+IN_SUITE = COMBINATIONS[
+    :8
+]  # in which seven of eight pairs meet, for 0.4 core-seconds each; the script holds the others, too
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
 
 
@@ -35,12 +39,17 @@ def test_each_two_values_meet_in_some_combination() -> None:
         for left, right in product(VALUES[one], VALUES[other]):
             keys = {key for group in (VALUES[one], VALUES[other]) for value in group for key in value}
             wanted = {**left, **right}
-            assert any({key: row[key] for key in keys & row.keys()} == wanted for row in COMBINATIONS), (left, right)
+            assert any({key: row[key] for key in keys & row.keys()} == wanted for row in COMBINATIONS), (
+                left,
+                right,
+            )
 
 
 @pytest.mark.slow  # the program runs once for each
 @pytest.mark.parametrize("config", IN_SUITE, ids=lambda config: "-".join(config) or "defaults")
-def test_the_program_holds_its_rules_whatever_its_settings(config: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_holds_its_rules_whatever_its_settings(
+    config: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
     stack = run_program(config)
     assert_stands(stack, config)
@@ -66,8 +75,12 @@ def test_what_breaks_a_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_shows_what_is_billed_while_nothing_runs(renew: bool) -> None:
-    kinds = {kind: kind.removeprefix("aws:").partition("/")[0] + "." + kind.rpartition(":")[2] for kind in PRICES}
+    kinds = {
+        kind: kind.removeprefix("aws:").partition("/")[0] + "." + kind.rpartition(":")[2] for kind in PRICES
+    }
     rows = [[f"`{kinds[kind]}`", price.words, price.source] for kind, price in sorted(PRICES.items())]
     hold("Costs when nothing runs", rows, renew=renew)
     assert not PRICES.keys() & FREE
-    assert PRICES["aws:imagebuilder/imagePipeline:ImagePipeline"].usd_a_month({}) == pipeline_usd_per_month()  # as plans say
+    assert (
+        PRICES["aws:imagebuilder/imagePipeline:ImagePipeline"].usd_a_month({}) == pipeline_usd_per_month()
+    )  # as plans say

@@ -29,7 +29,9 @@ SWEEPER = policies.sweeper(
     log_group="/aws/lambda/sweeper",
     dead_letters="letters",
 )
-SCHEDULER = policies.scheduler(**WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"), dead_letters="letters")
+SCHEDULER = policies.scheduler(
+    **WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"), dead_letters="letters"
+)
 NOTIFIER = policies.notifier(
     **WHERE, parameter="/mayfly/mayfly/dev/webhook", log_group="/aws/lambda/notifier", dead_letters="letters"
 )
@@ -43,7 +45,10 @@ ROLES = {
     "scheduler": SCHEDULER,
     "notifier": NOTIFIER,
 }
-MOST_INLINE_CHARACTERS, MOST_MANAGED_CHARACTERS = 10_240, 6_144  # IAM's quotas, white space apart (looked up 2026-11-22)
+MOST_INLINE_CHARACTERS, MOST_MANAGED_CHARACTERS = (
+    10_240,
+    6_144,
+)  # IAM's quotas, white space apart (looked up 2026-11-22)
 
 
 def statements(document: policies.Document) -> dict[str, dict[str, Any]]:
@@ -90,13 +95,23 @@ def may_write(key: str, userid: str) -> bool:
 
 
 def test_an_instance_writes_its_own_keys_and_none_of_another_instances() -> None:
-    own, other = (NodeKeys(role_id="AROA1", instance_id=name, run_id="r", attempt=1) for name in ("i-1", "i-2"))
+    own, other = (
+        NodeKeys(role_id="AROA1", instance_id=name, run_id="r", attempt=1) for name in ("i-1", "i-2")
+    )
     for keys, allowed_to in ((own, True), (other, False)):
-        written = (keys.lease, keys.progress, keys.result, f"{keys.log}000001.log", f"{keys.models}lstm_A_1m.safetensors")
+        written = (
+            keys.lease,
+            keys.progress,
+            keys.result,
+            f"{keys.log}000001.log",
+            f"{keys.models}lstm_A_1m.safetensors",
+        )
         assert {may_write(key, "AROA1:i-1") for key in written} == {allowed_to}
     for prefix in OWN_PREFIXES:
         assert may_write(f"{prefix}AROA1:i-1/x", "AROA1:i-1")
-        assert not may_write(f"{prefix}AROA1:i-2/AROA1:i-1/x", "AROA1:i-1")  # its id further down is not its own prefix
+        assert not may_write(
+            f"{prefix}AROA1:i-2/AROA1:i-1/x", "AROA1:i-1"
+        )  # its id further down is not its own prefix
         assert not may_write(f"{prefix}AROA1:i-12/x", "AROA1:i-1")
 
 
@@ -126,7 +141,9 @@ def test_instance_can_neither_delete_nor_touch_ec2_nor_pass_a_role() -> None:
     assert not [action for action in allowed(INSTANCE) if "Delete" in action or not action.startswith("s3:")]
 
 
-def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_nor_another_runs_record() -> None:
+def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_nor_another_runs_record() -> (
+    None
+):
     own = statements(SCRIPT)
     assert own["ReadSecrets"] == {
         "Sid": "ReadSecrets",
@@ -134,7 +151,9 @@ def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_n
         "Action": "ssm:GetParameter",
         "Resource": "arn:aws:ssm:eu-west-1:123456789012:parameter/mayfly/mayfly/dev/script-secrets/*",
     }
-    assert not fnmatchcase("/mayfly/mayfly/dev/script-secrets/X", "/mayfly/mayfly/dev/secrets/*"), "nor does a refresh script"
+    assert not fnmatchcase("/mayfly/mayfly/dev/script-secrets/X", "/mayfly/mayfly/dev/secrets/*"), (
+        "nor does a refresh script"
+    )
     read = [*listed(own["ReadData"]["Resource"]), *listed(own["ReadOwnRun"]["Resource"])]
 
     def may_read(key: str) -> bool:
@@ -143,11 +162,23 @@ def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_n
     assert [may_read(key) for key in ("raw/.files/0a", "code/x.whl", "runs/r/manifest.json")] == [True] * 3
     assert not [
         key
-        for key in ("raw/main/BTC.csv", "runs/r/run.json", "runs/r/receipt.json", "models/production/m", "live/x", "retrains/r")
+        for key in (
+            "raw/main/BTC.csv",
+            "runs/r/run.json",
+            "runs/r/receipt.json",
+            "models/production/m",
+            "live/x",
+            "retrains/r",
+        )
         if may_read(key)
     ]
     assert own["AddResults"]["Resource"] == OWN and own["AddResults"]["Action"] == "s3:PutObject"
-    assert len(own) == 4 and allowed(SCRIPT) == {"s3:GetObjectVersion", "s3:GetObject", "s3:PutObject", "ssm:GetParameter"}
+    assert len(own) == 4 and allowed(SCRIPT) == {
+        "s3:GetObjectVersion",
+        "s3:GetObject",
+        "s3:PutObject",
+        "ssm:GetParameter",
+    }
 
 
 @pytest.mark.parametrize(
@@ -192,7 +223,12 @@ def test_sweeper_counts_in_the_stacks_own_namespace() -> None:
 
 
 def test_notifier_reads_the_webhooks_address_and_nothing_else() -> None:
-    assert allowed(NOTIFIER) == {"ssm:GetParameter", "sqs:SendMessage", "logs:CreateLogStream", "logs:PutLogEvents"}
+    assert allowed(NOTIFIER) == {
+        "ssm:GetParameter",
+        "sqs:SendMessage",
+        "logs:CreateLogStream",
+        "logs:PutLogEvents",
+    }
     parameter = "arn:aws:ssm:eu-west-1:123456789012:parameter/mayfly/mayfly/dev/webhook"
     assert statements(NOTIFIER)["ReadWebhook"]["Resource"] == parameter
 
@@ -210,7 +246,9 @@ def test_only_this_accounts_alarms_and_a_budget_publish_to_the_topic() -> None:
 
 def test_sweeper_reads_heartbeats_and_no_other_object() -> None:
     assert statements(SWEEPER)["ReadHeartbeats"]["Resource"] == "arn:aws:s3:::store/live/*"
-    assert "Condition" not in statements(SWEEPER)["MissHeartbeats"]  # or a 403 stands where a 404 says that a node is silent
+    assert (
+        "Condition" not in statements(SWEEPER)["MissHeartbeats"]
+    )  # or a 403 stands where a 404 says that a node is silent
 
 
 def test_sweeper_clears_runs_schedules_and_not_the_standing_one() -> None:
@@ -235,7 +273,9 @@ def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
 
 
 def test_only_this_stacks_groups_of_schedules_can_take_the_role_on() -> None:
-    (statement,) = policies.trust_scheduler(**WHERE, schedule_groups=("mayfly-dev", "mayfly-dev-retrains"))["Statement"]
+    (statement,) = policies.trust_scheduler(**WHERE, schedule_groups=("mayfly-dev", "mayfly-dev-retrains"))[
+        "Statement"
+    ]
     assert statement["Principal"] == {"Service": "scheduler.amazonaws.com"}
     assert statement["Condition"] == {
         "StringEquals": {
@@ -262,7 +302,9 @@ def test_policies_fit_in_what_iam_keeps(program: Recorded) -> None:
 
 
 def test_each_statement_names_resources_and_conditions_that_its_actions_have(program: Recorded) -> None:
-    """By AWS's own list: a condition on a key that an action lacks never holds, nor does a resource of another type."""
+    """By AWS's own list: a condition on a key that an action lacks never holds, nor does a resource of
+    another type.
+    """
     written = [*program.all("aws:iam/rolePolicy:RolePolicy"), *program.all("aws:iam/policy:Policy")]
     assert len(written) == 8
     for policy in (json.loads(one["policy"]) for one in written):
@@ -271,11 +313,16 @@ def test_each_statement_names_resources_and_conditions_that_its_actions_have(pro
             for action in actions(statement):
                 for resource in listed(statement["Resource"]):
                     known = condition_keys(action, kind_of(action, resource))
-                    assert {re.sub(r"/.*", "/", key.lower()) for key in keys} <= known, (statement["Sid"], action, resource)
+                    assert {re.sub(r"/.*", "/", key.lower()) for key in keys} <= known, (
+                        statement["Sid"],
+                        action,
+                        resource,
+                    )
 
 
 @pytest.mark.parametrize(
-    ("role", "service"), [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler"), ("notifier", "lambda")]
+    ("role", "service"),
+    [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler"), ("notifier", "lambda")],
 )
 def test_each_role_is_for_one_service(program: Recorded, role: str, service: str) -> None:
     (statement,) = json.loads(program.inputs("aws:iam/role:Role", role)["assumeRolePolicy"])["Statement"]
@@ -296,5 +343,9 @@ def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -
 
 
 def test_what_an_instance_tuned_is_written_to_the_memory_by_somebody_else() -> None:
-    resources = [resource for statement in INSTANCE["Statement"] for resource in listed(statement["Resource"])]
-    assert not any(fnmatchcase("arn:aws:s3:::store/memory/measurements.json", resource) for resource in resources)
+    resources = [
+        resource for statement in INSTANCE["Statement"] for resource in listed(statement["Resource"])
+    ]
+    assert not any(
+        fnmatchcase("arn:aws:s3:::store/memory/measurements.json", resource) for resource in resources
+    )

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("name", "function", "minutes"), [("standing-sweep", "sweeper", 2), ("standing-control", "control", 5)]
 )
-def test_both_functions_are_called_every_few_minutes(program: Recorded, name: str, function: str, minutes: int) -> None:
+def test_both_functions_are_called_every_few_minutes(
+    program: Recorded, name: str, function: str, minutes: int
+) -> None:
     schedule = program.inputs("aws:scheduler/schedule:Schedule", name)
     assert schedule["scheduleExpression"] == f"rate({minutes} minutes)"
     assert schedule["state"] == "ENABLED"

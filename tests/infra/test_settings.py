@@ -57,7 +57,12 @@ def test_types_are_the_declared_ones() -> None:
 def test_defaults_make_sense(configure: Any) -> None:
     configure()
     read = read_settings()
-    assert (read.project, read.stack, read.sweep_minutes, read.max_lifetime_minutes) == ("mayfly", "dev", 2, 720)
+    assert (read.project, read.stack, read.sweep_minutes, read.max_lifetime_minutes) == (
+        "mayfly",
+        "dev",
+        2,
+        720,
+    )
     assert read.prefix == "mayfly-dev"
     assert read.tags == {"project": "mayfly", "stack": "dev", "owner": "mayfly"}
 
@@ -66,7 +71,12 @@ def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure:
     weekly = {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20}
     configure(retrains=json.dumps([weekly]))
     (schedule,) = read_settings().retrains
-    assert (schedule.name, schedule.time_zone, schedule.overlap, schedule.budget) == ("weekly", "UTC", "skip", 5)
+    assert (schedule.name, schedule.time_zone, schedule.overlap, schedule.budget) == (
+        "weekly",
+        "UTC",
+        "skip",
+        5,
+    )
     configure(retrains=json.dumps([weekly, {**weekly, "name": "other", "cron": "cron(0 25 ? * SUN *)"}]))
     with pytest.raises(pulumi.RunError, match=r"retrain 2: .*hours.*pulumi config set"):
         read_settings()
@@ -137,7 +147,11 @@ def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
         ("subnet_ids", {"subnet_ids": "subnet-0a"}, "Set 'vpc_id'"),
         ("subnet_tags", {"subnet_tags": "Tier=private"}, "Set 'vpc_id'"),
         ("vpc_id", {"vpc_id": "vpc-0a"}, "Set 'subnet_ids' or 'subnet_tags'"),
-        ("subnet_tags", {"vpc_id": "vpc-0a", "subnet_ids": "subnet-0a", "subnet_tags": "a=b"}, "Leave one of the two empty"),
+        (
+            "subnet_tags",
+            {"vpc_id": "vpc-0a", "subnet_ids": "subnet-0a", "subnet_tags": "a=b"},
+            "Leave one of the two empty",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_named_with_the_remedy(
@@ -156,7 +170,15 @@ def test_a_list_may_have_spaces_after_its_commas(configure: Any) -> None:
 def test_the_page_shows_the_settings_in_their_order(renew: bool) -> None:
     def cells(key: str, declaration: dict[str, Any]) -> list[str]:
         value = declaration["default"]
-        default = "none" if value in ("", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-        return [f"`{key}`", declaration["type"], default, RULES[key].words if key in RULES else "", declaration["description"]]
+        default = (
+            "none" if value in ("", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        )
+        return [
+            f"`{key}`",
+            declaration["type"],
+            default,
+            RULES[key].words if key in RULES else "",
+            declaration["description"],
+        ]
 
     hold("Settings", [cells(key, declaration) for key, declaration in DECLARED.items()], renew=renew)

@@ -23,7 +23,8 @@ def test_a_key_and_a_replica_belong_to_the_right_region() -> None:
         "us-east-1",
     )
     with pytest.raises(
-        pulumi.RunError, match=r"'kms_key' is .*1234abcd.*, a key of another region; it must be one of us-east-1"
+        pulumi.RunError,
+        match=r"'kms_key' is .*1234abcd.*, a key of another region; it must be one of us-east-1",
     ):
         own_key(key, "us-east-1")
     with pytest.raises(pulumi.RunError, match="'replicate_to' is 'eu-west-1', the stack's own region"):
@@ -53,7 +54,11 @@ SETTINGS = (
 
 
 def test_what_keeps_the_bucket_closed_and_versioned_survives_the_stack_with_it(program: Recorded) -> None:
-    held = {request.type.rpartition("/")[2] for request in program.requests if request.type.startswith("aws:s3/bucket")}
+    held = {
+        request.type.rpartition("/")[2]
+        for request in program.requests
+        if request.type.startswith("aws:s3/bucket")
+    }
     assert held == {"bucket:Bucket", *SETTINGS}
     for request in program.requests:
         if request.type.startswith("aws:s3/bucket"):
@@ -68,11 +73,15 @@ def test_no_two_settings_of_the_bucket_change_at_once(program: Recorded) -> None
 
 
 def test_bucket_keeps_versions(program: Recorded) -> None:
-    assert program.inputs("aws:s3/bucketVersioning:BucketVersioning")["versioningConfiguration"] == {"status": "Enabled"}
+    assert program.inputs("aws:s3/bucketVersioning:BucketVersioning")["versioningConfiguration"] == {
+        "status": "Enabled"
+    }
 
 
 def test_bucket_encrypts_at_rest(program: Recorded) -> None:
-    inputs = program.inputs("aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration")
+    inputs = program.inputs(
+        "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration"
+    )
     assert inputs["rules"] == [{"applyServerSideEncryptionByDefault": {"sseAlgorithm": "AES256"}}]
 
 
@@ -104,7 +113,9 @@ def test_old_versions_and_their_markers_go_after_ninety_days(program: Recorded) 
 
 
 def test_unfinished_uploads_go_after_a_week(program: Recorded) -> None:
-    assert rules(program)["unfinished-uploads"]["abortIncompleteMultipartUpload"] == {"daysAfterInitiation": 7}
+    assert rules(program)["unfinished-uploads"]["abortIncompleteMultipartUpload"] == {
+        "daysAfterInitiation": 7
+    }
 
 
 def test_overwritten_heartbeats_go_after_a_day(program: Recorded) -> None:

@@ -1,4 +1,6 @@
-"""Subnets of an existing VPC: looked up, checked, and refused with one error that names setting, value and remedy."""
+"""Subnets of an existing VPC: looked up, checked, and refused with one error that names setting, value and
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ SUBNET = ExistingSubnet(
     gives_addresses=False,
 )
 VPC = ExistingVpc(id="vpc-0e", resolves_names=True, names_hosts=True, subnets={SUBNET.zone: SUBNET})
-GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "ipv6": True, "endpoints": True, "builds": True}
+GOOD: dict[str, Any] = {
+    "zones": ["eu-west-1a", "eu-west-1b"],
+    "ipv6": True,
+    "endpoints": True,
+    "builds": True,
+}
 
 
 def with_subnet(**changed: Any) -> ExistingVpc:
@@ -38,11 +45,20 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
 @pytest.mark.parametrize(
     ("vpc", "error"),
     [
-        (replace(VPC, resolves_names=False), "'vpc_id' is 'vpc-0e'; its DNS resolution is off.*Turn on enableDnsSupport"),
+        (
+            replace(VPC, resolves_names=False),
+            "'vpc_id' is 'vpc-0e'; its DNS resolution is off.*Turn on enableDnsSupport",
+        ),
         (replace(VPC, names_hosts=False), "'endpoints' need its DNS hostnames. Turn on enableDnsHostnames"),
-        (with_subnet(zone="eu-west-1-lon-1a"), "subnet-0a is in eu-west-1-lon-1a, which is not an availability zone"),
+        (
+            with_subnet(zone="eu-west-1-lon-1a"),
+            "subnet-0a is in eu-west-1-lon-1a, which is not an availability zone",
+        ),
         (with_subnet(route_out=""), "subnet-0a has no route to 0.0.0.0/0"),
-        (with_subnet(route_out="igw-0a"), "'image_pipeline' is true; image builds in subnet-0a would have no public address"),
+        (
+            with_subnet(route_out="igw-0a"),
+            "'image_pipeline' is true; image builds in subnet-0a would have no public address",
+        ),
         (with_subnet(ipv6_range=""), "'ipv6' is true; subnet-0a has no IPv6 range"),
         (with_subnet(ipv6_route_out=""), "'ipv6' is true; subnet-0a has no route to ::/0"),
     ],
@@ -53,7 +69,9 @@ def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -
 
 
 def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
-    with pytest.raises(ValueError, match="'subnet_tags' names subnet-0a and subnet-0c, both in eu-west-1a; name one per zone"):
+    with pytest.raises(
+        ValueError, match="'subnet_tags' names subnet-0a and subnet-0c, both in eu-west-1a; name one per zone"
+    ):
         by_zone([SUBNET, replace(SUBNET, id="subnet-0c")], key="subnet_tags")
 
 
@@ -65,8 +83,14 @@ def test_instances_have_a_public_address_only_where_the_way_out_needs_one() -> N
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"vpc_id": "vpc-0f", "subnet_ids": "subnet-0a"}, "'vpc_id' is 'vpc-0f'; this account and region have no such VPC"),
-        ({"vpc_id": "vpc-0e", "subnet_ids": "subnet-0a,subnet-0f"}, "'subnet_ids' names subnet-0f; vpc-0e has no such subnet"),
+        (
+            {"vpc_id": "vpc-0f", "subnet_ids": "subnet-0a"},
+            "'vpc_id' is 'vpc-0f'; this account and region have no such VPC",
+        ),
+        (
+            {"vpc_id": "vpc-0e", "subnet_ids": "subnet-0a,subnet-0f"},
+            "'subnet_ids' names subnet-0f; vpc-0e has no such subnet",
+        ),
     ],
 )
 def test_what_is_not_there_is_named(settings: dict[str, str], error: str) -> None:
@@ -76,7 +100,11 @@ def test_what_is_not_there_is_named(settings: dict[str, str], error: str) -> Non
 
 def test_a_stack_in_an_existing_vpc_makes_a_security_group_there_and_nothing_else() -> None:
     program = run_program({"vpc_id": EXISTING_VPC, "subnet_tags": "Tier=private"})
-    network = [one.typ for one in program.resources if one.typ.startswith("aws:ec2/") and "launchTemplate" not in one.typ]
+    network = [
+        one.typ
+        for one in program.resources
+        if one.typ.startswith("aws:ec2/") and "launchTemplate" not in one.typ
+    ]
     assert network == ["aws:ec2/securityGroup:SecurityGroup"]
     assert program.inputs(network[0])["vpcId"] == EXISTING_VPC
     outputs = StackOutputs.from_json(program.inputs("aws:ssm/parameter:Parameter")["insecureValue"])

@@ -1,4 +1,6 @@
-"""Two stacks in one account, with names of which one begins with the other: no name is made twice, no role reaches across."""
+"""Two stacks in one account, with names of which one begins with the other: no name is made twice, no role
+reaches across.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ SHARED = (
 def stack_of(name: str) -> Recorded:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
-        more = {"account_budget": "10", "attach": "ssm", "storage": "efs-cache", "endpoints": "ssm", "image_pipeline": "true"}
+        more = {
+            "account_budget": "10",
+            "attach": "ssm",
+            "storage": "efs-cache",
+            "endpoints": "ssm",
+            "image_pipeline": "true",
+        }
         more |= {"kms_key": "create", "access_logs": "true", "replicate_to": "eu-central-1"}
         return run_program({"retrains": json.dumps(RETRAINS), **more}, stack=name)
 
@@ -49,16 +57,24 @@ def policies_of(stack: Recorded) -> dict[str, dict[str, Any]]:
 
 
 def questions(document: Mapping[str, Any]) -> Iterator[Authorization]:
-    """Yield an example of everything that a policy allows on something of its own stack: with what its conditions ask for."""
+    """Yield an example of everything that a policy allows on something of its own stack: with what its
+    conditions ask for.
+    """
     for statement in document["Statement"]:
         context: dict[str, Values] = {}
         for operator, keys in statement.get("Condition", {}).items():
-            context |= {key.lower(): "x" if operator == "Null" else listed(value)[0] for key, value in keys.items()}
+            context |= {
+                key.lower(): "x" if operator == "Null" else listed(value)[0] for key, value in keys.items()
+            }
         for action in listed(statement["Action"]):
             for pattern in listed(statement["Resource"]):
                 about_nothing = pattern == "*" and not context
                 if not about_nothing and not any(one in pattern for one in SHARED):
-                    resource = pattern.replace("${aws:userid}", "AROA1:i-1").replace("*", "x") if pattern != "*" else "*"
+                    resource = (
+                        pattern.replace("${aws:userid}", "AROA1:i-1").replace("*", "x")
+                        if pattern != "*"
+                        else "*"
+                    )
                     yield Authorization(action=action, resource=resource, context=context)
 
 
@@ -70,8 +86,12 @@ def test_no_role_of_one_stack_may_do_to_the_other_what_that_ones_own_may(own: st
     for asked in (one for several in theirs.values() for one in several):
         for role, document in policies_of(stack_of(own)).items():
             decision = decide([read_policy(role, json.dumps(document))], asked, principal)
-            assert not decision.allowed, f"{role} of {own} may {asked.action} on {asked.resource} of {other}: {decision.by}"
-    for role, document in policies_of(stack_of(other)).items():  # or the questions would be none that a policy allows
+            assert not decision.allowed, (
+                f"{role} of {own} may {asked.action} on {asked.resource} of {other}: {decision.by}"
+            )
+    for role, document in policies_of(
+        stack_of(other)
+    ).items():  # or the questions would be none that a policy allows
         policy = read_policy(role, json.dumps(document))
         refused = [one for one in theirs[role] if not decide([policy], one, principal).allowed]
         assert not refused, refused
@@ -89,7 +109,9 @@ def test_no_schedule_of_one_stack_has_the_others_role_act() -> None:
 
 def test_no_name_is_made_by_two_stacks() -> None:
     """Also where one stack is called as a part of the other: such names are refused."""
-    made = {(one.typ, one.inputs[key]) for one in stack_of("dev").resources for key in NAMES if key in one.inputs}
+    made = {
+        (one.typ, one.inputs[key]) for one in stack_of("dev").resources for key in NAMES if key in one.inputs
+    }
     own = {(kind, name) for kind, name in made if PREFIX in name}
     words = {match[1] for _, name in own if (match := re.search(rf"{PREFIX}-([a-z]+)", name))}
     assert words > {"prepare", "sweeper", "instances"}

@@ -1,8 +1,8 @@
 """The first day on an account, check by check.
 
     python -m tests.live                                     # list: price, time, what was seen already
-    python -m tests.live --embedded                          # all that the embedded AWS can show; costs nothing
-    python -m tests.live --account 123456789012 --cap 5      # on the account of AWS's own variables, for 5 dollars at most
+    python -m tests.live --embedded                        # all that the embedded AWS can show; costs nothing
+    python -m tests.live --account 123456789012 --cap 5  # on the account of AWS's own variables, for 5 dollars
 
 A check that was seen is not run again (--again does). See tests/live/README.md.
 """
@@ -27,16 +27,28 @@ from trainer.runs.record import iso, utc_now
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks that were not seen yet, in order; return 0, or 1 at the first that fails, 2 for a misuse."""
-    parser = argparse.ArgumentParser(prog="python -m tests.live", description="The first day on an account, as checks.")
+    """Run the checks that were not seen yet, in order; return 0, or 1 at the first that fails, 2 for a
+    misuse.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.live", description="The first day on an account, as checks."
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--embedded", action="store_true", help="on the embedded AWS of this machine")
-    where.add_argument("--account", metavar="ID", help="on this account, with AWS's own variables; it costs money")
-    parser.add_argument("--cap", type=float, default=0.0, metavar="USD", help="the most that all checks together may cost")
+    where.add_argument(
+        "--account", metavar="ID", help="on this account, with AWS's own variables; it costs money"
+    )
+    parser.add_argument(
+        "--cap", type=float, default=0.0, metavar="USD", help="the most that all checks together may cost"
+    )
     parser.add_argument("--stack", default="dev", help="Pulumi stack (default: dev)")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", choices=[check.name for check in CHECKS])
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", choices=[check.name for check in CHECKS]
+    )
     parser.add_argument("--again", action="store_true", help="also those that were seen")
-    parser.add_argument("--folder", type=Path, default=Path("live-checks"), help="what was seen (default: ./live-checks)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("live-checks"), help="what was seen (default: ./live-checks)"
+    )
     options = parser.parse_args(arguments)
     place = "embedded" if options.embedded else options.account or ""
     diary = Diary(options.folder / f"{place or 'none'}-{options.stack}.json")
@@ -86,7 +98,9 @@ class Diary:
 
 
 def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, again: bool = False) -> int:
-    """Run checks in order, each within the cap; return 0, or 1 at the first that fails or would cost too much."""
+    """Run checks in order, each within the cap; return 0, or 1 at the first that fails or would cost too
+    much.
+    """
     say = live.say
     for check in checks:
         if check.name in diary.seen and diary.seen[check.name]["passed"] and not again:
@@ -97,7 +111,10 @@ def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, ag
             continue
         dollars = 0.0 if live.embedded else check.dollars
         if diary.dollars + dollars > cap_usd and dollars:
-            say(f"== {check.name}: not run: {diary.dollars:.2f} $ so far and {dollars:.2f} $ are more than --cap {cap_usd:g}")
+            say(
+                f"== {check.name}: not run: {diary.dollars:.2f} $ so far and {dollars:.2f} $ are more than"
+                f" --cap {cap_usd:g}"
+            )
             return 1
         say(f"== {check.name}: {check.what} (at most {dollars:.2f} $, about {check.minutes:g} min)")
         began, lines = time.monotonic(), []
@@ -111,7 +128,13 @@ def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, ag
             live.say = say
         seconds = round(time.monotonic() - began, 1)
         diary.add(
-            check.name, passed=not problem, at=iso(utc_now()), seconds=seconds, dollars=dollars, lines=lines, problem=problem
+            check.name,
+            passed=not problem,
+            at=iso(utc_now()),
+            seconds=seconds,
+            dollars=dollars,
+            lines=lines,
+            problem=problem,
         )
         if problem:
             say(f"== {check.name} FAILED after {seconds} s: {problem}")
@@ -131,7 +154,9 @@ def listing(diary: Diary) -> int:
     """Print every check with its price and time."""
     for number, check in enumerate(CHECKS, start=1):
         here = f"; not embedded: {check.not_embedded}" if check.not_embedded else ""
-        print(f"{number:2}  {check.name:<10} {check.dollars:5.2f} $ {check.minutes:4g} min  {check.what}{here}")
+        print(
+            f"{number:2}  {check.name:<10} {check.dollars:5.2f} $ {check.minutes:4g} min  {check.what}{here}"
+        )
     total, minutes = sum(check.dollars for check in CHECKS), sum(check.minutes for check in CHECKS)
     print(f"    together   {total:5.2f} $ {minutes:4g} min at most. {missing_tools()}".rstrip())
     return 0

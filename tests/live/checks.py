@@ -1,4 +1,6 @@
-"""The checks of a first day on an account, in the order of the day. Each says what it saw; the first that fails ends it."""
+"""The checks of a first day on an account, in the order of the day. Each says what it saw; the first that
+fails ends it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ NO_PULUMI = "needs the Pulumi CLI and a state of its own; a rehearsal applies th
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check. `dollars` is the most that it can cost: its machines have a budget or a deadline that sees to it."""
+    """One check. `dollars` is the most that it can cost: its machines have a budget or a deadline that sees
+    to it.
+    """
 
     name: str
     what: str
@@ -47,7 +51,10 @@ def quotas(live: Live) -> None:
         quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
         live.say(f"{code} {quota['QuotaName']}: {quota['Value']:.0f} vCPU")
         missing += [code] if quota["Value"] < 48 else []
-    require(not missing, f"too small for g6.12xlarge (48 vCPU): {', '.join(missing)}. Ask for more in Service Quotas.")
+    require(
+        not missing,
+        f"too small for g6.12xlarge (48 vCPU): {', '.join(missing)}. Ask for more in Service Quotas.",
+    )
 
 
 def up(live: Live) -> None:
@@ -62,7 +69,10 @@ def bucket(live: Live) -> None:
     block = s3.get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"]
     require(all(block.values()), f"{name} is not closed: {block}")
     version = s3.put_object(Bucket=name, Key=key, Body=b"{}").get("VersionId")
-    require(version, f"{name} gave no version: versioning was enabled less than a quarter of an hour ago. Try again then")
+    require(
+        version,
+        f"{name} gave no version: versioning was enabled less than a quarter of an hour ago. Try again then",
+    )
     s3.delete_object(Bucket=name, Key=key, VersionId=version)
     live.say(f"{name}: versioned ({version}), closed in four ways")
 
@@ -97,7 +107,8 @@ def policies(live: Live) -> None:
     ):
         name = f"{outputs.project}-{outputs.stack}-{outputs.region}-{role}"
         context = [
-            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"} for key, value in tags.items()
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
+            for key, value in tags.items()
         ]
         decided = iam.simulate_principal_policy(
             PolicySourceArn=iam.get_role(RoleName=name)["Role"]["Arn"],
@@ -113,32 +124,46 @@ def doctor(live: Live) -> None:
     found = live.mayfly("doctor", codes=(0, *range(100, 111)))["checks"]
     for one in found:
         live.say(f"{one['check']}: {one['state']} {one['what']}")
-    wrong = [one["check"] for one in found if one["state"] in ("failed", "unknown") and one["check"] != "quotas"]
+    wrong = [
+        one["check"] for one in found if one["state"] in ("failed", "unknown") and one["check"] != "quotas"
+    ]
     require(not wrong, f"not well, or not to be looked at: {', '.join(wrong)}")
 
 
 def dry_run(live: Live) -> None:
-    plan = live.mayfly("launch", "--data", str(live.candles()), "--instance", "g6.xlarge", "--epochs", "1", "--dry-run")
+    plan = live.mayfly(
+        "launch", "--data", str(live.candles()), "--instance", "g6.xlarge", "--epochs", "1", "--dry-run"
+    )
     first = plan["candidates"][0]
     live.say(f"{first['instance_type']} at {first['price_usd_per_hour']} $/h, hard stop {plan['hard_stop']}")
 
 
 def layers(live: Live) -> None:
-    """End three machines in three ways: their own refusal of code with another hash, the kill schedule, the sweep schedule."""
+    """End three machines in three ways: their own refusal of code with another hash, the kill schedule, the
+    sweep schedule.
+    """
     wait, most = timedelta(seconds=5 if live.embedded else 120), timedelta(minutes=15)
     deadline = utc_now() + wait + timedelta(seconds=10)
     live.cloud.objects.put(key="code/live-check.whl", body=b"other code than the tag says")
     with ExitStack() as ended:
         refused = ended.enter_context(live.machine("hash", deadline=utc_now() + timedelta(minutes=30)))
-        killed = ended.enter_context(live.machine("kill", deadline=utc_now() + timedelta(minutes=30), user_data=HUNG))
+        killed = ended.enter_context(
+            live.machine("kill", deadline=utc_now() + timedelta(minutes=30), user_data=HUNG)
+        )
         swept = ended.enter_context(live.machine("sweep", deadline=deadline, user_data=HUNG))
         runs = {one: _tags(live, one)["run_id"] for one in (refused, killed, swept)}
         live.cloud.arm_kill(name=kill_schedule(runs[killed], 1), instance_ids=(killed,), at=utc_now() + wait)
         live.cloud.arm_sweep(name=sweep_schedule(runs[swept]), run_id=runs[swept], at=deadline)
-        for one, how in ((refused, "its own refusal"), (killed, "the kill schedule"), (swept, "the sweep schedule")):
+        for one, how in (
+            (refused, "its own refusal"),
+            (killed, "the kill schedule"),
+            (swept, "the sweep schedule"),
+        ):
             seconds, reason = live.wait_for_end(one, within=most)
             live.say(f"{one} ended by {how} after {seconds:.0f} s: {reason}")
-        keys = NodeKeys(role_id=live.outputs.instance_role_id, instance_id=refused, run_id=runs[refused], attempt=1)
+        keys = NodeKeys(
+            role_id=live.outputs.instance_role_id, instance_id=refused, run_id=runs[refused], attempt=1
+        )
         said = boot_log(live.cloud, keys)
         live.say(said.strip().splitlines()[-1] if said else "no log")
         require("the tag says 0000" in said, "the log of the machine that refused does not say why")
@@ -178,7 +203,9 @@ def detach(live: Live) -> None:
 
 
 def attach(live: Live) -> None:
-    """Open the stack for Session Manager, look at a machine's GPU without it and by it, and close the stack again."""
+    """Open the stack for Session Manager, look at a machine's GPU without it and by it, and close the stack
+    again.
+    """
     check_tools()
     configure = ("pulumi", "config", "set", "--stack", live.stack, "attach")
     up_again = ("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
@@ -201,23 +228,39 @@ def attach(live: Live) -> None:
 
 
 def storage(live: Live) -> None:
-    """Add the cache, a key and access logs to the stack, run twice, and take the cache back. The image may lack mount.efs."""
+    """Add the cache, a key and access logs to the stack, run twice, and take the cache back. The image may
+    lack mount.efs.
+    """
     for name, value in (("storage", "efs-cache"), ("kms_key", "create"), ("access_logs", "true")):
         live.run("pulumi", "config", "set", name, value, "--stack", live.stack)
     try:
         up(live)
-        options = ("--data", str(live.candles()), "--epochs", "1", "--budget", "0.41", "--instance", "g6.xlarge", "-y")
+        options = (
+            "--data",
+            str(live.candles()),
+            "--epochs",
+            "1",
+            "--budget",
+            "0.41",
+            "--instance",
+            "g6.xlarge",
+            "-y",
+        )
         for number in (1, 2):
             receipt = live.mayfly("launch", *options)
             _show(live, receipt, state="done")
             live.say(f"run {number}: {json.dumps(receipt['inputs'])}")
         inputs = receipt["inputs"]
-        require(inputs["cache_files"] or inputs["cache_failed"], f"the cache gave nothing and nothing says why: {inputs}")
+        require(
+            inputs["cache_files"] or inputs["cache_failed"],
+            f"the cache gave nothing and nothing says why: {inputs}",
+        )
     finally:
         live.run("pulumi", "config", "set", "storage", "s3", "--stack", live.stack)
         live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
     live.say(
-        "the key and the bucket of the logs stay; the key costs $1 a month until it is deleted, with all that it encrypted"
+        "the key and the bucket of the logs stay; the key costs $1 a month until it is deleted, with all that"
+        " it encrypted"
     )
 
 
@@ -239,7 +282,9 @@ def existing_vpc(live: Live) -> None:
     """Make a stack in the account's default VPC, ask AWS for a launch there, and take it down again."""
     ec2 = live.client("ec2")
     vpcs = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    require(vpcs, "the account has no default VPC: aws ec2 create-default-vpc, or skip this check with --only")
+    require(
+        vpcs, "the account has no default VPC: aws ec2 create-default-vpc, or skip this check with --only"
+    )
     rules = [{"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]}, {"Name": "default-for-az", "Values": ["true"]}]
     subnets = [one["SubnetId"] for one in ec2.describe_subnets(Filters=rules)["Subnets"]]
     config = {"vpc_id": vpcs[0]["VpcId"], "subnet_ids": ",".join(subnets)}
@@ -257,7 +302,14 @@ def _own_stack(live: Live, stack: str, config: Mapping[str, str]) -> Live:
     live.run("pulumi", "stack", "init", stack, codes=(0, 255))
     settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
     live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack, *settings)
-    return Live(access=live.access, stack=stack, folder=live.folder, embedded=False, say=live.say, environment=live.environment)
+    return Live(
+        access=live.access,
+        stack=stack,
+        folder=live.folder,
+        embedded=False,
+        say=live.say,
+        environment=live.environment,
+    )
 
 
 def destroy(live: Live) -> None:
@@ -275,10 +327,30 @@ def destroy(live: Live) -> None:
 
 CHECKS = (
     Check(name="identity", what="who and where", dollars=0, minutes=0.1, run=identity),
-    Check(name="quotas", what="G quotas for 48 vCPU", dollars=0, minutes=0.1, run=quotas, not_embedded="it keeps no quotas"),
-    Check(name="up", what="pulumi up twice, the second without a diff", dollars=0, minutes=8, run=up, not_embedded=NO_PULUMI),
+    Check(
+        name="quotas",
+        what="G quotas for 48 vCPU",
+        dollars=0,
+        minutes=0.1,
+        run=quotas,
+        not_embedded="it keeps no quotas",
+    ),
+    Check(
+        name="up",
+        what="pulumi up twice, the second without a diff",
+        dollars=0,
+        minutes=8,
+        run=up,
+        not_embedded=NO_PULUMI,
+    ),
     Check(name="bucket", what="versioned, closed, gives versions", dollars=0, minutes=0.1, run=bucket),
-    Check(name="sweeper", what="answers a synchronous call without an error", dollars=0, minutes=0.2, run=sweeper),
+    Check(
+        name="sweeper",
+        what="answers a synchronous call without an error",
+        dollars=0,
+        minutes=0.2,
+        run=sweeper,
+    ),
     Check(
         name="policies",
         what="simulate-principal-policy of the three roles",
@@ -288,9 +360,23 @@ CHECKS = (
         not_embedded="moto does not simulate policies",
     ),
     Check(name="dry-run", what="a plan without a write", dollars=0, minutes=0.5, run=dry_run),
-    Check(name="doctor", what="each check of the account says ok, or what to do", dollars=0, minutes=0.3, run=doctor),
-    Check(name="layers", what="three t3.large end: wrong hash, kill and sweep schedule", dollars=0.15, minutes=10, run=layers),
-    Check(name="hung-boot", what="a t3.large that never speaks is swept", dollars=0.05, minutes=8, run=hung_boot),
+    Check(
+        name="doctor",
+        what="each check of the account says ok, or what to do",
+        dollars=0,
+        minutes=0.3,
+        run=doctor,
+    ),
+    Check(
+        name="layers",
+        what="three t3.large end: wrong hash, kill and sweep schedule",
+        dollars=0.15,
+        minutes=10,
+        run=layers,
+    ),
+    Check(
+        name="hung-boot", what="a t3.large that never speaks is swept", dollars=0.05, minutes=8, run=hung_boot
+    ),
     Check(
         name="on-demand",
         what="a run on g6.xlarge",
@@ -368,16 +454,27 @@ def _detached(live: Live, *words: str) -> str:
 
 def _show(live: Live, receipt: dict[str, Any], *, state: str) -> None:
     """Say what a receipt proves, and require its state and the end of every machine."""
-    live.say(f"{receipt['run_id']}: {receipt['state']}, {len(receipt['models'])} models, {json.dumps(receipt['seconds'])}")
+    live.say(
+        f"{receipt['run_id']}: {receipt['state']}, {len(receipt['models'])} models,"
+        f" {json.dumps(receipt['seconds'])}"
+    )
     live.say(f"dollars {json.dumps(receipt['dollars'])}")
     for one in receipt["instances"]:
-        live.say(f"{one['instance_id']} {one['instance_type']} {one['market']}: {one['state']} ({one['proof']})")
+        live.say(
+            f"{one['instance_id']} {one['instance_type']} {one['market']}: {one['state']} ({one['proof']})"
+        )
         require(one["proof"], f"{one['instance_id']} was not seen to end")
     require(receipt["state"] == state, f"{receipt['run_id']} ended {receipt['state']}: {receipt['error']}")
-    alive = [one.instance_id for one in live.instances_of(receipt["run_id"]) if one.state in ("pending", "running")]
+    alive = [
+        one.instance_id for one in live.instances_of(receipt["run_id"]) if one.state in ("pending", "running")
+    ]
     require(not alive, f"still there: {', '.join(alive)}")
 
 
 def missing_tools() -> str:
     """Return what an account's checks need and this machine lacks, as text; '' where nothing is missing."""
-    return "" if shutil.which("pulumi") else f"pulumi is not on PATH ({sys.platform}): https://www.pulumi.com/docs/install/"
+    return (
+        ""
+        if shutil.which("pulumi")
+        else f"pulumi is not on PATH ({sys.platform}): https://www.pulumi.com/docs/install/"
+    )

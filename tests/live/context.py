@@ -1,4 +1,6 @@
-"""Where the checks run, and what they share: an account or the embedded AWS, its stack, the command line, machines that end."""
+"""Where the checks run, and what they share: an account or the embedded AWS, its stack, the command line,
+machines that end.
+"""
 
 from __future__ import annotations
 
@@ -59,46 +61,88 @@ class Live:
         return self.access.client(service)
 
     def run(self, *command: str, codes: Sequence[int] = (0,)) -> str:
-        """Run a command from the checkout, say it, and return its stdout. Raises CheckFailed for another exit code."""
+        """Run a command from the checkout, say it, and return its stdout. Raises CheckFailed for another exit
+        code.
+        """
         self.say(f"$ {' '.join(command)}")
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | self.environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | self.environment
+        )
         if done.returncode not in codes:
             raise CheckFailed(f"exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
         return done.stdout
 
     def mayfly(self, *words: str, codes: Sequence[int] = (0,)) -> Any:
         """Run a verb with --json and return its document."""
-        said = self.run(sys.executable, "-m", "trainer.cli.main", *words, "--stack", self.stack, "--json", codes=codes)
+        said = self.run(
+            sys.executable, "-m", "trainer.cli.main", *words, "--stack", self.stack, "--json", codes=codes
+        )
         return json.loads(said)
 
     def candles(self) -> Path:
         """Return a folder of synthetic candles of two symbols."""
         folder = self.folder / "candles"
         if not folder.is_dir():
-            make = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder), "--symbols", "LIVE-A,LIVE-B"]
+            make = [
+                sys.executable,
+                "-m",
+                "trainer.data.synthetic",
+                "--out",
+                str(folder),
+                "--symbols",
+                "LIVE-A,LIVE-B",
+            ]
             self.run(*make, "--bars", "3000", "--timeframe", "1m")
         return folder
 
     @contextmanager
     def machine(self, name: str, *, deadline: datetime, user_data: str = "", **tags: str) -> Iterator[str]:
-        """Run one t3.large from the stack's template, tagged as a launch tags it; end it whatever happens. Yields its id."""
+        """Run one t3.large from the stack's template, tagged as a launch tags it; end it whatever happens.
+        Yields its id.
+        """
         outputs = self.outputs
         zone, subnet = sorted(outputs.subnets.items())[0]
-        values = {"project": outputs.project, "stack": outputs.stack, "owner": outputs.owner, "attempt": "1", "node": "0"}
-        values |= {"run_id": new_run_id(f"live-{name}", utc_now()), "role_id": outputs.instance_role_id, "boot_seconds": "900"}
-        values |= {"deadline": iso(deadline.replace(microsecond=0)), "bundle_key": "code/live-check.whl"} | tags
+        values = {
+            "project": outputs.project,
+            "stack": outputs.stack,
+            "owner": outputs.owner,
+            "attempt": "1",
+            "node": "0",
+        }
+        values |= {
+            "run_id": new_run_id(f"live-{name}", utc_now()),
+            "role_id": outputs.instance_role_id,
+            "boot_seconds": "900",
+        }
+        values |= {
+            "deadline": iso(deadline.replace(microsecond=0)),
+            "bundle_key": "code/live-check.whl",
+        } | tags
         values.setdefault("bundle_sha256", "0" * 64)
-        image = self.client("ssm").get_parameter(Name=next(iter(outputs.images.values())))["Parameter"]["Value"]
-        nic = {"DeviceIndex": 0, "SubnetId": subnet, "Groups": [outputs.security_group], "AssociatePublicIpAddress": True}
+        image = self.client("ssm").get_parameter(Name=next(iter(outputs.images.values())))["Parameter"][
+            "Value"
+        ]
+        nic = {
+            "DeviceIndex": 0,
+            "SubnetId": subnet,
+            "Groups": [outputs.security_group],
+            "AssociatePublicIpAddress": True,
+        }
         request = {
-            "LaunchTemplate": {"LaunchTemplateId": next(iter(outputs.launch_templates.values())), "Version": "$Default"},
+            "LaunchTemplate": {
+                "LaunchTemplateId": next(iter(outputs.launch_templates.values())),
+                "Version": "$Default",
+            },
             "ImageId": image,
             "InstanceType": "t3.large",
             "MinCount": 1,
             "MaxCount": 1,
             "NetworkInterfaces": [nic],
             "TagSpecifications": [
-                {"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}
+                {
+                    "ResourceType": "instance",
+                    "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
+                }
             ],
         }
         if user_data:
@@ -111,17 +155,23 @@ class Live:
             self.cloud.terminate(instance_ids=(str(started),))
 
     def described(self, instance_id: str) -> dict[str, Any]:
-        found = self.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        found = self.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0][
+            "Instances"
+        ][0]
         return dict(found)
 
     def wait_for_end(self, instance_id: str, *, within: timedelta) -> tuple[float, str]:
-        """Wait until an instance is shown as terminated; return the seconds from its launch, and EC2's reason."""
+        """Wait until an instance is shown as terminated; return the seconds from its launch, and EC2's
+        reason.
+        """
         ends = time.monotonic() + within.total_seconds()
         while (seen := self.described(instance_id))["State"]["Name"] != "terminated":
             if time.monotonic() > ends:
                 raise CheckFailed(f"{instance_id} is {seen['State']['Name']} after {within}")
             time.sleep(0.5 if self.embedded else 5)
-        return (utc_now() - seen["LaunchTime"]).total_seconds(), str((seen.get("StateReason") or {}).get("Code", ""))
+        return (utc_now() - seen["LaunchTime"]).total_seconds(), str(
+            (seen.get("StateReason") or {}).get("Code", "")
+        )
 
     def instances_of(self, run_id: str) -> tuple[DescribedInstance, ...]:
         return self.cloud.instances(run_id=run_id)

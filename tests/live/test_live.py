@@ -1,4 +1,6 @@
-"""The cheap part of the first day, on the embedded AWS: the checks that start no run, and what holds the day together."""
+"""The cheap part of the first day, on the embedded AWS: the checks that start no run, and what holds the day
+together.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,34 @@ def live(tmp_path: Path, lines: list[str]) -> Live:
     return Live(access=nothing, stack="dev", folder=tmp_path, embedded=False, say=lines.append)
 
 
-def test_the_cheap_checks_see_the_embedded_aws(stack: Any, aws_server: Any, tmp_path: Path, lines: list[str]) -> None:
+def test_the_cheap_checks_see_the_embedded_aws(
+    stack: Any, aws_server: Any, tmp_path: Path, lines: list[str]
+) -> None:
     access, _ = stack
     cloud = aws_server.cloud(access)
     cloud.run_nodes = cloud.fire_schedules = True
-    live = Live(access=access, stack="dev", folder=tmp_path, embedded=True, say=lines.append, environment=variables_of(access))
+    live = Live(
+        access=access,
+        stack="dev",
+        folder=tmp_path,
+        embedded=True,
+        say=lines.append,
+        environment=variables_of(access),
+    )
     diary = Diary(tmp_path / "seen.json")
     code = run([by_name[name] for name in CHEAP], live, diary, cap_usd=0)
     assert code == 0, "\n".join(lines)
-    assert [(name, entry["passed"], entry["dollars"]) for name, entry in diary.seen.items()] == [(n, True, 0.0) for n in CHEAP]
+    assert [(name, entry["passed"], entry["dollars"]) for name, entry in diary.seen.items()] == [
+        (n, True, 0.0) for n in CHEAP
+    ]
     said = "\n".join(lines)
-    for words in ("versioned", "the sweeper says", "by its own refusal", "by the kill schedule", "by the sweep schedule"):
+    for words in (
+        "versioned",
+        "the sweeper says",
+        "by its own refusal",
+        "by the kill schedule",
+        "by the sweep schedule",
+    ):
         assert words in said
     assert run([by_name[name] for name in CHEAP], live, Diary(tmp_path / "seen.json"), cap_usd=0) == 0
     assert lines[-len(CHEAP) :] == [f"== {name}: seen {diary.seen[name]['at']}" for name in CHEAP]
@@ -59,7 +78,9 @@ def test_a_check_that_would_pass_the_cap_is_not_run(live: Live, lines: list[str]
     assert run([check("two", 0.7)], live, Diary(tmp_path / "seen.json"), cap_usd=1.2) == 0
 
 
-def test_a_check_that_fails_ends_the_day_and_its_dollars_count_again(live: Live, lines: list[str], tmp_path: Path) -> None:
+def test_a_check_that_fails_ends_the_day_and_its_dollars_count_again(
+    live: Live, lines: list[str], tmp_path: Path
+) -> None:
     diary = Diary(tmp_path / "seen.json")
     assert run([check("bad", 0.4, fails="no such thing"), check("next")], live, diary, cap_usd=1.0) == 1
     assert "bad FAILED" in lines[-1] and "no such thing" in lines[-1] and "   bad looked" in lines
@@ -69,7 +90,10 @@ def test_a_check_that_fails_ends_the_day_and_its_dollars_count_again(live: Live,
 
 def test_what_the_embedded_aws_cannot_show_says_why(live: Live, lines: list[str], tmp_path: Path) -> None:
     live.embedded = True
-    assert run([check("real", 9.0, not_embedded="nobody bills")], live, Diary(tmp_path / "seen.json"), cap_usd=0) == 0
+    assert (
+        run([check("real", 9.0, not_embedded="nobody bills")], live, Diary(tmp_path / "seen.json"), cap_usd=0)
+        == 0
+    )
     assert lines == ["== real: not on the embedded AWS: nobody bills"]
 
 
@@ -87,5 +111,7 @@ def test_every_check_that_starts_machines_has_a_price_and_the_day_is_in_order() 
     names = [check.name for check in CHECKS]
     assert names[0] == "identity" and names[-1] == "destroy" and len(names) == len(set(names))
     dollars = [check.dollars for check in CHECKS]
-    assert dollars.index(max(dollars)) == names.index("four-gpus")  # the dear one comes when the cheap ones have passed
+    assert dollars.index(max(dollars)) == names.index(
+        "four-gpus"
+    )  # the dear one comes when the cheap ones have passed
     assert not any(by_name[name].dollars for name in names[: names.index("layers")])

@@ -1,7 +1,7 @@
 """First on PYTHONPATH of every Python that a test starts: no socket beyond loopback. See tests/network.py.
 
-An audit hook, which nothing can take off again. What Python is started without site (-I, -S) and what is no Python at all is
-kept in by the network namespace, where there is one.
+An audit hook, which nothing can take off again. What Python is started without site (-I, -S) and what is no
+Python at all is kept in by the network namespace, where there is one.
 """
 
 from __future__ import annotations

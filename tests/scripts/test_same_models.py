@@ -11,13 +11,23 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="the checkout has no virtual environment of its own")
+@pytest.mark.skipif(
+    Path(sys.prefix) != ROOT / ".venv", reason="the checkout has no virtual environment of its own"
+)
 @pytest.mark.parametrize("python", ["of the machine", "of the checkout"])
-def test_it_runs_in_the_checkouts_environment_whoever_starts_it_and_refuses_what_is_no_commit(python: str) -> None:
+def test_it_runs_in_the_checkouts_environment_whoever_starts_it_and_refuses_what_is_no_commit(
+    python: str,
+) -> None:
     """It once started itself for ever: by a name without a folder, Python finds another environment."""
-    interpreter = {"of the machine": getattr(sys, "_base_executable", ""), "of the checkout": sys.executable}[python]
+    interpreter = {"of the machine": getattr(sys, "_base_executable", ""), "of the checkout": sys.executable}[
+        python
+    ]
     done = subprocess.run(
-        [interpreter, ROOT / "scripts/same-models", "no-such-commit"], cwd="/", capture_output=True, text=True, timeout=300
+        [interpreter, ROOT / "scripts/same-models", "no-such-commit"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     said = "error: no-such-commit is not a commit of this repository. Name one that git log shows.\n"
     assert (done.returncode, done.stderr, done.stdout) == (1, said, "")

@@ -26,7 +26,12 @@ setup, lock_torch = load("setup"), load("lock_torch")
 
 def choose(*, system="Linux", machine="x86_64", wish="", ready=None, reachable=True):
     return setup.torch_source(
-        "2.13.0", system=system, machine=machine, wish=wish, ready=lambda version: ready, reachable=lambda url: reachable
+        "2.13.0",
+        system=system,
+        machine=machine,
+        wish=wish,
+        ready=lambda version: ready,
+        reachable=lambda url: reachable,
     )
 
 
@@ -47,7 +52,10 @@ def test_pypi_comes_last_and_its_size_is_said():
 
 
 def test_a_mac_takes_pypi_which_has_its_cpu_build():
-    assert (choose(system="Darwin", machine="arm64").lock, choose(system="Darwin", machine="arm64").index) == ("", ())
+    assert (
+        choose(system="Darwin", machine="arm64").lock,
+        choose(system="Darwin", machine="arm64").index,
+    ) == ("", ())
 
 
 def test_the_cuda_build_is_a_wish():
@@ -76,7 +84,9 @@ def test_the_locks_of_torchs_builds_go_with_the_desks():
 def test_a_build_whose_hash_is_not_locked_is_not_used(monkeypatch, capsys):
     download = {"url": "file:///opt/torch-2.13.0+cpu.whl", "archive_info": {"hashes": {"sha256": "a" * 64}}}
     report = json.dumps({"install": [{"download_info": download}]})
-    monkeypatch.setattr(setup.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=report))
+    monkeypatch.setattr(
+        setup.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=report)
+    )
     assert setup.ready_build(Path("python"), "2.13.0", f"--hash=sha256:{'b' * 64}") is None
     assert "is not used" in capsys.readouterr().err
     assert setup.ready_build(Path("python"), "2.13.0", f"--hash=sha256:{'a' * 64}") == "size unknown"
@@ -108,7 +118,9 @@ def test_the_lock_pins_torch_and_moto_exactly():
     lock = (ROOT / "requirements.lock").read_text()
     assert setup.locked_version(lock, "torch") == "2.13.0"
     assert setup.locked_version(lock, "moto") == "5.2.5"
-    cuda = re.findall(r"^(nvidia-(?!ml-py)[a-z0-9-]+|triton|cuda-[a-z]+)==", lock, re.MULTILINE)  # ml-py is NVML's, in Python
+    cuda = re.findall(
+        r"^(nvidia-(?!ml-py)[a-z0-9-]+|triton|cuda-[a-z]+)==", lock, re.MULTILINE
+    )  # ml-py is NVML's, in Python
     assert cuda == [], "the desk's lock must not bring CUDA in; torch's source decides that"
 
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def applied(aws_server: EmbeddedAws) -> Access:
-    """An account with the Pulumi program applied, for the tests that launch nothing and change nothing: they share it."""
+    """An account with the Pulumi program applied, for the tests that launch nothing and change nothing: they
+    share it.
+    """
     access = aws_server.account()
     aws_server.apply_program(access)
     return access
@@ -59,7 +61,9 @@ def rung(instance_type: str = "g5.12xlarge", zone: str = "us-east-1a", market: s
 
 @pytest.fixture(scope="session")
 def make_record() -> Callable[..., RunRecord]:
-    """Build a starting run of two symbols on two zones, created at noon with an hour to live; any field may be given."""
+    """Build a starting run of two symbols on two zones, created at noon with an hour to live; any field may
+    be given.
+    """
 
     def build(**fields: Any) -> RunRecord:
         values: dict[str, Any] = {
@@ -94,16 +98,20 @@ def rungs_of() -> Callable[..., tuple[Rung, ...]]:
         image = access.client("ssm").get_parameter(Name=outputs.images[line])["Parameter"]["Value"]
         made_from = {"launch_template_id": outputs.launch_templates[line], "image_id": image}
         return tuple(
-            replace(rung(zone=zone), subnet_id=outputs.subnets[zone], **made_from) for zone in sorted(outputs.subnets)[:2]
+            replace(rung(zone=zone), subnet_id=outputs.subnets[zone], **made_from)
+            for zone in sorted(outputs.subnets)[:2]
         )
 
     return build
 
 
 @pytest.fixture
-def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
-    """An account that AWS's own variables name, with a stack's parameter and a bucket, and in it: a closed run with one
-    model, and a run whose launcher died before there was an instance."""
+def account(
+    access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Objects]:
+    """An account that AWS's own variables name, with a stack's parameter and a bucket, and in it: a closed
+    run with one model, and a run whose launcher died before there was an instance.
+    """
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
     outputs = StackOutputs(
         format=3,
@@ -152,14 +160,19 @@ def account(access: Access, make_record: Callable[..., RunRecord], monkeypatch: 
 
 
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
-METRICS = {"about": Direction().about(), "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}}
+METRICS = {
+    "about": Direction().about(),
+    "test": {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04},
+}
 
 
 def weights(model: str = "lstm_BTC-USD_1m") -> bytes:
     """Return a whole model file of no tensors: a safetensors header with a card."""
     lists: dict[str, Any] = {"features": [], "architecture": {}, "training": {}, "data": {}}
     names = {"model": model, "family": "lstm", "piece": "BTC-USD", "kind": "symbol", "timeframe": "1m"}
-    series = CardSeries(symbol="BTC-USD", calendar="24x7", horizon=5, scaler={"mean": [], "std": []}, splits={})
+    series = CardSeries(
+        symbol="BTC-USD", calendar="24x7", horizon=5, scaler={"mean": [], "std": []}, splits={}
+    )
     texts = {"features_version": "v1", "code_sha256": "", "created_at": "", "mayfly": "0"}
     card = Card(**names, **texts, **lists, series=[series], lookback=60, metrics=METRICS, seed=0)
     header = json.dumps({"__metadata__": {METADATA_KEY: card.to_json()}}).encode()
@@ -171,8 +184,21 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     key = f"{keys.models}lstm_BTC-USD_1m.safetensors"
     sha256 = hashlib.sha256(weights()).hexdigest()
     stored = s3.put_object(Bucket=record.bucket, Key=key, Body=weights(), Metadata={"sha256": sha256})
-    model = {"symbol": "BTC-USD", "family": "lstm", "key": key, "version_id": stored["VersionId"], "sha256": sha256}
-    launch = Launch(rung=0, token="t", deadline=record.deadline, intended_at=START, outcome="created", instance_ids=("i-1",))
+    model = {
+        "symbol": "BTC-USD",
+        "family": "lstm",
+        "key": key,
+        "version_id": stored["VersionId"],
+        "sha256": sha256,
+    }
+    launch = Launch(
+        rung=0,
+        token="t",
+        deadline=record.deadline,
+        intended_at=START,
+        outcome="created",
+        instance_ids=("i-1",),
+    )
     closed = replace(
         record,
         state="closed",
@@ -182,14 +208,19 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     )
     create_record(objects, closed)
     result = NodeResult(state="done", models=({**model, "metrics": METRICS},))
-    objects.put(key=receipt_key(record.run_id), body=json.dumps(make_receipt(closed, Observation(result=result))).encode())
+    objects.put(
+        key=receipt_key(record.run_id),
+        body=json.dumps(make_receipt(closed, Observation(result=result))).encode(),
+    )
     for number, text in enumerate(("booted\nstaged\n", "trained\n"), start=1):
         objects.put(key=f"{keys.log}{number:06d}.log", body=text.encode())
 
 
 @pytest.fixture
 def make_candles() -> Callable[..., Candles]:
-    """Build seeded candles: `make_candles(500, drop=[100, 101])` leaves bars out, `close=[...]` sets every price of a bar."""
+    """Build seeded candles: `make_candles(500, drop=[100, 101])` leaves bars out, `close=[...]` sets every
+    price of a bar.
+    """
 
     def make(
         num_bars: int = 2000,
@@ -203,7 +234,9 @@ def make_candles() -> Callable[..., Candles]:
         random = np.random.default_rng(seed)
         timestamp = MONDAY + (step_of(timeframe) or 60_000_000_000) * np.arange(num_bars, dtype=np.int64)
         last = (
-            np.asarray(close, dtype=float) if close is not None else 100 * np.exp(np.cumsum(random.normal(0, 1e-3, num_bars)))
+            np.asarray(close, dtype=float)
+            if close is not None
+            else 100 * np.exp(np.cumsum(random.normal(0, 1e-3, num_bars)))
         )
         first = np.concatenate([last[:1], last[:-1]]) if close is None else last
         spread = 1 + (np.abs(random.normal(0, 5e-4, num_bars)) if close is None else 0)
@@ -217,7 +250,10 @@ def make_candles() -> Callable[..., Candles]:
             "volume": random.lognormal(3, 1, num_bars),
         }
         return Candles(
-            symbol=symbol, timeframe=timeframe, timestamp=timestamp[keep], **{name: columns[name][keep] for name in FIELDS}
+            symbol=symbol,
+            timeframe=timeframe,
+            timestamp=timestamp[keep],
+            **{name: columns[name][keep] for name in FIELDS},
         )
 
     return make

@@ -5,14 +5,24 @@ from io import BytesIO
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError, NoRegionError
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+)
 
 from tests.sessions import forget_sessions
 from trainer.access import Access, aws_error, own_access, user_session
 from trainer.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
 REHEARSAL = Access(
-    region="us-east-1", endpoint_url="http://127.0.0.1:1", access_key="AKIA0000000000010000", secret_key="x", rehearsal=True
+    region="us-east-1",
+    endpoint_url="http://127.0.0.1:1",
+    access_key="AKIA0000000000010000",
+    secret_key="x",
+    rehearsal=True,
 )
 
 
@@ -34,7 +44,10 @@ def test_many_threads_may_ask_for_clients_at_once():
     [
         (ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "RunInstances"), PermissionDenied),
         (ClientError({"Error": {"Code": "ThrottlingException"}}, "GetParameter"), ConnectionFailed),
-        (ClientError({"Error": {"Code": "X"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "GetObject"), ConnectionFailed),
+        (
+            ClientError({"Error": {"Code": "X"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "GetObject"),
+            ConnectionFailed,
+        ),
         (ClientError({"Error": {"Code": "NoSuchBucket"}}, "GetObject"), ConfigError),
         (NoCredentialsError(), PermissionDenied),
         (NoRegionError(), ConfigError),
@@ -66,7 +79,9 @@ class RawResponse(BytesIO):
 
 
 def test_an_embedded_aws_that_has_ended_is_said_as_such():
-    ours = aws_error(EndpointConnectionError(endpoint_url="http://127.0.0.1:4566/"), "cannot describe the instances")
+    ours = aws_error(
+        EndpointConnectionError(endpoint_url="http://127.0.0.1:4566/"), "cannot describe the instances"
+    )
     assert type(ours) is EmbeddedAwsGone
     assert str(ours).startswith("cannot describe the instances: the embedded AWS has ended (")
 
@@ -92,7 +107,9 @@ def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     assert not own_access().rehearsal
-    (tmp_path / "credentials").write_text(f"[default]\naws_access_key_id = {access.access_key}\naws_secret_access_key = x\n")
+    (tmp_path / "credentials").write_text(
+        f"[default]\naws_access_key_id = {access.access_key}\naws_secret_access_key = x\n"
+    )
     assert own_access().rehearsal
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
     assert not own_access().rehearsal

@@ -20,8 +20,14 @@ from trainer.train.__main__ import main as train
             ["launch", "--instnace", "x"],
             "unrecognized arguments: --instnace x. Did you mean --instance? See mayfly launch --help.",
         ),
-        (["launch", "--dry-rnu=1"], "unrecognized arguments: --dry-rnu=1. Did you mean --dry-run? See mayfly launch --help."),
-        (["models", "list", "--jsn"], "unrecognized arguments: --jsn. Did you mean --json? See mayfly models list --help."),
+        (
+            ["launch", "--dry-rnu=1"],
+            "unrecognized arguments: --dry-rnu=1. Did you mean --dry-run? See mayfly launch --help.",
+        ),
+        (
+            ["models", "list", "--jsn"],
+            "unrecognized arguments: --jsn. Did you mean --json? See mayfly models list --help.",
+        ),
         (
             ["predict", "M", "--data", ".", "--timeframe", "5m"],
             "unrecognized arguments: --timeframe 5m. See mayfly predict --help.",
@@ -41,7 +47,9 @@ def test_a_mistake_names_the_nearest_word_and_the_verbs_own_help(words, line, ca
     assert capsys.readouterr() == ("", f"error: {line}\n")
 
 
-@pytest.mark.parametrize("words", ["A B --data X", "--data X A B", "A --data X B --last 1", "--last 1 A --data X B"])
+@pytest.mark.parametrize(
+    "words", ["A B --data X", "--data X A B", "A --data X B --last 1", "--last 1 A --data X B"]
+)
 def test_models_may_stand_before_and_after_flags(words):
     assert build_parser().parse_args(["predict", *words.split()]).models == ["A", "B"]
 
@@ -59,5 +67,7 @@ def test_the_modules_name_themselves(capsys):
 
 
 def test_mayfly_train_is_the_training_command(tmp_path, capsys):
-    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--set", "epochs=none"]) == 2
+    assert (
+        main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--set", "epochs=none"]) == 2
+    )
     assert "job key 'train.epochs'" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The table of AWS error codes against the reference: class, exit code, remedy and next step of every code."""
+"""The table of AWS error codes against the reference: class, exit code, remedy and next step of every
+code.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from trainer import aws_errors
 from trainer.aws_errors import ROWS, UNKNOWN, meaning
 from trainer.control import sweep
 
-# Section 3.3 of the AWS reference (2026-08), written down here because the reference is not part of the repository:
-# code, class, exit code, next step after an answer, next step after an exception, a word of the remedy.
+# Section 3.3 of the AWS reference (2026-08), written down here because the reference is not part of the
+# repository: code, class, exit code, next step after an answer, next step after an exception, a word of the
+# remedy.
 REFERENCE = [
     ("InsufficientInstanceCapacity", "capacity", 101, "next_rung", "next_rung", "--instance"),
     ("UnfulfillableCapacity", "capacity", 101, "next_rung", "next_rung", "--on-demand"),
@@ -34,15 +37,36 @@ REFERENCE = [
     ("InvalidLaunchTemplateName.NotFoundException", "config", 103, "stop", "stop", "launch template is gone"),
     ("OptInRequired", "config", 103, "stop", "stop", "Subscribe"),
     ("UnauthorizedOperation", "permission", 103, "stop", "stop", "decode-authorization-message"),
-    ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "permission", 103, "stop", "stop", "create-service-linked-role"),
-    ("RequestLimitExceeded", "throttling", 103, "new_token", "new_token", "try again"),  # the call was not carried out
+    (
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "permission",
+        103,
+        "stop",
+        "stop",
+        "create-service-linked-role",
+    ),
+    (
+        "RequestLimitExceeded",
+        "throttling",
+        103,
+        "new_token",
+        "new_token",
+        "try again",
+    ),  # the call was not carried out
     ("ThrottlingException", "throttling", 103, "new_token", "new_token", "try again"),
     ("InternalError", "throttling", 103, "new_token", "replay", "try again"),
     ("ServerInternal", "throttling", 103, "new_token", "replay", "try again"),
     ("Unavailable", "throttling", 103, "new_token", "replay", "try again"),
     ("ServiceUnavailable", "throttling", 103, "new_token", "replay", "try again"),
     ("DiskFull", "throttling", 103, "new_token", "replay", "set MAYFLY_HOME"),  # the embedded AWS's
-    ("FolderFailed", "throttling", 103, "new_token", "replay", "Free space"),  # of a folder instead of a bucket
+    (
+        "FolderFailed",
+        "throttling",
+        103,
+        "new_token",
+        "replay",
+        "Free space",
+    ),  # of a folder instead of a bucket
     ("NoClearAnswer", "unclear", 103, "new_token", "new_token", "try again"),  # ours
     ("PendingVerification", "account", 103, "stop", "stop", "verifying the account"),
     ("Blocked", "account", 103, "stop", "stop", "AWS Support"),
@@ -54,7 +78,9 @@ REFERENCE = [
 
 
 @pytest.mark.parametrize(("code", "error_class", "exit_code", "answered", "raised", "remedy"), REFERENCE)
-def test_every_code_of_the_reference_has_its_class_remedy_and_next_step(code, error_class, exit_code, answered, raised, remedy):
+def test_every_code_of_the_reference_has_its_class_remedy_and_next_step(
+    code, error_class, exit_code, answered, raised, remedy
+):
     found = meaning(code)
     assert (found.error_class, found.error.exit_code) == (error_class, exit_code)
     assert (found.step(exception=False), found.step(exception=True)) == (answered, raised)
@@ -74,7 +100,11 @@ def test_an_instance_profile_that_has_not_arrived_yet_is_worth_a_new_token():
 def test_an_unknown_code_of_one_pool_leads_to_the_next_and_one_of_the_whole_call_stops():
     found = meaning("NeverHeardOf")
     assert found is UNKNOWN
-    assert (found.error.exit_code, found.step(exception=False), found.step(exception=True)) == (103, "next_rung", "stop")
+    assert (found.error.exit_code, found.step(exception=False), found.step(exception=True)) == (
+        103,
+        "next_rung",
+        "stop",
+    )
 
 
 def test_an_unknown_failure_of_aws_itself_is_retried():

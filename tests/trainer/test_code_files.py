@@ -1,4 +1,6 @@
-"""Which files a node gets and which decide whether a checkpoint counts, by the rules that they follow from."""
+"""Which files a node gets and which decide whether a checkpoint counts, by the rules that they follow
+from.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,29 @@ from trainer.code_files import DATA, NODE, code_files, home_modules, sha256_of, 
 PACKAGE = Path(trainer.__file__).parent
 HOMES = ("trainer.models.lstm", "trainer.targets.direction")
 SETS = ("node", "training")
-# They load the home that a job names; all homes are in the bundle, and those of the job in what makes its models.
+# They load the home that a job names; all homes are in the bundle, and those of the job in what makes its
+# models.
 TABLES = ("trainer/models/__init__.py", "trainer/targets/__init__.py")
 # It passes the imports of a user's own file on, which counts by its hash.
 PASSES_ON = "trainer/train/probe.py"
-# Calls what a piece names as its runner. One of ours is named in a string of trainer/pieces, which has to be in the set, too.
+# Calls what a piece names as its runner. One of ours is named in a string of trainer/pieces, which has to be
+# in the set, too.
 RUNS_PIECES = "trainer/train/runner.py"
-# Parts of which neither a node nor a training runs anything. `control` starts nodes; `data/sync` speaks to S3 at the desk.
+# Parts of which neither a node nor a training runs anything. `control` starts nodes; `data/sync` speaks to S3
+# at the desk.
 AT_THE_DESK = ("cli", "control", "cost", "launch", "rehearsal", "registry")
-# Files that a module names and does not read: who sets a variable, and the user's file of the same name; the bundle is made at
-# the desk, and no function makes one.
+# Files that a module names and does not read: who sets a variable, and the user's file of the same name; the
+# bundle is made at the desk, and no function makes one.
 NAMED_ONLY = {
     "trainer/environment.py": {"bootstrap.sh", "gpu_profiles.toml"},
     "trainer/launch/bundle.py": {"requirements.lock"},
     "trainer/train/probe.py": {"requirements.lock"},  # in a message
 }
-FUNCTIONS = ("trainer.control.function", "trainer.control.sweep", "trainer.control.notifier")  # each is packed into a zip
+FUNCTIONS = (
+    "trainer.control.function",
+    "trainer.control.sweep",
+    "trainer.control.notifier",
+)  # each is packed into a zip
 
 
 @cache
@@ -50,7 +59,9 @@ def copied(tmp_path: Path) -> Path:
 
 @cache  # most modules are in several sets
 def said(source: bytes) -> tuple[frozenset[str], frozenset[str]]:
-    """Return a module's string literals, without docstrings, and its names, attributes and imports from modules."""
+    """Return a module's string literals, without docstrings, and its names, attributes and imports from
+    modules.
+    """
     docstrings: set[int] = set()
     strings: list[ast.Constant] = []
     names: set[str] = set()
@@ -73,7 +84,9 @@ def texts(source: bytes) -> frozenset[str]:
 
 
 def module_file(dotted: str) -> str:
-    """Return the file that `-m`, an import or a preload of a dotted name runs; '' where its first part is all that is known."""
+    """Return the file that `-m`, an import or a preload of a dotted name runs; '' where its first part is all
+    that is known.
+    """
     place = PACKAGE.joinpath(*dotted.split(".")[1:])
     for path in (place / "__main__.py", place / "__init__.py", place.with_suffix(".py")):
         if path.is_file():
@@ -87,7 +100,12 @@ def test_neither_a_node_nor_a_training_has_anything_that_runs_at_the_desk(name):
 
 
 def test_each_set_has_its_entry_points_and_what_they_reach():
-    agent = {"trainer/node/agent.py", "trainer/node/uplink.py", "trainer/runs/store.py", "trainer/node/requirements.lock"}
+    agent = {
+        "trainer/node/agent.py",
+        "trainer/node/uplink.py",
+        "trainer/runs/store.py",
+        "trainer/node/requirements.lock",
+    }
     training = {
         "trainer/train/__main__.py",
         "trainer/train/workers/worker.py",
@@ -104,11 +122,19 @@ def test_each_set_has_its_entry_points_and_what_they_reach():
 def test_what_is_started_or_loaded_by_name_is_in_the_set(name):
     """Subprocesses, preloads and loggers name modules in strings, which no import shows."""
     for file, source in files_of(name).items():
-        if not file.endswith(".py") or file == "trainer/code_files.py":  # it names the entry points of all sets
+        if (
+            not file.endswith(".py") or file == "trainer/code_files.py"
+        ):  # it names the entry points of all sets
             continue
-        named = {match for text in texts(source) for match in re.findall(r"\btrainer(?:\.[A-Za-z_]\w*)+", text)}
-        outside = sorted(dotted for dotted in named if module_file(dotted) and module_file(dotted) not in files_of(name))
-        assert not outside, f"{file} names {outside}: import it, or make it an entry point in trainer/code_files.py"
+        named = {
+            match for text in texts(source) for match in re.findall(r"\btrainer(?:\.[A-Za-z_]\w*)+", text)
+        }
+        outside = sorted(
+            dotted for dotted in named if module_file(dotted) and module_file(dotted) not in files_of(name)
+        )
+        assert not outside, (
+            f"{file} names {outside}: import it, or make it an entry point in trainer/code_files.py"
+        )
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -117,7 +143,14 @@ def test_no_reached_module_imports_by_a_name_that_only_a_run_knows(name):
         if not file.endswith(".py") or file in (*TABLES, PASSES_ON, RUNS_PIECES):
             continue
         _, words = said(source)
-        dynamic = words & {"import_module", "__import__", "runpy", "run_module", "run_path", "spec_from_file_location"}
+        dynamic = words & {
+            "import_module",
+            "__import__",
+            "runpy",
+            "run_module",
+            "run_path",
+            "spec_from_file_location",
+        }
         assert not dynamic, f"{file} uses {sorted(dynamic)}: what it loads is in no set"
 
 
@@ -136,7 +169,9 @@ def test_every_data_file_that_a_reached_module_names_is_declared():
 
 def test_every_declared_data_file_and_its_reader_exist():
     for file in (*DATA, *(data for files in DATA.values() for data in files)):
-        assert (PACKAGE.parent / file).is_file(), f"{file} is gone: take it out of DATA in trainer/code_files.py"
+        assert (PACKAGE.parent / file).is_file(), (
+            f"{file} is gone: take it out of DATA in trainer/code_files.py"
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +207,12 @@ def test_a_comment_changes_the_sets_that_hold_its_file_and_no_other(copied, file
 
 def test_a_name_or_a_content_that_moves_to_another_file_is_another_hash():
     assert sha256_of({"a": b"1", "b": b"2"}) == sha256_of({"b": b"2", "a": b"1"})
-    others: list[dict[str, bytes]] = [{"a": b"1", "b": b"2"}, {"a": b"2", "b": b"1"}, {"a": b"1b2"}, {"c": b"1"}]
+    others: list[dict[str, bytes]] = [
+        {"a": b"1", "b": b"2"},
+        {"a": b"2", "b": b"1"},
+        {"a": b"1b2"},
+        {"c": b"1"},
+    ]
     assert len({sha256_of(files) for files in others}) == 4
 
 
@@ -194,12 +234,25 @@ def run() -> None:
         except ValueError:
             import trainer.handled
 """
-    modules = ("plain", "module", "package/inner", "package/other", "typed", "otherwise", "late", "handled", "unused")
+    modules = (
+        "plain",
+        "module",
+        "package/inner",
+        "package/other",
+        "typed",
+        "otherwise",
+        "late",
+        "handled",
+        "unused",
+    )
     for name in ("__init__", "package/__init__", *modules):
         (tmp_path / name).with_suffix(".py").parent.mkdir(exist_ok=True)
         (tmp_path / name).with_suffix(".py").write_text("")
     (tmp_path / "start.py").write_text(source)
-    reached = {file.removeprefix("trainer/").removesuffix(".py") for file in code_files(["trainer.start"], package=tmp_path)}
+    reached = {
+        file.removeprefix("trainer/").removesuffix(".py")
+        for file in code_files(["trainer.start"], package=tmp_path)
+    }
     packages = {"__init__", "package/__init__"}
     assert reached == {"start", "plain", "module", "package/inner", "otherwise", "late", "handled"} | packages
 

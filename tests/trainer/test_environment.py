@@ -38,14 +38,20 @@ def test_the_page_lists_every_variable_of_ours_in_any_language_and_no_other():
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
                 words |= set(re.findall(r"\b[A-Z][A-Z0-9_]*[A-Z]\b", path.read_text(encoding="utf-8")))
-    ours = {name for name in words if name.startswith("MAYFLY_") and not name.startswith("MAYFLY_VALUE_")}  # script.over's
+    ours = {
+        name for name in words if name.startswith("MAYFLY_") and not name.startswith("MAYFLY_VALUE_")
+    }  # script.over's
     assert ours <= set(variables()) <= words
 
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
     readers = {
         "MAYFLY_HOME": (environment.rehearsal_home, Path.cwd() / "said", tmp_path / ".local/share/mayfly"),
-        "MAYFLY_PROFILES": (environment.profiles_file, Path("said"), tmp_path / ".config/mayfly/gpu_profiles.toml"),
+        "MAYFLY_PROFILES": (
+            environment.profiles_file,
+            Path("said"),
+            tmp_path / ".config/mayfly/gpu_profiles.toml",
+        ),
         "GPU_PROFILE": (environment.gpu_profile, "said", ""),
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
         "NO_COLOR": (environment.colours_refused, True, False),
@@ -77,7 +83,12 @@ def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):
 
 
 def test_the_agents_environment_is_a_machines_unless_a_sandbox_is_named(monkeypatch):
-    told = {"MAYFLY_WORK": "/work", "MAYFLY_BUCKET": "b", "MAYFLY_BOOTED_AT": "1795435200.5", "AWS_REGION": "us-east-1"}
+    told = {
+        "MAYFLY_WORK": "/work",
+        "MAYFLY_BUCKET": "b",
+        "MAYFLY_BOOTED_AT": "1795435200.5",
+        "AWS_REGION": "us-east-1",
+    }
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     for name in ("MAYFLY_ROOT", "AWS_ENDPOINT_URL", "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
@@ -85,7 +96,11 @@ def test_the_agents_environment_is_a_machines_unless_a_sandbox_is_named(monkeypa
     found = environment.agent_environment()
     assert (found.work, found.bucket, found.region) == (Path("/work"), "b", "us-east-1")
     assert found.booted_at == datetime.fromtimestamp(1795435200.5, timezone.utc)
-    assert (found.endpoint_url, found.metadata_endpoint, found.rehearsal) == (None, "http://169.254.169.254", False)
+    assert (found.endpoint_url, found.metadata_endpoint, found.rehearsal) == (
+        None,
+        "http://169.254.169.254",
+        False,
+    )
     monkeypatch.setenv("MAYFLY_ROOT", "/sandbox")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1/imds")
@@ -104,9 +119,13 @@ def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "somebody's")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     before = dict(os.environ)
-    assert environment.for_training(profiles=Path("/node/profiles.json")) == before | {"MAYFLY_PROFILES": "/node/profiles.json"}
+    assert environment.for_training(profiles=Path("/node/profiles.json")) == before | {
+        "MAYFLY_PROFILES": "/node/profiles.json"
+    }
     child = environment.for_embedded_aws(source="/ours")
-    assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [name for name in child if name.startswith("AWS_")]
+    assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [
+        name for name in child if name.startswith("AWS_")
+    ]
     assert dict(os.environ) == before
 
 

@@ -20,13 +20,19 @@ def test_the_table_at_the_top_of_the_file_names_every_error_with_its_code():
 
 
 def test_the_page_lists_every_exit_code():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "receipt.md").read_text().partition("## Exit codes")[2]
+    page = (
+        (Path(__file__).resolve().parents[2] / "docs" / "receipt.md")
+        .read_text()
+        .partition("## Exit codes")[2]
+    )
     for item in all_errors():
         assert f"| {item.exit_code} |" in page, item.__name__
 
 
 def test_an_error_is_one_line_of_what_why_and_what_to_do():
-    error = errors.CapacityError("No g5.12xlarge in us-east-1a", why="InsufficientInstanceCapacity", do="Try --on-demand.")
+    error = errors.CapacityError(
+        "No g5.12xlarge in us-east-1a", why="InsufficientInstanceCapacity", do="Try --on-demand."
+    )
     assert str(error) == "No g5.12xlarge in us-east-1a (InsufficientInstanceCapacity). Try --on-demand."
     assert error.as_dict() == {
         "code": 101,

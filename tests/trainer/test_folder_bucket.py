@@ -77,10 +77,19 @@ def test_listings_are_by_prefix_and_by_folder(access):
     objects = open_objects(access, "")
     for key in ("runs/b/run.json", "runs/a/run.json", "runs/index.json", "raw/.files/ab", "raw/main/x.csv"):
         objects.put(key=key, body=b"")
-    assert [item.key for item in objects.list(prefix="runs/")] == ["runs/a/run.json", "runs/b/run.json", "runs/index.json"]
+    assert [item.key for item in objects.list(prefix="runs/")] == [
+        "runs/a/run.json",
+        "runs/b/run.json",
+        "runs/index.json",
+    ]
     assert [item.key for item in objects.list(prefix="runs/a")] == ["runs/a/run.json"]
-    assert objects.folders(prefix="runs/") == ("a", "b") and objects.folders(prefix="raw/") == (".files", "main")
-    assert objects.list(prefix="nothing/") == () and objects.get(key="raw/main/x.csv", first_bytes=9) is not None
+    assert objects.folders(prefix="runs/") == ("a", "b") and objects.folders(prefix="raw/") == (
+        ".files",
+        "main",
+    )
+    assert (
+        objects.list(prefix="nothing/") == () and objects.get(key="raw/main/x.csv", first_bytes=9) is not None
+    )
     assert [item.size for item in objects.versions(key="raw/main/x.csv")] == [0]
 
 

@@ -31,7 +31,9 @@ def refusal(make) -> str:
 
 
 def test_keys_win_over_tables():
-    job = job_from(with_keys({"model": {"hidden": 32}, "train": {"epochs": 3}}, parse_assignments(["hidden=128"])))
+    job = job_from(
+        with_keys({"model": {"hidden": 32}, "train": {"epochs": 3}}, parse_assignments(["hidden=128"]))
+    )
     assert (job.model.hidden, job.train.epochs) == (128, 3)
 
 
@@ -41,7 +43,9 @@ def test_a_key_is_set_with_its_table_or_without():
 
 
 def test_a_key_of_two_tables_is_refused_and_names_them(monkeypatch):
-    monkeypatch.setitem(job_tables._PLAIN, "machine", DataSettings)  # a table that shares its keys with another
+    monkeypatch.setitem(
+        job_tables._PLAIN, "machine", DataSettings
+    )  # a table that shares its keys with another
     line = refusal(lambda: with_keys({}, {"bars": 3}))
     assert line == "'bars' is a key of [data] and [machine]. Write data.bars or machine.bars."
 
@@ -74,7 +78,10 @@ def test_another_model_leaves_the_keys_of_the_one_before_behind():
         ({"trian.epochs": 3}, "unknown table 'trian' of 'trian.epochs'. Did you mean train?"),
         ({"batch_chunks": 3}, "unknown job key 'batch_chunks'. It is train.batch now."),
         ({"model": "tcn", "hidden": 3}, "hidden is a key of the model lstm, and this job's model is tcn"),
-        ({"model": "tcn", "model.hidden": 3}, "hidden is a key of the model lstm, and this job's model is tcn"),
+        (
+            {"model": "tcn", "model.hidden": 3},
+            "hidden is a key of the model lstm, and this job's model is tcn",
+        ),
         ({"coverage": 0.5}, "coverage is a key of the target quantiles, and this job's target is direction"),
     ],
 )
@@ -142,7 +149,9 @@ def test_a_job_survives_json(model):
 
 
 def test_assignments_are_toml_and_bare_words_are_text():
-    assert parse_assignments(["train.epochs=3", "learning_rate=1e-4", "calendar=24x7", 'symbols=["A","B"]']) == {
+    assert parse_assignments(
+        ["train.epochs=3", "learning_rate=1e-4", "calendar=24x7", 'symbols=["A","B"]']
+    ) == {
         "train.epochs": 3,
         "learning_rate": 1e-4,
         "calendar": "24x7",
@@ -169,7 +178,9 @@ def test_a_value_that_a_record_cannot_hold_is_refused(value: object, reason: str
 def test_a_script_in_a_folder_whose_name_is_not_utf8_is_refused():
     script = {"command": "python train.py", "root": "caf\udce9"}
     tables = {"script": script, "machine": {"max_duration": "1h"}}
-    assert "job key 'script.root' is 'caf\\udce9' (it has a text that is not Unicode)" in refusal(lambda: job_from(tables))
+    assert "job key 'script.root' is 'caf\\udce9' (it has a text that is not Unicode)" in refusal(
+        lambda: job_from(tables)
+    )
 
 
 def test_a_job_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
@@ -199,7 +210,12 @@ def test_the_flat_job_file_of_before_is_refused_with_the_line_that_mends_it(tmp_
 
 def test_a_job_is_its_tables():
     job = Job(data=DataSettings(bars=100))
-    assert (job.data.bars, job.model.name, job.target.name, job.train.batch) == (100, "lstm", "direction", 256)
+    assert (job.data.bars, job.model.name, job.target.name, job.train.batch) == (
+        100,
+        "lstm",
+        "direction",
+        256,
+    )
 
 
 @pytest.mark.parametrize("module", SETTINGS)
@@ -247,5 +263,9 @@ def test_a_number_without_sense_is_one_short_line(text):
 
 
 def test_folds_seeds_and_symbols_are_bounded_together():
-    line = refusal(lambda: job_of(symbols=tuple(f"S{number}" for number in range(500)), folds=10, test_fraction=0.01, seeds=10))
+    line = refusal(
+        lambda: job_of(
+            symbols=tuple(f"S{number}" for number in range(500)), folds=10, test_fraction=0.01, seeds=10
+        )
+    )
     assert "makes 50,000 models (500 symbols x 10 folds x 10 seeds)" in line

@@ -30,12 +30,14 @@ def own(**keys: object) -> Job:
     return job_of(**{"model": "my_net.py:MyNet", **keys})
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- the table
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_file_and_class_choose_it_and_the_other_keys_go_to_the_class(tmp_path):
     text = (
-        '[model]\nfile = "my_net.py"\nclass = "MyNet"\nlookback = 20\nhidden = 32\nsizes = [8, 4]\nrate = 0.5\nname_of = "x"\n'
+        '[model]\nfile = "my_net.py"\nclass = "MyNet"\nlookback = 20\nhidden = 32\nsizes = [8, 4]\nrate ='
+        ' 0.5\nname_of = "x"\n'
     )
     (tmp_path / "job.toml").write_text(text)
     job = job_from(load_job(tmp_path / "job.toml"))
@@ -60,13 +62,19 @@ def test_the_command_line_names_both_and_leaves_the_files_model_behind():
 
 def test_a_target_is_chosen_alike():
     job = job_of(model="tcn", target="t.py:Mine", **{"target.width": 2.0})
-    assert (job.target.choice, job.target.given, job.model.name) == ({"file": "t.py", "class": "Mine"}, {"width": 2.0}, "tcn")
+    assert (job.target.choice, job.target.given, job.model.name) == (
+        {"file": "t.py", "class": "Mine"},
+        {"width": 2.0},
+        "tcn",
+    )
     assert list(job.own_files) == ["target"] and job_from_json(json.dumps(job.to_dict())) == job
 
 
 def test_its_declared_keys_are_listed_and_its_batch_waits_for_what_it_reads():
     job = own()
-    assert {"model.file", "model.class", "model.lookback", "model.chunk"} <= {key for key, _, _ in job_keys(job)}
+    assert {"model.file", "model.class", "model.lookback", "model.chunk"} <= {
+        key for key, _, _ in job_keys(job)
+    }
     assert not job.model.is_measured and job.train.batch < 0 and own(batch=7).train.batch == 7
 
 
@@ -86,14 +94,23 @@ def test_its_declared_keys_are_listed_and_its_batch_waits_for_what_it_reads():
         ({"model": f"{'a' * 100}.py:MyNet"}, "it must be a Python file"),
         ({"model.class": "MyNet"}, "unknown job key 'model.class'. It goes with model.file."),
         ({"model": "own"}, "model.class without model.file"),
-        ({"model.name": "tcn", "model.file": "my_net.py"}, "model.name and model.file (the file chooses the model)"),
+        (
+            {"model.name": "tcn", "model.file": "my_net.py"},
+            "model.name and model.file (the file chooses the model)",
+        ),
         ({"model": "my_net.py:MyNet", "hidden": 3}, "For a setting of your own class write model.hidden."),
         (
             {"model": "my_net.py:MyNet", "epoch": 3},
             "Did you mean train.epochs, train.restart_epochs? For a setting of your own class",
         ),
-        ({"model": "my_net.py:MyNet", "model.table": {"a": 1}}, "text, a number, true or false, or a list of these"),
-        ({"model": "my_net.py:MyNet", "model.rate": float("inf")}, "text, a number, true or false, or a list of these"),
+        (
+            {"model": "my_net.py:MyNet", "model.table": {"a": 1}},
+            "text, a number, true or false, or a list of these",
+        ),
+        (
+            {"model": "my_net.py:MyNet", "model.rate": float("inf")},
+            "text, a number, true or false, or a list of these",
+        ),
         ({"model": "my_net.py:MyNet", "model.lookback": 0}, "1 or more"),
         ({"model": "my_net.py:MyNet", "model.measured": {"what": 1}}, "leave it out"),
     ],
@@ -107,7 +124,8 @@ def test_a_reference_is_a_file_with_a_class_and_a_name_is_none():
     assert reference("lstm") is None and reference("trainer.models.lstm:Lstm") is None
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- the file
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_by_its_hash(tmp_path):
@@ -120,7 +138,9 @@ def test_a_file_is_read_by_its_hash(tmp_path):
 
 
 def test_what_is_no_small_plain_text_file_is_one_line(tmp_path):
-    whole, link, large, binary, fifo = (tmp_path / name for name in ("a.py", "link.py", "large.py", "binary.py", "fifo.py"))
+    whole, link, large, binary, fifo = (
+        tmp_path / name for name in ("a.py", "link.py", "large.py", "binary.py", "fifo.py")
+    )
     whole.write_text("")
     link.symlink_to(whole)
     large.write_bytes(b"#" * 1_000_001)

@@ -6,7 +6,15 @@ from datetime import datetime, timezone
 
 import pytest
 
-from trainer.schedule_expressions import Cron, first_fire, last_time, next_fire, next_times, parse, skipped_times
+from trainer.schedule_expressions import (
+    Cron,
+    first_fire,
+    last_time,
+    next_fire,
+    next_times,
+    parse,
+    skipped_times,
+)
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)  # a Friday
 
@@ -108,7 +116,11 @@ def test_an_unknown_time_zone_is_refused(zone: str) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "month", "expected"),
-    [("1W", 8, 3), ("31W", 10, 30), ("31W", 1, 29)],  # 2026-08-01 is a Saturday, 2026-10-31 too, 2027-01-31 a Sunday
+    [
+        ("1W", 8, 3),
+        ("31W", 10, 30),
+        ("31W", 1, 29),
+    ],  # 2026-08-01 is a Saturday, 2026-10-31 too, 2027-01-31 a Sunday
 )
 def test_the_nearest_weekday_stays_in_its_month(rule: str, month: int, expected: int) -> None:
     fires = first_fire(parse(f"cron(0 3 {rule} {month} ? *)"), datetime(2026, 7, 1, tzinfo=timezone.utc))
@@ -129,7 +141,9 @@ def test_a_local_time_that_a_clock_change_skips_does_not_fire_and_is_named() -> 
 def test_a_local_time_that_a_clock_change_repeats_fires_once() -> None:
     sundays = parse("cron(30 1 ? * SUN *)", "America/New_York")
     assert next_times(sundays, datetime(2026, 10, 31, tzinfo=timezone.utc), 2) == [
-        datetime(2026, 11, 1, 5, 30, tzinfo=timezone.utc),  # daylight saving time; an hour later it is 1:30 again
+        datetime(
+            2026, 11, 1, 5, 30, tzinfo=timezone.utc
+        ),  # daylight saving time; an hour later it is 1:30 again
         datetime(2026, 11, 8, 6, 30, tzinfo=timezone.utc),
     ]
 

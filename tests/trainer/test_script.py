@@ -19,7 +19,9 @@ def script_job(**script: object) -> Job:
 
 
 def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without_one():
-    script = script_job(command="run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'", env=("A=$B",)).script
+    script = script_job(
+        command="run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'", env=("A=$B",)
+    ).script
     values = {**script.variables, "MAYFLY_DEVICES": "4", "MAYFLY_OUT": "/o"}
     assert [replaced(word, values) for word in script.words] == ["run", "--n=4", "/o/a b", "$B", "; rm *"]
 
@@ -27,11 +29,20 @@ def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without
 @pytest.mark.parametrize(
     ("tables", "line"),
     [
-        ({"script": {"command": "python train.py"}}, "a script needs machine.max_duration (how long it takes is not known"),
+        (
+            {"script": {"command": "python train.py"}},
+            "a script needs machine.max_duration (how long it takes is not known",
+        ),
         ({"script": {"files": ["a.py"]}}, "a [script] without a command"),
         ({"script": {"command": "run 'a"}}, "it must be words as in a shell (No closing quotation)"),
-        ({"script": {"command": "run $MAYFLY_DEVICE"}}, "script.command uses $MAYFLY_DEVICE (no such variable). Did you mean"),
-        ({"script": {"command": "run", "env": ["HF_TOKEN=1"]}}, "script.env sets HF_TOKEN (its name is that of a secret)"),
+        (
+            {"script": {"command": "run $MAYFLY_DEVICE"}},
+            "script.command uses $MAYFLY_DEVICE (no such variable). Did you mean",
+        ),
+        (
+            {"script": {"command": "run", "env": ["HF_TOKEN=1"]}},
+            "script.env sets HF_TOKEN (its name is that of a secret)",
+        ),
         (
             {"script": {"command": "run", "env": ["AWS_PROFILE=1"]}},
             "script.env sets AWS_PROFILE (the node sets or removes it",
@@ -41,7 +52,10 @@ def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without
         ({"script": {"command": "run"}, "data": {"path": "x"}}, "a script with data.path"),
         ({"script": {"command": "run"}, "data": {"refresh": "x.py"}}, "a script with data.refresh"),
         ({"data": {"folder": "x"}}, "data.folder without a script"),
-        ({"script": {"command": "run", "comand": "x"}}, "unknown job key 'script.comand'. Did you mean script.command?"),
+        (
+            {"script": {"command": "run", "comand": "x"}},
+            "unknown job key 'script.comand'. Did you mean script.command?",
+        ),
     ],
 )
 def test_what_a_script_can_not_be_is_one_line(tables, line):
@@ -52,7 +66,9 @@ def test_what_a_script_can_not_be_is_one_line(tables, line):
 
 def test_a_script_job_has_its_own_tables_and_a_model_job_no_trace_of_one():
     job = with_settings(script_job(), budget=3.0)
-    assert set(job.to_dict()) == {"name", "data", "machine", "script"} and set(job.to_dict()["data"]) == {"folder"}
+    assert set(job.to_dict()) == {"name", "data", "machine", "script"} and set(job.to_dict()["data"]) == {
+        "folder"
+    }
     assert job_from(job.to_dict()) == job
     assert "script" not in job_of().to_dict() and "folder" not in job_of().to_dict()["data"]
     assert (kind_of(job).name, kind_of(job_of()).name) == ("script", "symbol")
@@ -68,7 +84,9 @@ def test_a_job_file_names_files_and_data_from_its_own_folder(tmp_path):
     file.write_text(f'[script]\ncommand = "python a.py"\n[data]\nfolder = "points"\n{machine}')
     job = job_from(load_job(file))
     assert (job.script.root, job.data.folder) == (str(tmp_path), str(tmp_path / "points"))
-    file.write_text(f'[script]\ncommand = "python a.py"\nroot = "src"\n[data]\nfolder = "s3://b/p"\n{machine}')
+    file.write_text(
+        f'[script]\ncommand = "python a.py"\nroot = "src"\n[data]\nfolder = "s3://b/p"\n{machine}'
+    )
     job = job_from(load_job(file))
     assert (job.script.root, job.data.folder) == (str(tmp_path / "src"), "s3://b/p")
 

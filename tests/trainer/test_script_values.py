@@ -10,12 +10,25 @@ from trainer.symbols import path_flaw
 
 
 def over(value, **script):
-    return job_from({"script": {"command": "run", "over": value, **script}, "machine": {"max_duration": "2h"}})
+    return job_from(
+        {"script": {"command": "run", "over": value, **script}, "machine": {"max_duration": "2h"}}
+    )
 
 
 def test_lists_are_combined_and_each_combination_is_a_piece_of_its_own():
-    job = over({"symbol": ["BTC-USD", "ETH-USD"], "seed": [0, 1, 2]}, gpus=0.25, command="run --seed $MAYFLY_VALUE_SEED")
-    assert list(job.script.combinations) == ["BTC-USD_0", "BTC-USD_1", "BTC-USD_2", "ETH-USD_0", "ETH-USD_1", "ETH-USD_2"]
+    job = over(
+        {"symbol": ["BTC-USD", "ETH-USD"], "seed": [0, 1, 2]},
+        gpus=0.25,
+        command="run --seed $MAYFLY_VALUE_SEED",
+    )
+    assert list(job.script.combinations) == [
+        "BTC-USD_0",
+        "BTC-USD_1",
+        "BTC-USD_2",
+        "ETH-USD_0",
+        "ETH-USD_1",
+        "ETH-USD_2",
+    ]
     assert job.script.combinations["ETH-USD_1"] == {"symbol": "ETH-USD", "seed": "1"}
     pieces = pieces_of(job, (), timeframe="")
     assert (pieces[0].name, pieces[0].title, len(pieces)) == ("script_mayfly_BTC-USD_0", "BTC-USD_0", 6)
@@ -27,7 +40,12 @@ def test_names_are_paths_of_bounded_length_and_no_two_are_the_same_on_any_file_s
     made = combinations({"value": values, "side": ["1", "1_1"]})
     assert len({name.casefold() for name in made}) == 2 * len(values)
     for name in made:
-        assert path_flaw(name) == "" and "/" not in name and len(name.encode()) <= MOST_NAME_BYTES and name[0] not in "-~."
+        assert (
+            path_flaw(name) == ""
+            and "/" not in name
+            and len(name.encode()) <= MOST_NAME_BYTES
+            and name[0] not in "-~."
+        )
     assert combinations({"a": ["x_y"], "b": ["z", "w"]}).keys() == {"x_y_z", "x_y_w"}
     both = list(combinations([{"a": "x_y", "b": "z"}, {"a": "x", "b": "y_z"}]))
     assert [name.partition("-")[0] for name in both] == ["x_y_z", "x_y_z"] and both[0] != both[1]
@@ -36,7 +54,10 @@ def test_names_are_paths_of_bounded_length_and_no_two_are_the_same_on_any_file_s
 @pytest.mark.parametrize(
     ("value", "line"),
     [
-        ({"a": list(range(50)), "b": list(range(50))}, "script.over makes 2,500 combinations (50 x 50; a run takes 2,000)"),
+        (
+            {"a": list(range(50)), "b": list(range(50))},
+            "script.over makes 2,500 combinations (50 x 50; a run takes 2,000)",
+        ),
         ([{"a": 1}] * 2001, "script.over makes 2,001 combinations"),
         ({"a": []}, "script.over.a is [] (it must be a list of values)"),
         ({"a": 1}, "script.over.a is 1"),
@@ -68,7 +89,10 @@ def test_what_is_no_list_of_values_is_one_line(value, line):
         ({"gpus": 0.01}, "job key 'script.gpus' is 0.01"),
         ({"gpus": -1}, "job key 'script.gpus' is -1.0"),
         ({"gpus": 0.5, "over": ""}, "script.gpus without script.over (one script gets all GPUs)"),
-        ({"env": ["CUDA_VISIBLE_DEVICES=0"]}, "script.env sets CUDA_VISIBLE_DEVICES (each value gets its own)"),
+        (
+            {"env": ["CUDA_VISIBLE_DEVICES=0"]},
+            "script.env sets CUDA_VISIBLE_DEVICES (each value gets its own)",
+        ),
         ({"command": "run $MAYFLY_VALUE_SEED"}, "script.command uses $MAYFLY_VALUE_SEED (no such variable)"),
     ],
 )
@@ -84,7 +108,10 @@ def test_a_csv_file_is_read_from_the_folder_of_the_job_and_has_a_row_for_each_pi
         '[script]\ncommand = "run $MAYFLY_VALUE_LR"\nover = "values.csv"\n[machine]\nmax_duration = "1h"\n'
     )
     job = job_from(with_rows(load_job(tmp_path / "job.toml")))
-    assert list(job.script.combinations.values()) == [{"symbol": "A/B", "lr": "1e-3"}, {"symbol": "C", "lr": "0.01"}]
+    assert list(job.script.combinations.values()) == [
+        {"symbol": "A/B", "lr": "1e-3"},
+        {"symbol": "C", "lr": "0.01"},
+    ]
     assert list(job.script.combinations)[1] == "C_0.01"
 
 

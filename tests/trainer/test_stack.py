@@ -17,7 +17,9 @@ def test_the_stack_is_read_from_its_one_parameter(applied):
 def test_a_stack_of_another_region_names_the_region(applied):
     far = dataclasses.replace(read_stack(applied, stack="dev"), region="eu-west-1")
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/far", Value=far.to_json(), Type="String")
-    with pytest.raises(ConfigError, match=r"from us-east-1 \(its bucket is in eu-west-1\). Set AWS_REGION=eu-west-1"):
+    with pytest.raises(
+        ConfigError, match=r"from us-east-1 \(its bucket is in eu-west-1\). Set AWS_REGION=eu-west-1"
+    ):
         read_stack(applied, stack="far")
 
 
@@ -28,7 +30,9 @@ def test_a_rehearsal_is_not_advised_to_be_one(applied):
 
 def test_outputs_of_another_version_say_what_they_lack(applied):
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
-    with pytest.raises(ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"):
+    with pytest.raises(
+        ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"
+    ):
         read_stack(applied, stack="old")
 
 

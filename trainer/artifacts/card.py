@@ -1,10 +1,11 @@
 """The card of a model: its settings, training data and scores, stored in the metadata of the model file.
 
-Standard library only: the Lambdas read cards, and reading one loads no weights. `card_reading.py` checks every type and bound,
-`weights.py` writes files.
+Standard library only: the Lambdas read cards, and reading one loads no weights. `card_reading.py` checks
+every type and bound, `weights.py` writes files.
 
-A safetensors file is 8 bytes (little endian: the header's length), the header as JSON, then the tensors. Metadata is a
-dictionary of texts in the header; ours has one key, `mayfly_card`. https://huggingface.co/docs/safetensors (2026-11-20).
+A safetensors file is 8 bytes (little endian: the header's length), the header as JSON, then the tensors.
+Metadata is a dictionary of texts in the header; ours has one key, `mayfly_card`.
+https://huggingface.co/docs/safetensors (2026-11-20).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class CardSeries:
     splits: dict[str, Any]
     fitted: dict[str, Any] = field(default_factory=dict)  # by the target, on this fold: scale and calibration
     data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
-    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty for a model of one series
+    metrics: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # by span; empty for a model of one series
     number: int = 0  # number in a panel's embedding; 0: it had no training windows
 
 
@@ -51,7 +54,12 @@ class CardPanel:
     def unknown(self, symbol: str) -> CardSeries:
         """Return the entry of a symbol that training never saw."""
         return CardSeries(
-            symbol=symbol, calendar=self.calendar, horizon=self.horizon, scaler=self.scaler, splits={}, fitted=self.fitted
+            symbol=symbol,
+            calendar=self.calendar,
+            horizon=self.horizon,
+            scaler=self.scaler,
+            splits={},
+            fitted=self.fitted,
         )
 
 
@@ -69,7 +77,9 @@ class Card:
     features: list[str]  # the inputs of each bar, in order
     features_version: str
     lookback: int
-    metrics: dict[str, dict[str, Any]]  # by span, over all series; `about`: see `settings.TargetSettings.about`
+    metrics: dict[
+        str, dict[str, Any]
+    ]  # by span, over all series; `about`: see `settings.TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
@@ -78,9 +88,15 @@ class Card:
     mayfly: str
     target: str = ""  # empty in cards from before 2026-11-22: the model's default
     target_settings: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)  # the last ones of `features`: columns of the candle files
-    own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's files by table: file, class, sha256, text
-    parent: dict[str, str] = field(default_factory=dict)  # the model that it started from: model, sha256, until, ...
+    columns: list[str] = field(
+        default_factory=list
+    )  # the last ones of `features`: columns of the candle files
+    own_files: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # the user's files by table: file, class, sha256, text
+    parent: dict[str, str] = field(
+        default_factory=dict
+    )  # the model that it started from: model, sha256, until, ...
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None
@@ -92,7 +108,9 @@ class Card:
         return tuple(one.symbol for one in self.series)
 
     def of(self, symbol: str = "") -> CardSeries:
-        """Return the entry of a symbol that the model was trained on; without a symbol, that of its only series."""
+        """Return the entry of a symbol that the model was trained on; without a symbol, that of its only
+        series.
+        """
         (series,) = (one for one in self.series if symbol in ("", one.symbol))
         return series
 
@@ -118,14 +136,18 @@ def read_card(source: Path | bytes) -> Card:
             start = length + file.read(min(int.from_bytes(length, "little"), MOST_HEADER_BYTES))
             size = source.stat().st_size
     except OSError as error:
-        raise DataError(f"cannot read model {source}", why=str(error.strerror), do="Check the path.") from error
+        raise DataError(
+            f"cannot read model {source}", why=str(error.strerror), do="Check the path."
+        ) from error
     header = _header_of(start, str(source))
     _check_size(header, source, len(start), size)
     return _card_of(header, str(source))
 
 
 def header_bytes(start: bytes) -> int:
-    """Return how many bytes of a model file must be read for its card; `start` has at least the first eight."""
+    """Return how many bytes of a model file must be read for its card; `start` has at least the first
+    eight.
+    """
     return _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "little")
 
 
@@ -135,7 +157,9 @@ def _header_of(start: bytes, name: str) -> Fields:
         raise _broken(name, "it has no safetensors header, or only a part of one")
     body = start[_LENGTH_BYTES : _LENGTH_BYTES + length]
     try:
-        return read_object(body, most_bytes=MOST_HEADER_BYTES, most_number=MOST_CARD_NUMBER, name="its header")
+        return read_object(
+            body, most_bytes=MOST_HEADER_BYTES, most_number=MOST_CARD_NUMBER, name="its header"
+        )
     except Unsound as error:
         raise _broken(name, str(error)) from error
 
@@ -159,7 +183,9 @@ def _card_of(header: Fields, name: str) -> Card:
         raise _broken(name, str(error)) from error
     if not text:
         raise DataError(
-            f"{name} has no card", why="it was not made by Mayfly", do="Give a model that `mayfly models list` shows."
+            f"{name} has no card",
+            why="it was not made by Mayfly",
+            do="Give a model that `mayfly models list` shows.",
         )
     return card_from_json(text)
 

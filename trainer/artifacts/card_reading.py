@@ -15,7 +15,9 @@ from trainer.symbols import flaw
 FORMAT = 2  # 1, before pieces: one series, whose fields are the card's
 READABLE_FORMATS = (1, 2)
 SERIES_DATA = ("bars", "first", "last", "holes", "ties")  # fields of a card's `data` about one series
-MOST_CARD_BYTES = 32 * 1024 * 1024  # a card is 10 KB, plus 5 KB per series, plus the user's files of up to 1 MB each
+MOST_CARD_BYTES = (
+    32 * 1024 * 1024
+)  # a card is 10 KB, plus 5 KB per series, plus the user's files of up to 1 MB each
 MOST_SERIES = 5_000
 PANEL_SCALERS = ("pooled", "series", "rank")  # values of data.scaler
 MOST_CARD_NUMBER = 1e39  # scalers are float32
@@ -34,7 +36,9 @@ def read_values(text: str) -> dict[str, Any]:
         if (written := fields.whole("format")) in READABLE_FORMATS:
             return _values(fields, is_first=written == 1)
     except Unsound as error:
-        raise DataError("the model's card can't be used", why=str(error), do="Fetch the model again.") from error
+        raise DataError(
+            "the model's card can't be used", why=str(error), do="Fetch the model again."
+        ) from error
     raise DataError(
         f"the model's card has format {written}",
         why=f"this Mayfly reads {' and '.join(map(str, READABLE_FORMATS))}",
@@ -55,7 +59,10 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
         series = [{**_series(fields, len(features)), "data": own, "metrics": {}}]
     else:
         identity = {"piece": fields.text("piece"), "kind": fields.text("kind")}
-        series = [_whole_series(item.fields(), len(features)) for item in fields.value("series").items(most=MOST_SERIES)]
+        series = [
+            _whole_series(item.fields(), len(features))
+            for item in fields.value("series").items(most=MOST_SERIES)
+        ]
     if len({one["symbol"] for one in series}) < len(series):
         raise Unsound("the card.series has a symbol twice")
     return dict(
@@ -75,7 +82,9 @@ def _values(fields: Fields, *, is_first: bool) -> dict[str, Any]:
         folds=folds,
         target_settings=dict(fields.table("target_settings").values),
         parent=_parent(fields.table("parent")),
-        panel=_panel(fields.table("panel"), len(features)) if fields.values.get("panel") is not None else None,
+        panel=_panel(fields.table("panel"), len(features))
+        if fields.values.get("panel") is not None
+        else None,
         own_files={name: _own_file(item.fields()) for name, item in _entries(fields, "own_files")},
     )
 
@@ -96,7 +105,10 @@ def _series(fields: Fields, inputs: int) -> dict[str, Any]:
 
 
 def _fitted(fields: Fields) -> dict[str, Any]:
-    return {name: item.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER) for name, item in _entries(fields, "fitted")}
+    return {
+        name: item.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER)
+        for name, item in _entries(fields, "fitted")
+    }
 
 
 def _panel(fields: Fields, inputs: int) -> dict[str, Any]:
@@ -134,7 +146,8 @@ def _names(fields: Fields, key: str) -> list[str]:
 
 
 def _scaler(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the scaler, with a mean and a deviation for each input; {} for a script's model, which scales by itself.
+    """Return the scaler, with a mean and a deviation for each input; {} for a script's model, which scales by
+    itself.
 
     Cards without a target also have the target's fitted values in it.
     """

@@ -21,10 +21,16 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         described = {name: str(item["title"]) for name, item in about["metrics"].items()}
         columns = [(column["title"], column["value"], column["beside"]) for column in about["table"]]
         paths = [place for _, value, beside in columns for place in (value, beside)]
-        texts = [about["headline"], *(title for title, *_ in columns), *(part for path in paths for part in path)]
+        texts = [
+            about["headline"],
+            *(title for title, *_ in columns),
+            *(part for path in paths for part in path),
+        ]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"its description can't be read ({error!r})") from error
-    if not all(isinstance(path, (list, tuple)) for path in paths) or not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(path, (list, tuple)) for path in paths) or not all(
+        isinstance(text, str) for text in texts
+    ):
         raise ValueError("its description has values that are not texts")
     if about["headline"] not in described or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
@@ -58,21 +64,29 @@ def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
 def headline_column(metrics: Mapping[str, Any]) -> int:
     """Return the index of the column that shows the headline; 0 if none does."""
     places = [
-        number for number, column in enumerate(_table(metrics)) if list(column["value"]) == [metrics["about"]["headline"]]
+        number
+        for number, column in enumerate(_table(metrics))
+        if list(column["value"]) == [metrics["about"]["headline"]]
     ]
     return places[0] if places else 0
 
 
 def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
-    """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to compare.
+    """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to
+    compare.
 
-    Beyond chance: the interval of every gain lies above zero. With too few blocks for intervals it is BETTER at most.
-    A constant baseline has no correlation: that counts as 0, and the gain over it is the model's own correlation.
+    Beyond chance: the interval of every gain lies above zero. With too few blocks for intervals it is BETTER
+    at most. A constant baseline has no correlation: that counts as 0, and the gain over it is the model's own
+    correlation.
     """
     about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""
     ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
-    theirs = {baseline: _at(other, (name,)) for baseline, other in others.items()} if isinstance(others, Mapping) else {}
+    theirs = (
+        {baseline: _at(other, (name,)) for baseline, other in others.items()}
+        if isinstance(others, Mapping)
+        else {}
+    )
     known = {baseline for baseline, value in theirs.items() if isinstance(value, (int, float))}
     if not known or not isinstance(ours, (int, float)):
         return ""
@@ -80,7 +94,10 @@ def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
     lower = about["metrics"][name].get("better") == "lower"
     if not (ours < min(values) if lower else ours > max(values)):
         return ""
-    lows = [_low(_at(scores, ("better", baseline, name) if baseline in known else ("intervals", name))) for baseline in theirs]
+    lows = [
+        _low(_at(scores, ("better", baseline, name) if baseline in known else ("intervals", name)))
+        for baseline in theirs
+    ]
     return BEYOND_CHANCE if all(low is not None and low > 0 for low in lows) else BETTER
 
 

@@ -1,7 +1,8 @@
-"""Names of models: `<family>-<target>_<symbol>_<timeframe>`, followed by `_f<fold>_s<seed>` if a symbol has several.
+"""Names of models: `<family>-<target>_<symbol>_<timeframe>`, followed by `_f<fold>_s<seed>` if a symbol has
+several.
 
-The same name is used for the file, as the last part of the key, and in events. Standard library only: the control plane reads
-names.
+The same name is used for the file, as the last part of the key, and in events. Standard library only: the
+control plane reads names.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ MOST_FILE_BYTES = 200  # of a file's name: file systems allow 255, and a file be
 
 
 def is_model_file(name: str) -> bool:
-    """Return whether a text is a plain model file name: one part of a path, not hidden, not like an option."""
+    """Return whether a text is a plain model file name: one part of a path, not hidden, not like an
+    option.
+    """
     return (
         name.endswith(MODEL_SUFFIX)
         and name.isprintable()
@@ -31,7 +34,9 @@ def is_model_file(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName:
-    """The parts of a name. `fold` counts from 1, oldest first; `fold` and `seed` are None for one model per symbol."""
+    """The parts of a name. `fold` counts from 1, oldest first; `fold` and `seed` are None for one model per
+    symbol.
+    """
 
     family: str
     symbol: str
@@ -42,7 +47,9 @@ class ModelName:
 
     @property
     def draws(self) -> str:
-        """Return the part of the name that, with the seed, seeds random numbers: without target, fold and seed."""
+        """Return the part of the name that, with the seed, seeds random numbers: without target, fold and
+        seed.
+        """
         return f"{self.family}_{self.symbol}_{self.timeframe}"
 
     def __str__(self) -> str:

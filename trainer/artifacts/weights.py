@@ -1,4 +1,5 @@
-"""Read and write model files: safetensors with the card inside, and a JSON copy of the card. Loading runs no code.
+"""Read and write model files: safetensors with the card inside, and a JSON copy of the card. Loading runs no
+code.
 
 On disk only; the node and the registry handle S3.
 """
@@ -21,10 +22,12 @@ from trainer.whole_file import whole_file
 def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
     """Write model and card, each atomically; return the model file's sha256.
 
-    The card's JSON copy (`<name>.json`) is written before the model, so that a reader of the model finds both.
+    The card's JSON copy (`<name>.json`) is written before the model, so that a reader of the model finds
+    both.
     """
     content = safetensors.torch.save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata={METADATA_KEY: card.to_json()}
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        metadata={METADATA_KEY: card.to_json()},
     )
     with whole_file(path.with_suffix(".json")) as partial:
         partial.write_text(card.to_json(indent=2) + "\n", encoding="utf-8")
@@ -34,7 +37,9 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], card: Card) -> str:
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], Card]:
-    """Return the tensors of a model file, on the CPU, and its card. Raises DataError if it is missing, truncated or foreign."""
+    """Return the tensors of a model file, on the CPU, and its card. Raises DataError if it is missing,
+    truncated or foreign.
+    """
     card = read_card(path)
     return load_tensors(path), card
 
@@ -44,4 +49,6 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a whole model file", why=str(error), do="Fetch the model again.") from error
+        raise DataError(
+            f"{path} is not a whole model file", why=str(error), do="Fetch the model again."
+        ) from error

@@ -57,4 +57,6 @@ def carry_ports(transport: paramiko.Transport, request: AttachRequest) -> int:
                 never.wait(LOOK_SECONDS)
         except KeyboardInterrupt:  # the user ends it
             return 0
-    raise ConnectionFailed("the connection to the machine has ended", do="mayfly status shows whether it is up.")
+    raise ConnectionFailed(
+        "the connection to the machine has ended", do="mayfly status shows whether it is up."
+    )

@@ -28,7 +28,9 @@ class ForwardedPort:
             self._listener = socket.create_server((HERE, forward.local))
         except OSError as error:
             do = "Name another: --forward LOCAL:REMOTE."
-            raise UsageError(f"port {forward.local} can't be listened on", why=error.strerror or str(error), do=do) from error
+            raise UsageError(
+                f"port {forward.local} can't be listened on", why=error.strerror or str(error), do=do
+            ) from error
         self.port = int(self._listener.getsockname()[1])
 
     def __enter__(self) -> ForwardedPort:
@@ -50,7 +52,9 @@ class ForwardedPort:
 
     def _carry(self, client: socket.socket, address: tuple[str, int]) -> None:
         try:
-            channel = self._transport.open_channel("direct-tcpip", (THERE, self._remote), address, timeout=OPEN_SECONDS)
+            channel = self._transport.open_channel(
+                "direct-tcpip", (THERE, self._remote), address, timeout=OPEN_SECONDS
+            )
         except (paramiko.SSHException, EOFError, OSError) as error:
             log.warning("nothing answers at port %d of the node: %s", self._remote, error)
             client.close()

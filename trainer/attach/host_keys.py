@@ -1,4 +1,6 @@
-"""Host keys of a node, which it published through its own role: S3 lets only that instance write them (runs.keys)."""
+"""Host keys of a node, which it published through its own role: S3 lets only that instance write them
+(runs.keys).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class HostKey:
 
 
 def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
-    """Return a node's published keys. Raises ConnectionFailed if there are none yet, ConfigError for malformed ones."""
+    """Return a node's published keys. Raises ConnectionFailed if there are none yet, ConfigError for
+    malformed ones.
+    """
     stored = given(lambda: objects.get(key=keys.host_keys, first_bytes=MOST_BYTES + 1))
     if stored is None:
         why = "its agent does so when it starts; until then the machine can't be verified"
@@ -38,7 +42,9 @@ def read_host_keys(objects: Objects, keys: NodeKeys) -> tuple[HostKey, ...]:
 
 
 def parse_host_keys(body: bytes) -> tuple[HostKey, ...]:
-    """Return the keys in lines of `kind base64 comment`; () if any line is malformed, or if there are too many."""
+    """Return the keys in lines of `kind base64 comment`; () if any line is malformed, or if there are too
+    many.
+    """
     if len(body) > MOST_BYTES:
         return ()
     found = []

@@ -1,4 +1,5 @@
-"""SSH keys of runs: one pair for each, made at its launch. The public half goes into the manifest, the private one stays here.
+"""SSH keys of runs: one pair for each, made at its launch. The public half goes into the manifest, the
+private one stays here.
 
     <state folder>/keys/<run id>     the private half, OpenSSH's format, 0600
 
@@ -24,7 +25,9 @@ _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
 
 def make_key(run_id: str) -> str:
-    """Make a run's key pair and return the public half, one line. Raises ConfigError if the private one can't be kept."""
+    """Make a run's key pair and return the public half, one line. Raises ConfigError if the private one can't
+    be kept.
+    """
     from cryptography.hazmat.primitives import serialization as form  # late: of the extra `attach`
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -46,16 +49,22 @@ def make_key(run_id: str) -> str:
 
 
 def find_key(run_id: str) -> Path:
-    """Return the file of a run's private key. Raises ConfigError if this desk has none, or if others may read it."""
+    """Return the file of a run's private key. Raises ConfigError if this desk has none, or if others may read
+    it.
+    """
     path = _path(run_id)
     try:
         about = path.lstat()
     except OSError as error:
         do = "Attach from the desk that launched the run; scheduled runs have no key."
-        raise ConfigError(f"this desk has no SSH key of {run_id}", why=f"there is no {path}", do=do) from error
+        raise ConfigError(
+            f"this desk has no SSH key of {run_id}", why=f"there is no {path}", do=do
+        ) from error
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
         why = "it must be your file, and unreadable for others"
-        raise ConfigError(f"the SSH key {path} is not used", why=why, do=f"Check who changed it; then: chmod 600 {path}")
+        raise ConfigError(
+            f"the SSH key {path} is not used", why=why, do=f"Check who changed it; then: chmod 600 {path}"
+        )
     return path
 
 
@@ -69,14 +78,18 @@ def forget_key(run_id: str) -> bool:
 
 
 def forget_ended(objects: Objects, *, ended: Iterable[str] = ()) -> list[str]:
-    """Delete the keys of runs in `ended`, of runs with a receipt, and keys older than any run; return the runs' ids.
+    """Delete the keys of runs in `ended`, of runs with a receipt, and keys older than any run; return the
+    runs' ids.
 
-    One that can't be looked up or deleted now stays until the next command: the caller still has a receipt to show.
+    One that can't be looked up or deleted now stays until the next command: the caller still has a receipt to
+    show.
     """
     gone, old, forgotten = set(ended), time.time() - LONGEST_LIFE_SECONDS, list[str]()
     for run_id in _run_ids():
         with suppress(OSError, TrainerError):
-            over = run_id in gone or _made_at(run_id) < old or objects.head(key=receipt_key(run_id)) is not None
+            over = (
+                run_id in gone or _made_at(run_id) < old or objects.head(key=receipt_key(run_id)) is not None
+            )
             if over and forget_key(run_id):
                 forgotten.append(run_id)
     return forgotten

@@ -19,7 +19,8 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachRequest:
-    """A request to a machine: forward ports if there are any, else run `line` in its shell; an empty line opens a shell.
+    """A request to a machine: forward ports if there are any, else run `line` in its shell; an empty line
+    opens a shell.
 
     `announce` is called with each port once it is forwarded.
     """
@@ -33,10 +34,14 @@ def parse_forward(text: str) -> Forward:
     """Read LOCAL:REMOTE, or one port for both. Raises UsageError."""
     ports = text.split(":")
     if not 1 <= len(ports) <= 2 or not all(port.isdecimal() and 0 < int(port) < 65536 for port in ports):
-        raise UsageError(f"--forward {text}", why="it is LOCAL:REMOTE, two ports", do="Such as --forward 8888:8888.")
+        raise UsageError(
+            f"--forward {text}", why="it is LOCAL:REMOTE, two ports", do="Such as --forward 8888:8888."
+        )
     return Forward(local=int(ports[0]), remote=int(ports[-1]))
 
 
 def shell_line(command: Sequence[str]) -> str:
-    """Return a command as a shell's line: one word as it is, several quoted; '' for none, which opens a shell."""
+    """Return a command as a shell's line: one word as it is, several quoted; '' for none, which opens a
+    shell.
+    """
     return command[0] if len(command) == 1 else shlex.join(command)

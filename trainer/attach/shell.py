@@ -20,8 +20,12 @@ from trainer.errors import ConnectionFailed
 _BLOCK_BYTES = 1 << 15
 
 
-def run_command(transport: paramiko.Transport, line: str, *, stdin: int, stdout: BinaryIO, stderr: BinaryIO) -> int:
-    """Run a line of the node's shell to its end, without a terminal; return its exit code. `stdin` is a file descriptor."""
+def run_command(
+    transport: paramiko.Transport, line: str, *, stdin: int, stdout: BinaryIO, stderr: BinaryIO
+) -> int:
+    """Run a line of the node's shell to its end, without a terminal; return its exit code. `stdin` is a file
+    descriptor.
+    """
     channel = transport.open_session()
     channel.exec_command(line)
     threading.Thread(target=_send, args=(stdin, channel), daemon=True).start()
@@ -35,7 +39,8 @@ def run_command(transport: paramiko.Transport, line: str, *, stdin: int, stdout:
 def run_shell(transport: paramiko.Transport, line: str, *, keyboard: int, screen: int) -> int:
     """Run a shell or a command with a terminal on the node, connected to this one; return its exit code.
 
-    `keyboard` and `screen` are file descriptors of a terminal. Call it from the main thread: it follows changes of size.
+    `keyboard` and `screen` are file descriptors of a terminal. Call it from the main thread: it follows
+    changes of size.
     """
     channel = transport.open_session()
     columns, rows = os.get_terminal_size(screen)
@@ -86,7 +91,9 @@ def _raw(terminal: int) -> Iterator[None]:
 
 
 def _send(stdin: int, channel: paramiko.Channel) -> None:
-    """Send stdin, read without Python's buffer: a thread that waits in it keeps the process from ending cleanly."""
+    """Send stdin, read without Python's buffer: a thread that waits in it keeps the process from ending
+    cleanly.
+    """
     try:
         while block := os.read(stdin, _BLOCK_BYTES):
             channel.sendall(block)

@@ -1,4 +1,5 @@
-"""SSH to a running node: only to the machine whose host keys are pinned, only with the key of its run; ~/.ssh is not used.
+"""SSH to a running node: only to the machine whose host keys are pinned, only with the key of its run; ~/.ssh
+is not used.
 
 Commands and shells run as a user that the node made (node.ssh), whose key allows a terminal and ports only.
 """
@@ -22,7 +23,9 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our own errors repor
 USER, PORT = "mayfly", 22
 CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 30.0
 KEEPALIVE_SECONDS = 30  # a firewall on the way forgets silent connections
-_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of its signatures; those of other kinds have the kind's name
+_ALGORITHMS = {
+    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")
+}  # of its signatures; those of other kinds have the kind's name
 
 
 @contextmanager
@@ -47,16 +50,24 @@ def _dial(host: str, port: int) -> socket.socket:
     try:
         return socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     except OSError as error:
-        do = "Check that the stack's setting attach_from includes this desk's address. If so, the machine may still be booting."
+        do = (
+            "Check that the stack's setting attach_from includes this desk's address. If so, the machine may"
+            " still be booting."
+        )
         raise ConnectionFailed(f"{host} does not answer at port {port}", why=str(error), do=do) from error
 
 
 def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[HostKey]) -> None:
-    """Exchange keys and check that the server's is pinned, before any name or signature is sent. Raises ConnectionFailed."""
+    """Exchange keys and check that the server's is pinned, before any name or signature is sent. Raises
+    ConnectionFailed.
+    """
     wanted = [name for key in pinned for name in _ALGORITHMS.get(key.kind, (key.kind,))]
     options = transport.get_security_options()
     options.key_types = [name for name in options.key_types if name in wanted]
-    do = "Nothing was sent to it. Somebody may be between you and the machine: end the run with mayfly stop, and find out."
+    do = (
+        "Nothing was sent to it. Somebody may be between you and the machine: end the run with mayfly stop,"
+        " and find out."
+    )
     try:
         transport.start_client(timeout=ANSWER_SECONDS)
         shown = transport.get_remote_server_key()
@@ -64,7 +75,9 @@ def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[Ho
         why = f"it has no host key of the kinds that the node published: {error}"
         raise ConnectionFailed(f"the machine at {host} is not the run's", why=why, do=do) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectionFailed(f"{host} does not speak SSH", why=str(error) or type(error).__name__, do="Try again.") from error
+        raise ConnectionFailed(
+            f"{host} does not speak SSH", why=str(error) or type(error).__name__, do="Try again."
+        ) from error
     if HostKey(kind=shown.get_name(), blob=shown.asbytes()) not in pinned:
         why = f"its host key {fingerprint(shown.asbytes())} is none of those that the node published"
         raise ConnectionFailed(f"the machine at {host} is not the run's", why=why, do=do)

@@ -1,7 +1,9 @@
-"""Sessions through AWS's Session Manager: command lines of the AWS CLI and its plugin, and a check that both are installed.
+"""Sessions through AWS's Session Manager: command lines of the AWS CLI and its plugin, and a check that both
+are installed.
 
-Nothing listens on the machine, and no key is needed: IAM decides (infra/attach.py). A session's user is `ssm-user`, who may
-become root. Session Manager reports no exit code of a command: one that ends by itself counts as 0.
+Nothing listens on the machine, and no key is needed: IAM decides (infra/attach.py). A session's user is
+`ssm-user`, who may become root. Session Manager reports no exit code of a command: one that ends by itself
+counts as 0.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ def _check(name: str) -> None:
     try:
         subprocess.run([path, "--version"], capture_output=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"{path} does not work", why=str(error), do=f"Reinstall it: {_GUIDES[name]}") from error
+        raise ConfigError(
+            f"{path} does not work", why=str(error), do=f"Reinstall it: {_GUIDES[name]}"
+        ) from error
 
 
 def shell_command(instance_id: str, *, region: str, line: str = "") -> list[str]:
     """Return the command line of a shell on an instance, or of one command."""
     return (
-        _start(instance_id, region, "AWS-StartInteractiveCommand", {"command": [line]}) if line else _start(instance_id, region)
+        _start(instance_id, region, "AWS-StartInteractiveCommand", {"command": [line]})
+        if line
+        else _start(instance_id, region)
     )
 
 
@@ -53,7 +59,9 @@ def forward_command(instance_id: str, *, region: str, forward: Forward) -> list[
     return _start(instance_id, region, "AWS-StartPortForwardingSession", ports)
 
 
-def _start(instance_id: str, region: str, document: str = "", parameters: dict[str, list[str]] | None = None) -> list[str]:
+def _start(
+    instance_id: str, region: str, document: str = "", parameters: dict[str, list[str]] | None = None
+) -> list[str]:
     """Return a command line of start-session. Without a document the account's default one opens a shell."""
     named = ["--document-name", document, "--parameters", json.dumps(parameters)] if document else []
     return [CLI, "ssm", "start-session", "--region", region, "--target", instance_id, *named]
@@ -72,7 +80,8 @@ def attach_by_session_manager(instance_id: str, request: AttachRequest, *, regio
 
 
 def _run(commands: Sequence[Sequence[str]]) -> int:
-    """Run the commands concurrently with this process's streams until all have ended; return the first exit code that is not 0.
+    """Run the commands concurrently with this process's streams until all have ended; return the first exit
+    code that is not 0.
 
     They handle Ctrl-C: a shell sends it to the machine, a forwarded port ends.
     """

@@ -1,7 +1,9 @@
-"""`mayfly agent --here`: run a job on this machine: a desk with a GPU, a rented machine of another cloud, a container.
+"""`mayfly agent --here`: run a job on this machine: a desk with a GPU, a rented machine of another cloud, a
+container.
 
-The agent, its uplink, the record and the receipt are those of a node on EC2; there is no instance, no plan and no price. The
-deadline ends the training and leaves the machine alone. Reads downwards, like launch.py: job, inputs, record, agent, receipt.
+The agent, its uplink, the record and the receipt are those of a node on EC2; there is no instance, no plan
+and no price. The deadline ends the training and leaves the machine alone. Reads downwards, like launch.py:
+job, inputs, record, agent, receipt.
 """
 
 from __future__ import annotations
@@ -82,11 +84,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a job here and follow it to its end. Returns the run's exit code, 0 if it was left running."""
     began = utc_now()
     if not arguments.here:
-        why, do = "on an instance the bootstrap starts the agent", "Add --here to run the job on this machine."
+        why, do = (
+            "on an instance the bootstrap starts the agent",
+            "Add --here to run the job on this machine.",
+        )
         raise UsageError("mayfly agent needs --here", why=why, do=do)
     if sys.platform != "linux":
         raise ConfigError(
-            "the agent needs Linux or a container", why=f"this is {sys.platform}", do="Run it under WSL or Docker."
+            "the agent needs Linux or a container",
+            why=f"this is {sys.platform}",
+            do="Run it under WSL or Docker.",
         )
     arguments.python = python_of(arguments.python)
     console = Console(plain=arguments.json)
@@ -94,7 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_from(settings)
     with ExitStack() as ends:
         ends.callback(console.close)
-        script = _desk_script(job, console, ends, python=arguments.python) if job.is_script else None  # before anything starts
+        script = (
+            _desk_script(job, console, ends, python=arguments.python) if job.is_script else None
+        )  # before anything starts
         access, outputs = _stack(arguments, ends)
         objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
         user_id = user_id_of(access)
@@ -104,7 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
             prepared = _training(job, settings, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
         if left := work.clear():
-            console.line(f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed")
+            console.line(
+                f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed"
+            )
         if (before := work.last_run) and (note := close_last(cloud, before)):
             console.line(note)
         if work.resumable:
@@ -123,34 +134,48 @@ def run(arguments: argparse.Namespace) -> int:
             register_here(record, manifest, objects)
             agent = work.start(_variables(arguments, access, outputs))
             _lend(access, agent.pid)
-            console.line(f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC")
+            console.line(
+                f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC"
+            )
             watch = Watch(console, stop, here=True)
             receipt = None
             if not arguments.detach:
                 seconds = pace(access) if access.folder is None else 0.5
-                receipt = follow_here(cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event)
+                receipt = follow_here(
+                    cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event
+                )
         console.close()
         if receipt is None:
             return _detached(arguments, record, console)
         if receipt["state"] == "done":
             work.remove()
         else:
-            words = f" Its last line: {work.last_line()}" if not receipt["scripts"] and not receipt["models"] else ""
+            words = (
+                f" Its last line: {work.last_line()}"
+                if not receipt["scripts"] and not receipt["models"]
+                else ""
+            )
             console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
         return _end(arguments, receipt, prepared, console)
 
 
 def python_of(name: str) -> str:
-    """Return the absolute path of `--python`: the agent starts it from another folder. '' for none. Raises UsageError."""
+    """Return the absolute path of `--python`: the agent starts it from another folder. '' for none. Raises
+    UsageError.
+    """
     if not name:
         return ""
     if (program := shutil.which(name)) is None:
-        raise UsageError(f"--python {name} is not a program", do="Name a Python, such as --python .venv/bin/python.")
+        raise UsageError(
+            f"--python {name} is not a program", do="Name a Python, such as --python .venv/bin/python."
+        )
     return str(Path(program).absolute())  # a link is not followed: it makes the virtual environment
 
 
 def user_id_of(access: Access) -> str:
-    """Return the caller's `aws:userid`, which their keys begin with. Raises a TrainerError if STS does not say."""
+    """Return the caller's `aws:userid`, which their keys begin with. Raises a TrainerError if STS does not
+    say.
+    """
     if access.folder is not None:
         return LOCAL_USER
     from botocore.exceptions import BotoCoreError, ClientError
@@ -161,7 +186,9 @@ def user_id_of(access: Access) -> str:
         raise aws_error(error, "AWS does not say who you are") from error
     if not re.fullmatch(USER_ID, user_id):
         raise ConfigError(
-            f"your AWS user id is {user_id[:80]!r}", why="no key can begin with it", do="Sign in as another user or role."
+            f"your AWS user id is {user_id[:80]!r}",
+            why="no key can begin with it",
+            do="Sign in as another user or role.",
         )
     return user_id
 
@@ -187,12 +214,16 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
 
 
 def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) -> DeskScript:
-    """Return the script with its packages, its secrets checked. Raises a TrainerError for a script that can't run here."""
+    """Return the script with its packages, its secrets checked. Raises a TrainerError for a script that can't
+    run here.
+    """
     from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
 
     own_secrets(job.script.secrets)
     script = DeskScript(job=job, files=script_files(job.script))
-    if not python:  # another Python's packages are not looked at from here: it has them, or the requirements name them
+    if (
+        not python
+    ):  # another Python's packages are not looked at from here: it has them, or the requirements name them
         script = script.with_packages("", rehearsal=True, console=console)
     return replace(script, data=read_data(job, console, ends))
 
@@ -233,7 +264,9 @@ def _training(
     if is_in_bucket(job.data.path):
         console.update(f"fetching {job.data.path} ...")
         fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-        settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
+        settings = with_keys(
+            settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))}
+        )
     elif here := local_candles(outputs, job, access.folder):
         console.line(f"candles of {here}")
         settings = with_keys(settings, {"data.path": str(here)})
@@ -246,7 +279,9 @@ def _training(
         console.line(note)
     if found.candles is None:
         raise UsageError(
-            "there is nothing to train on", why=f"raw/{job.data.set}/ is empty", do="Name candles with --data PATH."
+            "there is nothing to train on",
+            why=f"raw/{job.data.set}/ is empty",
+            do="Name candles with --data PATH.",
         )
     return _checked_training(found, access, outputs)
 
@@ -318,7 +353,9 @@ def _lend(access: Access, pid: int) -> None:
 
 def _detached(arguments: argparse.Namespace, record: RunRecord, console: Console) -> int:
     if arguments.json:
-        say_json({"run_id": record.run_id, "state": "running", "detached": True, "deadline": iso(record.deadline)})
+        say_json(
+            {"run_id": record.run_id, "state": "running", "detached": True, "deadline": iso(record.deadline)}
+        )
     else:
         say(record.run_id)
     console.line(f"it continues, and ends by {iso(record.deadline)}")
@@ -336,11 +373,15 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, prepared: Prepared, co
     console.line("look at it:")
     for look in ("logs", *made):
         verb, _, flag = look.partition(" ")
-        console.prompt(f"  {mayfly()} {verb} {receipt['run_id']}{f' {flag}' if flag else ''}{_where(arguments)}\n")
+        console.prompt(
+            f"  {mayfly()} {verb} {receipt['run_id']}{f' {flag}' if flag else ''}{_where(arguments)}\n"
+        )
     return int(receipt["exit_code"])
 
 
 def _where(arguments: argparse.Namespace) -> str:
     if arguments.local is not None:
         return f" --local {shlex.quote(arguments.local)}" if arguments.local else " --local"
-    return (" --rehearse" if arguments.rehearse else "") + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")
+    return (" --rehearse" if arguments.rehearse else "") + (
+        f" --stack {arguments.stack}" if arguments.stack != "dev" else ""
+    )

@@ -1,4 +1,6 @@
-"""`mayfly attach RUN`: a shell, a command or a port of a run's machine, if the stack's setting `attach` allows it."""
+"""`mayfly attach RUN`: a shell, a command or a port of a run's machine, if the stack's setting `attach`
+allows it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Machine:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Attach to the run's machine; return the exit code of the command or shell, 0 for ports that were forwarded."""
+    """Attach to the run's machine; return the exit code of the command or shell, 0 for ports that were
+    forwarded.
+    """
     forwards = [parse_forward(text) for text in arguments.forward]
     if arguments.tensorboard:
         forwards.append(Forward(local=CURVES_PORT, remote=CURVES_PORT))
@@ -47,7 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         machine = find_machine(access, read_stack(access, stack=arguments.stack), arguments.run)
         instance_id = machine.keys.instance_id
         by_ssh = machine.outputs.attach == "ssh"
-        announce = partial(_announce, browser=browser and by_ssh)  # Session Manager's ports open some seconds later
+        announce = partial(
+            _announce, browser=browser and by_ssh
+        )  # Session Manager's ports open some seconds later
         request = AttachRequest(line=line, forwards=tuple(forwards), announce=announce)
         if not by_ssh:
             return attach_by_session_manager(instance_id, request, region=machine.outputs.region)
@@ -61,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
-    """Return the machine of a run. Raises UsageError for a run without one, ConfigError if the stack has attach = off."""
+    """Return the machine of a run. Raises UsageError for a run without one, ConfigError if the stack has
+    attach = off.
+    """
     cloud = AwsCloud(access, outputs)
     settled = settle_run(cloud, run_id)
     if settled.receipt is not None:
@@ -71,18 +79,25 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
     if access.rehearsal:
         why = "its machine is simulated by processes on this one"
         raise UsageError(
-            f"there is nothing to attach to in a rehearsal: {run_id}", why=why, do="mayfly logs, gpu and pull show it."
+            f"there is nothing to attach to in a rehearsal: {run_id}",
+            why=why,
+            do="mayfly logs, gpu and pull show it.",
         )
     if outputs.attach == "off":
-        raise ConfigError(f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW)
+        raise ConfigError(
+            f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW
+        )
     if settled.look.record.work == "prepare":
         why = "its machine may read the stack's secrets, and lets nobody in"
-        raise UsageError(f"{run_id} is a prepare run", why=why, do=f"mayfly logs {run_id} shows what it does.")
+        raise UsageError(
+            f"{run_id} is a prepare run", why=why, do=f"mayfly logs {run_id} shows what it does."
+        )
     running = [seen.instance_id for seen in settled.look.observed.instances if seen.state == "running"]
     nodes = [keys for keys in settled.look.record.nodes if keys.instance_id in running]
     if not nodes:
         raise UsageError(
-            f"{run_id} has no running machine yet", do=f"mayfly status {run_id} shows where it is; then try again."
+            f"{run_id} has no running machine yet",
+            do=f"mayfly status {run_id} shows where it is; then try again.",
         )
     return Machine(outputs=outputs, cloud=cloud, keys=nodes[-1])
 
@@ -95,8 +110,12 @@ def _announce(forward: Forward, *, browser: bool) -> None:
 
 
 def address_of(access: Access, instance_id: str, *, attach_from: str) -> str:
-    """Return an instance's public address, IPv4 or IPv6 as `attach_from` asks. Raises ConnectionFailed if it has none."""
-    found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+    """Return an instance's public address, IPv4 or IPv6 as `attach_from` asks. Raises ConnectionFailed if it
+    has none.
+    """
+    found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0][
+        "Instances"
+    ][0]
     version = 6 if ":" in attach_from else 4
     address = found.get("Ipv6Address" if version == 6 else "PublicIpAddress")
     if not address:

@@ -1,4 +1,6 @@
-"""`mayfly backup [FOLDER]`: upload the changed files of the local folder to the bucket; `--restore` downloads them."""
+"""`mayfly backup [FOLDER]`: upload the changed files of the local folder to the bucket; `--restore` downloads
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,14 @@ from trainer.stack_outputs import StackOutputs
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Back the folder up, or restore it. Returns 0, or 2 if files failed, or a restore skipped files that differ."""
+    """Back the folder up, or restore it. Returns 0, or 2 if files failed, or a restore skipped files that
+    differ.
+    """
     folder = Path(arguments.folder) if arguments.folder else environment.local_folder()
     if arguments.overwrite and not arguments.restore:
-        raise UsageError("--overwrite is for --restore", do="A backup never overwrites: S3 keeps the version before.")
+        raise UsageError(
+            "--overwrite is for --restore", do="A backup never overwrites: S3 keeps the version before."
+        )
     with connected(rehearse=arguments.rehearse, program=False) as access:
         outputs = read_stack(access, stack=arguments.stack)
         _refuse_other_modes(outputs)
@@ -39,7 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_other_modes(outputs: StackOutputs) -> None:
     if outputs.storage != "local":
         why = f"the stack's storage is {outputs.storage}, which keeps candles and models in S3 already"
-        raise ConfigError("this stack has no backup", why=why, do="For one: pulumi config set storage local, then pulumi up.")
+        raise ConfigError(
+            "this stack has no backup",
+            why=why,
+            do="For one: pulumi config set storage local, then pulumi up.",
+        )
 
 
 def _tell(report: BackupReport, done: str) -> None:

@@ -1,4 +1,6 @@
-"""`mayfly bench`: measure the training of a large model on this machine: seconds, memory and dollars for each batch size."""
+"""`mayfly bench`: measure the training of a large model on this machine: seconds, memory and dollars for each
+batch size.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     job = bench_job(kind, settings)
     price, price_of = _price(arguments.price, choice.profile.name, kind)
     rows = bench(job, torch.device(kind), quick=arguments.quick, say=warn)
-    costs = [_costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None for row in rows]
+    costs = [
+        _costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None
+        for row in rows
+    ]
     model = (
         f"{job.model.words}, {num_parameters(job):,} weights, chunks of {job.model.bars_out} bars; "
         f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
@@ -89,19 +94,27 @@ def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
         return given, "--price"
     if kind == "cpu":
         return 0.0, "your own CPU; change it with --price"
-    prices = [(one.price_usd_per_hour / one.num_workers, one) for one in _instances(profile) if one.price_usd_per_hour]
+    prices = [
+        (one.price_usd_per_hour / one.num_workers, one)
+        for one in _instances(profile)
+        if one.price_usd_per_hour
+    ]
     if not prices:
         return 0.0, f"AWS's price for {profile} is not known; set it with --price"
     price, cheapest = min(prices, key=lambda pair: pair[0])
     share = (
-        f"a GPU of {cheapest.name}" if cheapest.num_workers == 1 else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"
+        f"a GPU of {cheapest.name}"
+        if cheapest.num_workers == 1
+        else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"
     )
     return price, f"{share}, which is billed whole; on demand, us-east-1, {cheapest.price_date}"
 
 
 def _instances(profile: str) -> list[InstanceType]:
     def of(one: InstanceType) -> str:
-        return profile_of(Device(name=one.gpu_model, memory_gib=one.gpu_memory_gib, free_gib=one.gpu_memory_gib)).name
+        return profile_of(
+            Device(name=one.gpu_model, memory_gib=one.gpu_memory_gib, free_gib=one.gpu_memory_gib)
+        ).name
 
     return [one for one in catalogue().values() if one.launchable and of(one) == profile]
 
@@ -130,8 +143,11 @@ def _advice(rows: list[Row]) -> str:
     if len(plain) < 2:
         return "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
     small, large = plain[0], plain[-1]
-    steps, chunks = large.steps_per_second / small.steps_per_second, large.chunks_per_second / small.chunks_per_second
+    steps, chunks = (
+        large.steps_per_second / small.steps_per_second,
+        large.chunks_per_second / small.chunks_per_second,
+    )
     return (
-        f"it/s misleads: from {small.batch} to {large.batch} chunks a step it changes by {steps:.2f} times, the work done by "
-        f"{chunks:.2f} times. Samples/s, here chunks/s, is what counts."
+        f"it/s misleads: from {small.batch} to {large.batch} chunks a step it changes by {steps:.2f} times,"
+        f" the work done by {chunks:.2f} times. Samples/s, here chunks/s, is what counts."
     )

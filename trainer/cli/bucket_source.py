@@ -1,6 +1,7 @@
 """Download data from another bucket (`--data s3://BUCKET/PREFIX`) with the user's credentials.
 
-From there on they are a local folder: checked, and uploaded to the data set of the stack's bucket, where nodes may read.
+From there on they are a local folder: checked, and uploaded to the data set of the stack's bucket, where
+nodes may read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def is_in_bucket(path: str) -> bool:
 
 
 def fetch_candles(path: str, access: Access, into: Path) -> Path:
-    """Download the candle files below s3://BUCKET/PREFIX, or the one of that key, with their folders; return the local folder.
+    """Download the candle files below s3://BUCKET/PREFIX, or the one of that key, with their folders; return
+    the local folder.
 
     Raises DataError for none, or more than MOST_FILES or MOST_BYTES, ours for what AWS refuses.
     """
@@ -41,12 +43,23 @@ def fetch_files(path: str, access: Access, into: Path) -> Path:
 
     Keys with a name that begins with a dot are left out.
     """
-    _fetch(path, access, into, lambda key, parts: bool(parts[-1]) and not path_flaw("/".join(parts)), "no object lies below it")
+    _fetch(
+        path,
+        access,
+        into,
+        lambda key, parts: bool(parts[-1]) and not path_flaw("/".join(parts)),
+        "no object lies below it",
+    )
     return into
 
 
-def _fetch(path: str, access: Access, into: Path, is_meant: Callable[[str, list[str]], bool], none: str) -> Path:
-    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that a local folder need not pay
+def _fetch(
+    path: str, access: Access, into: Path, is_meant: Callable[[str, list[str]], bool], none: str
+) -> Path:
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+    )  # late: half a second that a local folder need not pay
 
     bucket, _, prefix = path.removeprefix(SCHEME).partition("/")
     if not bucket:
@@ -67,7 +80,9 @@ def _is_candles(key: str, parts: list[str]) -> bool:
     return key.lower().endswith(SUFFIXES) and not any(map(file_flaw, parts))
 
 
-def _listed(s3: Any, bucket: str, prefix: str, is_meant: Callable[[str, list[str]], bool]) -> Iterator[tuple[str, int]]:
+def _listed(
+    s3: Any, bucket: str, prefix: str, is_meant: Callable[[str, list[str]], bool]
+) -> Iterator[tuple[str, int]]:
     """Yield key and size of each object: the one with exactly this key, else all below it as a folder."""
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):

@@ -17,11 +17,21 @@ from trainer.errors import ConfigError, DataError
 from trainer.extras import needs
 from trainer.job import Job
 
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # fields of an index entry
+INDEXED = (
+    "file",
+    "bytes",
+    "sha256",
+    "timeframe",
+    "synthetic",
+    "further",
+    "holds",
+)  # fields of an index entry
 
 
 class CheckChild:
-    """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` or `--joined` does."""
+    """`python -m trainer.plan.check` on a path: of a job, or without one as `--describe` or
+    `--joined` does.
+    """
 
     def __init__(self, data: str | Path, *, job: Job | None = None, joined: bool = False) -> None:
         needs("pyarrow")
@@ -34,8 +44,13 @@ class CheckChild:
             job_file = Path(self.folder.name) / "job.json"
             job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
             command += ["--job", str(job_file)]
-        command += ["--scratch", self.folder.name]  # cleaned up by `close`, or by the child where this process is killed
-        theirs, self.pipe = os.pipe()  # its other end closes when this process ends, whatever ends it: then the child does
+        command += [
+            "--scratch",
+            self.folder.name,
+        ]  # cleaned up by `close`, or by the child where this process is killed
+        theirs, self.pipe = (
+            os.pipe()
+        )  # its other end closes when this process ends, whatever ends it: then the child does
         self.process = subprocess.Popen(
             [*command, "--parent", str(theirs)],
             stdout=subprocess.PIPE,

@@ -1,4 +1,6 @@
-"""Access for a verb: to the embedded AWS with `--rehearse`, else to the account that AWS's own variables name."""
+"""Access for a verb: to the embedded AWS with `--rehearse`, else to the account that AWS's own variables
+name.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ from trainer.errors import ConfigError, UsageError
 
 
 @contextmanager
-def connected(*, rehearse: bool, program: bool = True, create: bool = True, local: str | None = None) -> Iterator[Access]:
-    """Yield access while a command runs. `program=False`: for commands that only read the bucket; creates nothing.
-    `create=False`: needs an existing stack. `local`: a folder instead of a bucket, '' for the default one.
+def connected(
+    *, rehearse: bool, program: bool = True, create: bool = True, local: str | None = None
+) -> Iterator[Access]:
+    """Yield access while a command runs. `program=False`: for commands that only read the bucket; creates
+    nothing. `create=False`: needs an existing stack. `local`: a folder instead of a bucket, '' for the
+    default one.
     """
     if local is not None:
         yield _folder_access(local, rehearse=rehearse)
@@ -36,20 +41,28 @@ def connected(*, rehearse: bool, program: bool = True, create: bool = True, loca
 
 
 def local_root(local: str) -> Path:
-    """Return the folder of `--local`. Raises UsageError for a path that is not UTF-8: the record of a run holds it."""
+    """Return the folder of `--local`. Raises UsageError for a path that is not UTF-8: the record of a run
+    holds it.
+    """
     folder = Path(local) if local else environment.local_folder()
     try:
         str(folder.resolve()).encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{folder} can't be used", why="its path is not UTF-8", do="Rename it, or name another.") from error
+        raise UsageError(
+            f"{folder} can't be used", why="its path is not UTF-8", do="Rename it, or name another."
+        ) from error
     return folder
 
 
 def _folder_access(local: str, *, rehearse: bool) -> Access:
     if rehearse:
-        raise UsageError("--local and --rehearse don't go together", why="a folder needs no AWS", do="Leave one out.")
+        raise UsageError(
+            "--local and --rehearse don't go together", why="a folder needs no AWS", do="Leave one out."
+        )
     folder = local_root(local)
     if not folder.is_dir():
         do = "mayfly agent --here --local FOLDER makes one."
-        raise UsageError(f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do)
+        raise UsageError(
+            f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do
+        )
     return Access(folder=folder.resolve())

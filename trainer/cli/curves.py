@@ -1,4 +1,6 @@
-"""Learning curves of a run, from the events that its nodes put into S3: a table of the last epochs, and TensorBoard's files."""
+"""Learning curves of a run, from the events that its nodes put into S3: a table of the last epochs, and
+TensorBoard's files.
+"""
 
 from __future__ import annotations
 
@@ -65,16 +67,21 @@ class EventsReader:
         """
         record, _ = read_record(self._objects, self._run_id)
         raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.nodes)
-        return RunEvents(raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound)
+        return RunEvents(
+            raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound
+        )
 
 
 def read_events(cloud: Cloud, run_id: str) -> RunEvents:
-    """Return the events so far of the attempt that the run's record names. Raises UsageError if there is no such run."""
+    """Return the events so far of the attempt that the run's record names. Raises UsageError if there is no
+    such run.
+    """
     return EventsReader(cloud, run_id).read_new()
 
 
 def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> RenderableType:
-    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all drawn small.
+    """Return a table of each model's last epochs and the one that is kept, with the validation loss of all
+    drawn small.
 
     `work` is the run's: a script decides itself which weights it keeps.
     """
@@ -86,7 +93,9 @@ def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> Renderable
 
 
 class CurveFiles:
-    """Write a run's events to a folder, with the files that a local training makes of them, such as TensorBoard's."""
+    """Write a run's events to a folder, with the files that a local training makes of them, such as
+    TensorBoard's.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._events, self._observed = folder / EVENTS, folder / OBSERVED
@@ -113,7 +122,11 @@ class CurveFiles:
 def _clear(events: Path, observed: Path) -> None:
     """Remove the files of an earlier pull, since events are appended."""
     events.unlink(missing_ok=True)
-    for path in [*observed.glob("tensorboard/*/events.out.tfevents.*"), *observed.glob("*/*.jsonl"), *observed.glob("*.jsonl")]:
+    for path in [
+        *observed.glob("tensorboard/*/events.out.tfevents.*"),
+        *observed.glob("*/*.jsonl"),
+        *observed.glob("*.jsonl"),
+    ]:
         path.unlink()
 
 
@@ -143,7 +156,9 @@ def small_curve(values: Sequence[float]) -> str:
     if not values:
         return ""
     low, high = min(values), max(values)
-    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1)) if high > low else 0] for value in values)
+    return "".join(
+        BARS[round((value - low) / (high - low) * (len(BARS) - 1)) if high > low else 0] for value in values
+    )
 
 
 def _loss(value: float | None) -> str:

@@ -36,7 +36,9 @@ COLUMNS = (TableColumn(title=""), TableColumn(title="check"), TableColumn(title=
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check. `unknown`: these credentials may not look; `exit_code` is the error's, 0 without one."""
+    """The result of one check. `unknown`: these credentials may not look; `exit_code` is the error's, 0
+    without one.
+    """
 
     check: str
     state: str
@@ -47,7 +49,9 @@ class Finding:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the stack, after deletions with `--fix`. Returns 0, or the exit code of the first check that failed."""
+    """Check the stack, after deletions with `--fix`. Returns 0, or the exit code of the first check that
+    failed.
+    """
     if arguments.fix:
         _refuse_unasked(arguments)
     with connected(rehearse=arguments.rehearse, create=False) as access:
@@ -69,7 +73,11 @@ def examine(access: Access, *, stack: str) -> list[Finding]:
         outputs = read_stack(access, stack=stack)
     except TrainerError as error:
         return [signed_in, _of_error("stack", error)]
-    found = Finding(check="stack", state=OK, what=f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}")
+    found = Finding(
+        check="stack",
+        state=OK,
+        what=f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}",
+    )
     checks = {**stack_checks(access, outputs), **attach_checks(outputs)}
     objects = open_objects(access, outputs.bucket)
     for kind in KINDS:
@@ -79,7 +87,9 @@ def examine(access: Access, *, stack: str) -> list[Finding]:
 
 
 def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
-    """Return the check of what `mayfly attach` needs at this desk, by its name; empty if the stack has attach = off."""
+    """Return the check of what `mayfly attach` needs at this desk, by its name; empty if the stack has attach
+    = off.
+    """
 
     def check() -> str:
         if outputs.attach == "ssm":
@@ -96,11 +106,15 @@ def _refuse_unasked(arguments: argparse.Namespace) -> None:
     if arguments.yes or (sys.stdin.isatty() and sys.stderr.isatty() and not arguments.json):
         return
     why = "--json was given" if arguments.json else "there is no terminal to ask on"
-    raise UsageError("--fix would delete things and was not confirmed", why=why, do="Add -y, or leave --fix out to look.")
+    raise UsageError(
+        "--fix would delete things and was not confirmed", why=why, do="Add -y, or leave --fix out to look."
+    )
 
 
 def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
-    """Show the remains of runs that ended, ask unless `yes`, and delete them. Raises Stopped for a no, ours for a refusal."""
+    """Show the remains of runs that ended, ask unless `yes`, and delete them. Raises Stopped for a no, ours
+    for a refusal.
+    """
     outputs = read_stack(access, stack=stack)
     objects, now = open_objects(access, outputs.bucket), utc_now()
     try:
@@ -112,7 +126,9 @@ def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
         return []
     for one in remains:
         warn(f"{one.kind} {one.id}{one.about}, of run {one.run_id}")
-    if not yes and ask(f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] ").lower() not in (
+    if not yes and ask(
+        f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] "
+    ).lower() not in (
         "y",
         "yes",
     ):

@@ -1,4 +1,6 @@
-"""A rich console that escapes all texts, and rendering to plain text. The only module that makes rich consoles."""
+"""A rich console that escapes all texts, and rendering to plain text. The only module that makes rich
+consoles.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class SafeConsole(rich_console.Console):
 def drawn(renderable: RenderableType, *, width: int = UNLIMITED) -> str:
     """Return what a terminal of that width shows, as plain text without spaces at the ends of lines."""
     text = io.StringIO()
-    SafeConsole(file=text, width=width, color_system=None, highlight=False, markup=False, emoji=False).print(renderable)
+    SafeConsole(file=text, width=width, color_system=None, highlight=False, markup=False, emoji=False).print(
+        renderable
+    )
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
@@ -39,7 +43,9 @@ def console_on(stream: TextIO, *, plain: bool = False) -> SafeConsole:
 
 
 def live_region(stream: TextIO, picture: Callable[[], RenderableType]) -> Live:
-    """Start a live region on a terminal: `picture` is redrawn a few times a second until it is stopped, and then removed."""
+    """Start a live region on a terminal: `picture` is redrawn a few times a second until it is stopped, and
+    then removed.
+    """
     region = Live(
         console=console_on(stream),
         get_renderable=picture,

@@ -38,16 +38,23 @@ NONE_YET = "no figures yet: they come every few seconds once the node's agent ha
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show a running node's last sample; with --follow each new one, until the run ends. Raises UsageError if it has ended."""
+    """Show a running node's last sample; with --follow each new one, until the run ends. Raises UsageError if
+    it has ended.
+    """
     if arguments.follow and arguments.json:
-        raise UsageError("--follow and --json don't go together", why="--json prints one document", do="Leave one out.")
+        raise UsageError(
+            "--follow and --json don't go together", why="--json prints one document", do="Leave one out."
+        )
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         beat, ended = _look(cloud, arguments.run)
         if ended:
             raise UsageError(
                 f"{arguments.run} has ended: its machine is gone",
-                do=f"mayfly pull {arguments.run} brings its GPUs' use over time, for TensorBoard and in observed/gpus.jsonl.",
+                do=(
+                    f"mayfly pull {arguments.run} brings its GPUs' use over time, for TensorBoard and in"
+                    " observed/gpus.jsonl."
+                ),
             )
         if arguments.json:
             say_json(_document(arguments.run, beat, cloud.now()))
@@ -64,7 +71,9 @@ def _look(cloud: Cloud, run_id: str) -> tuple[Heartbeat | None, bool]:
 
 
 def _follow(cloud: Cloud, access: Access, run_id: str, beat: Heartbeat | None) -> None:
-    """Show each new sample until the run has ended: redrawn on a terminal, elsewhere one table after the other."""
+    """Show each new sample until the run has ended: redrawn on a terminal, elsewhere one table after the
+    other.
+    """
     console, shown, ended = Console(sys.stdout), object(), False
     try:
         while not ended:
@@ -97,11 +106,25 @@ def gpu_view(beat: Heartbeat | None, now: datetime) -> RenderableType:
 def _gpu_row(gpu: GpuSample) -> list[str]:
     watts = "-" if gpu.power_watts is None else f"{gpu.power_watts:.0f} W"
     celsius = "-" if gpu.temperature_celsius is None else f"{gpu.temperature_celsius:.0f} °C"
-    return [str(gpu.gpu), gpu.name, _percent(gpu.use_percent), _memory(gpu.memory_used_mib, gpu.memory_mib), watts, celsius]
+    return [
+        str(gpu.gpu),
+        gpu.name,
+        _percent(gpu.use_percent),
+        _memory(gpu.memory_used_mib, gpu.memory_mib),
+        watts,
+        celsius,
+    ]
 
 
 def _cpu_row(cpu: CpuSample) -> list[str]:
-    return ["cpu", f"{cpu.cores} cores", _percent(cpu.use_percent), _memory(cpu.memory_used_mib, cpu.memory_mib), "-", "-"]
+    return [
+        "cpu",
+        f"{cpu.cores} cores",
+        _percent(cpu.use_percent),
+        _memory(cpu.memory_used_mib, cpu.memory_mib),
+        "-",
+        "-",
+    ]
 
 
 def _percent(value: float | None) -> str:

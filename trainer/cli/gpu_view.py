@@ -18,7 +18,9 @@ def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     chips = list(dict.fromkeys(row.machine.gpu_model for row in rows))
     columns = [TableColumn(title="one model on"), TableColumn(title="link", leaves=1)]
     columns += [TableColumn(title=counted(count, "GPU")) for count in COUNTS]
-    yield FittedTable(columns, [_line([row for row in rows if row.machine.gpu_model == chip]) for chip in chips])
+    yield FittedTable(
+        columns, [_line([row for row in rows if row.machine.gpu_model == chip]) for chip in chips]
+    )
     for chip in chips:
         if refused := [row for row in rows if row.machine.gpu_model == chip and row.refused]:
             yield f"   {_name(refused[-1])}: {refused[-1].refused}"
@@ -26,7 +28,10 @@ def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     most = {row.machine.gpu_model: row for row in sorted(rows, key=lambda row: row.devices)}
     if pointless := [most[chip] for chip in chips if most[chip].is_pointless]:
         named = ", ".join(f"{row.devices}×{_name(row)} {row.speedup:.1f}" for row in pointless)
-        yield f"   Not worthwhile for this model and batch, since the link is slow (speed-up over one GPU): {named}"
+        yield (
+            "   Not worthwhile for this model and batch, since the link is slow (speed-up over one GPU):"
+            f" {named}"
+        )
     yield styled(f"Several GPUs: by law, {LAW}; an estimate until measured. List prices, boot included.", DIM)
 
 

@@ -1,4 +1,6 @@
-"""`mayfly import FILE`: turn a SkyPilot or dstack task into a job, and list the keys that could not be converted."""
+"""`mayfly import FILE`: turn a SkyPilot or dstack task into a job, and list the keys that could not be
+converted.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.file)
     task, root = _imported(read_yaml(path), path)
     if not root.is_dir():
-        raise UsageError(f"{root} is not a folder", why="workdir names it", do="Correct workdir, or make the folder.")
+        raise UsageError(
+            f"{root} is not a folder", why="workdir names it", do="Correct workdir, or make the folder."
+        )
     job = Path(arguments.out) if arguments.out else root / f"{task.name}.toml"
     files = _files(task, root, job)
     for place in files:
@@ -55,11 +59,15 @@ def _imported(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Path
     if {"run", "setup", "resources"} & values.keys():
         return from_skypilot(values, path)
     why = "it has neither type: task of dstack nor run of SkyPilot"
-    raise UsageError(f"{path} is not a known task", why=why, do="docs/coming-from.md shows how to convert others by hand.")
+    raise UsageError(
+        f"{path} is not a known task", why=why, do="docs/coming-from.md shows how to convert others by hand."
+    )
 
 
 def _files(task: ImportedTask, root: Path, job: Path) -> dict[Path, str]:
-    """Return the files to write, by path, the job first. Paths in the job are relative to its folder. Raises UsageError."""
+    """Return the files to write, by path, the job first. Paths in the job are relative to its folder. Raises
+    UsageError.
+    """
     beside, made = job.parent, dict[Path, str]()
     if task.run:
         place = root / f"{job.stem}-run.sh"
@@ -69,7 +77,10 @@ def _files(task: ImportedTask, root: Path, job: Path) -> dict[Path, str]:
         task.script["files"] = files if "." in files else [*files, place.name]
     if task.requirements and "requirements" in task.script:
         packages = " ".join(task.requirements)
-        task.note("pip install", f"a script has one requirements file: add {packages} to {task.script['requirements']}")
+        task.note(
+            "pip install",
+            f"a script has one requirements file: add {packages} to {task.script['requirements']}",
+        )
     elif task.requirements:
         place = root / f"{job.stem}-requirements.txt"
         made[place] = "".join(f"{line}\n" for line in dict.fromkeys(task.requirements))
@@ -78,7 +89,9 @@ def _files(task: ImportedTask, root: Path, job: Path) -> dict[Path, str]:
         task.note(f"pip install -r {name}", f"{root} has no such file: script.requirements was left out")
         del task.script["requirements"]
     if not task.script.get("command"):
-        raise UsageError("the task runs nothing", why="it has no command of its own", do="Give it one, in run or commands.")
+        raise UsageError(
+            "the task runs nothing", why="it has no command of its own", do="Give it one, in run or commands."
+        )
     if (named := os.path.relpath(root, beside)) != ".":
         task.script["root"] = named
     if task.folder and "://" not in task.folder:
@@ -87,4 +100,9 @@ def _files(task: ImportedTask, root: Path, job: Path) -> dict[Path, str]:
     task.script = {key: task.script[key] for key in order if key in task.script}
     tables = task.tables()
     job_from(tables)  # before anything is written
-    return {job: to_toml(tables, ["Made of a task of another tool by mayfly import; docs/scripts.md has every key."]), **made}
+    return {
+        job: to_toml(
+            tables, ["Made of a task of another tool by mayfly import; docs/scripts.md has every key."]
+        ),
+        **made,
+    }

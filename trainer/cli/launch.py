@@ -1,8 +1,8 @@
 """`mayfly launch` (python -m trainer.launch): from a job to its receipt.
 
-In order: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and the messages;
-`launch.plan` and `runs.reconcile` decide. From here `control.drive` leads to CreateFleet (`control.cloud`) and to the receipt
-(`runs.receipt`).
+In order: the job, preflight, the plan, the question, the record, the run, the receipt. Owns this order and
+the messages; `launch.plan` and `runs.reconcile` decide. From here `control.drive` leads to CreateFleet
+(`control.cloud`) and to the receipt (`runs.receipt`).
 """
 
 from __future__ import annotations
@@ -73,12 +73,16 @@ NUMBERS_OF_THE_JOB = ("epochs", "budget")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a detached one."""
+    """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a
+    detached one.
+    """
     began = utc_now()
     console = Console(plain=arguments.json)
     settings = given_settings(arguments)
     job = job_from(settings)
-    machines = machines_of(job)  # an unknown type or profile ends here, before anything is started; so does a missing path
+    machines = machines_of(
+        job
+    )  # an unknown type or profile ends here, before anything is started; so does a missing path
     script = DeskScript(job=job, files=script_files(job.script)) if job.is_script else None
     if job.data.path and not is_in_bucket(job.data.path):
         check_path(job.data.path)
@@ -94,9 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
         if is_in_bucket(job.data.path):
             console.update(f"fetching {job.data.path} ...")
             fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-            settings = with_keys(settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))})
+            settings = with_keys(
+                settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))}
+            )
             job = with_settings(job, path=settings["data"]["path"])
-        if script and arguments.rehearse:  # whose image is this environment: what it can't have is refused before it starts
+        if (
+            script and arguments.rehearse
+        ):  # whose image is this environment: what it can't have is refused before it starts
             script = script.with_packages("", rehearsal=True, console=console)
         if script:
             script = replace(script, data=read_data(job, console, ends))
@@ -143,11 +151,27 @@ def run(arguments: argparse.Namespace) -> int:
             watch = Watch(console, stop)
             cloud = AwsCloud(access, ready.outputs)
             if arguments.detach:
-                left = start(cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop)
+                left = start(
+                    cloud,
+                    record.run_id,
+                    known=record,
+                    poll_seconds=pace(access),
+                    on_event=watch.on_event,
+                    stop=stop,
+                )
                 return _detached(arguments, left, ready, console)
-            receipt = drive(cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop)
+            receipt = drive(
+                cloud,
+                record.run_id,
+                known=record,
+                poll_seconds=pace(access),
+                on_event=watch.on_event,
+                stop=stop,
+            )
         if receipt is None:
-            return _detached(arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready, console)
+            return _detached(
+                arguments, read_record(ready.objects, record.run_id, seen=True)[0], ready, console
+            )
         return _end(arguments, receipt, ready, console)
 
 
@@ -159,8 +183,12 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         file = with_script(file, arguments.script)
     if "script" in file and "data" in flags:
         flags["data.folder"] = flags.pop("data")
-    numbers = [f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None]
-    return with_rows(with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)}))
+    numbers = [
+        f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None
+    ]
+    return with_rows(
+        with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)})
+    )
 
 
 def _preflight(
@@ -172,13 +200,17 @@ def _preflight(
     outputs: StackOutputs,
     console: Console,
 ) -> Ready:
-    """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old runs."""
+    """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old
+    runs.
+    """
     job = job_from(settings)
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=5) as pool:
-        offers = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
+        offers = pool.submit(
+            look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot"
+        )
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, own_files=contents(job))
         rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
@@ -190,11 +222,14 @@ def _preflight(
     report_settled(settled, console)
     if not access.rehearsal:
         refuse_retired(
-            machines if job.machine.instance else (), workload(candles.job, candles.candles.bars) if candles.candles else None
+            machines if job.machine.instance else (),
+            workload(candles.job, candles.candles.bars) if candles.candles else None,
         )
     if candles.candles is None:
         do = "Name your candles with --data PATH: they are uploaded there and stay."
-        raise UsageError("there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do)
+        raise UsageError(
+            "there is nothing to train on", why=f"raw/{job.data.set}/ in the bucket is empty", do=do
+        )
     job = with_candles(candles.job, candles.candles)
     check_inputs(job)
     encoder, job = encoder_file(job), portable_encoder(portable(job))
@@ -250,7 +285,11 @@ def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "--json was given" if arguments.json else "there is no terminal to ask on"
-        raise UsageError("this would spend money and was not confirmed", why=why, do="Add -y to launch, or --dry-run to look.")
+        raise UsageError(
+            "this would spend money and was not confirmed",
+            why=why,
+            do="Add -y to launch, or --dry-run to look.",
+        )
 
 
 def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
@@ -264,7 +303,9 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
 
 
 def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
-    """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended runs."""
+    """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended
+    runs.
+    """
     if ready.outputs.attach != "ssh" or access.rehearsal:
         return ""
     try:
@@ -319,10 +360,14 @@ def _end(arguments: argparse.Namespace, receipt: Receipt, ready: Ready, console:
     console.line()
     console.line("look at it:")
     for look_at in looks:
-        console.prompt(f"  {mayfly()} {look_at}{where}\n")  # broken by the terminal alone, so that it can be copied
+        console.prompt(
+            f"  {mayfly()} {look_at}{where}\n"
+        )  # broken by the terminal alone, so that it can be copied
     return int(receipt["exit_code"])
 
 
 def _where(arguments: argparse.Namespace) -> str:
     """Return the flags that the next commands need to look at the same AWS and stack."""
-    return (" --rehearse" if arguments.rehearse else "") + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")
+    return (" --rehearse" if arguments.rehearse else "") + (
+        f" --stack {arguments.stack}" if arguments.stack != "dev" else ""
+    )

@@ -1,4 +1,6 @@
-"""The local folder of the storage mode `local`: candles/<set>/ and models/<run>/, on this machine. Other modes have none."""
+"""The local folder of the storage mode `local`: candles/<set>/ and models/<run>/, on this machine. Other
+modes have none.
+"""
 
 from __future__ import annotations
 

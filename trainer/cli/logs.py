@@ -1,4 +1,6 @@
-"""`mayfly logs RUN`: a run's log, from the parts that its node uploads to S3; `--metrics`: its learning curves."""
+"""`mayfly logs RUN`: a run's log, from the parts that its node uploads to S3; `--metrics`: its learning
+curves.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,18 @@ LOSSES = ("train_loss", "validation_loss")
 def run(arguments: argparse.Namespace) -> int:
     """Print the log of the attempt that the run's record names; with --follow, until the run has ended."""
     if arguments.tail < 0:
-        raise UsageError(f"--tail {arguments.tail}", do="Give 1 or more; without it the whole log is printed.")
+        raise UsageError(
+            f"--tail {arguments.tail}", do="Give 1 or more; without it the whole log is printed."
+        )
     if arguments.follow and arguments.json:
-        raise UsageError("--follow and --json don't go together", why="--json prints one document", do="Leave one out.")
+        raise UsageError(
+            "--follow and --json don't go together", why="--json prints one document", do="Leave one out."
+        )
     if arguments.follow and arguments.metrics:
-        raise UsageError("--follow and --metrics don't go together", do="Leave one out; an attached launch draws its losses.")
+        raise UsageError(
+            "--follow and --metrics don't go together",
+            do="Leave one out; an attached launch draws its losses.",
+        )
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
         if arguments.metrics:
@@ -57,7 +66,10 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
         warn(f"warning: left out {counted(events.unsound, 'line')} of the metrics that can't be read")
     if arguments.json:
         curves = {
-            piece: [{"epoch": number, **{key: values[key] for key in LOSSES}} for number, values in sorted(of.items())]
+            piece: [
+                {"epoch": number, **{key: values[key] for key in LOSSES}}
+                for number, values in sorted(of.items())
+            ]
             for piece, of in epochs.items()
         }
         say_json({"run_id": arguments.run, "models": curves})
@@ -72,19 +84,25 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
 class LogReader:
     """Reads the log of one run, each part once, in order.
 
-    If a node has sent no part, because its agent never started, it reads bootstrap.log, else the console output.
+    If a node has sent no part, because its agent never started, it reads bootstrap.log, else the console
+    output.
     """
 
     def __init__(self, cloud: Cloud, run_id: str) -> None:
         self._cloud, self._objects, self._run_id = cloud, cloud.objects, run_id
         self._parts = PartReader(cloud.objects)
-        self._booted: dict[str, str] = {}  # bootstrap.log's key, or the console's instance -> the text that was read
+        self._booted: dict[
+            str, str
+        ] = {}  # bootstrap.log's key, or the console's instance -> the text that was read
 
     def read_new(self) -> str:
-        """Return the text of the parts that came since the last call. Raises UsageError if there is no such run."""
+        """Return the text of the parts that came since the last call. Raises UsageError if there is no such
+        run.
+        """
         record, _ = read_record(self._objects, self._run_id)
         return "".join(
-            self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys) for keys in record.nodes
+            self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)
+            for keys in record.nodes
         )
 
     def _read_boot(self, keys: NodeKeys) -> str:

@@ -1,6 +1,8 @@
-"""The one entry point: parse, import the verb's module, run it, print an error in one line, return the exit code.
+"""The one entry point: parse, import the verb's module, run it, print an error in one line, return the exit
+code.
 
-Data goes to stdout, messages to stderr; under `--json` an error is data too: {"error": {"code", "what", "why", "do"}}.
+Data goes to stdout, messages to stderr; under `--json` an error is data too: {"error": {"code", "what",
+"why", "do"}}.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     words, command = _before_command(words)
     as_json = "--json" in words
     _replace_closed_streams()
-    if isinstance(sys.stdout, TextIOWrapper):  # a terminal or pipe of another encoding shows an escape, and nothing fails
+    if isinstance(
+        sys.stdout, TextIOWrapper
+    ):  # a terminal or pipe of another encoding shows an escape, and nothing fails
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(words, command, prog)
@@ -38,7 +42,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         # The reader of stdout has ended (`| head`): nothing can be printed any more.
         sys.stdout = None  # or the interpreter flushes into the closed pipe at exit
         return 0
-    except Exception as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
+    except (
+        Exception
+    ) as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
         problem = _problem(error, words)
         if problem is None:
             raise
@@ -77,8 +83,14 @@ def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _problem(error: Exception, words: list[str]) -> TrainerError | None:
-    """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug of ours."""
-    from trainer.errors import TrainerError, UsageError, file_error  # late, like everything here: --help needs none of it
+    """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug
+    of ours.
+    """
+    from trainer.errors import (
+        TrainerError,
+        UsageError,
+        file_error,
+    )  # late, like everything here: --help needs none of it
 
     if isinstance(error, TrainerError):
         return error

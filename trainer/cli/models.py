@@ -39,7 +39,9 @@ VERSIONS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List models with run, version and test scores; download one; show production models and roll one back."""
+    """List models with run, version and test scores; download one; show production models and roll
+    one back.
+    """
     if arguments.action == "pull":
         check_folder(Path(arguments.out or "."))
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
@@ -62,18 +64,34 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        show(FittedTable(COLUMNS, [_row(model, days) for model in models])) if models else say("no models yet")
+        (
+            show(FittedTable(COLUMNS, [_row(model, days) for model in models]))
+            if models
+            else say("no models yet")
+        )
     return 0
 
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:
     """List the production models, or the versions of one, newest first."""
-    names = [arguments.model] if arguments.model else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
-    versions = [one for name in names if is_model_file(f"{name}{MODEL_SUFFIX}") for one in production_versions(objects, name)]
+    names = (
+        [arguments.model]
+        if arguments.model
+        else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
+    )
+    versions = [
+        one
+        for name in names
+        if is_model_file(f"{name}{MODEL_SUFFIX}")
+        for one in production_versions(objects, name)
+    ]
     if arguments.json:
         say_json({"production": [_version(one) for one in versions]})
     elif versions:
-        rows = [[_name(one.key), one.version_id, f"{one.modified_at:%Y-%m-%d %H:%M}", f"{one.size:,}"] for one in versions]
+        rows = [
+            [_name(one.key), one.version_id, f"{one.modified_at:%Y-%m-%d %H:%M}", f"{one.size:,}"]
+            for one in versions
+        ]
         show(FittedTable(VERSIONS, rows))
     else:
         say("no production models yet")
@@ -85,7 +103,10 @@ def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
     if arguments.json:
         say_json({"replaced": _version(replaced), "put": _version(put)})
     else:
-        say(f"{_name(put.key)}: version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC is in production again")
+        say(
+            f"{_name(put.key)}: version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC is in"
+            " production again"
+        )
         warn(f"what it replaced stays as version {replaced.version_id}")
     return 0
 
@@ -95,7 +116,12 @@ def _name(key: str) -> str:
 
 
 def _version(stored: Stored) -> dict[str, object]:
-    found = {"name": _name(stored.key), "key": stored.key, "version_id": stored.version_id, "bytes": stored.size}
+    found = {
+        "name": _name(stored.key),
+        "key": stored.key,
+        "version_id": stored.version_id,
+        "bytes": stored.size,
+    }
     return {**found, "modified_at": iso(stored.modified_at)}
 
 

@@ -1,4 +1,6 @@
-"""Plain text of the command line: lines on stdout and stderr, escapes, durations, dollars. rich is `trainer.cli.terminal`'s."""
+"""Plain text of the command line: lines on stdout and stderr, escapes, durations, dollars. rich is
+`trainer.cli.terminal`'s.
+"""
 
 from __future__ import annotations
 

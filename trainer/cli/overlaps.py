@@ -20,20 +20,29 @@ from trainer.launch.inputs import INDEX, ChosenCandles, Input, overlapping
 from trainer.runs.store import Objects
 
 
-def compare_overlaps(candles: ChosenCandles, objects: Objects, *, writes: bool = True) -> tuple[ChosenCandles, list[str]]:
-    """Return the candles without symbols whose files disagree, and a note on each file that is too large to compare here.
+def compare_overlaps(
+    candles: ChosenCandles, objects: Objects, *, writes: bool = True
+) -> tuple[ChosenCandles, list[str]]:
+    """Return the candles without symbols whose files disagree, and a note on each file that is too large to
+    compare here.
 
-    At most MOST_BYTES are fetched. `writes`: store in the bucket which files agree, so that they are compared only once.
-    Raises DataError if no symbol is left.
+    At most MOST_BYTES are fetched. `writes`: store in the bucket which files agree, so that they are compared
+    only once. Raises DataError if no symbol is left.
     """
     meeting = overlapping(candles)
-    open_ = {symbol: items for symbol, items in meeting.items() if objects.get(key=_agreement_key(symbol, items)) is None}
+    open_ = {
+        symbol: items
+        for symbol, items in meeting.items()
+        if objects.get(key=_agreement_key(symbol, items)) is None
+    }
     compared, notes, inputs = {}, [], dict[str, Input]()
     for symbol, items in sorted(open_.items(), key=lambda entry: sum(item.bytes for item in entry[1])):
         together = {**inputs, **{item.key: item for item in items}}
         if sum(item.bytes for item in together.values()) > MOST_BYTES:
             names = " and ".join(item.key for item in items[:2])
-            notes.append(f"not compared here, but on the machine: {symbol} in {names} (over {MOST_BYTES / 1e9:.1f} GB)")
+            notes.append(
+                f"not compared here, but on the machine: {symbol} in {names} (over {MOST_BYTES / 1e9:.1f} GB)"
+            )
             continue
         compared[symbol], inputs = items, together
     if not compared:
@@ -62,7 +71,9 @@ def _without(candles: ChosenCandles, errors: Mapping[str, DataError]) -> ChosenC
     bars = {symbol: count for symbol, count in candles.bars.items() if symbol not in errors}
     if not bars:
         raise next(iter(errors.values()))
-    inputs = tuple(item for item in candles.inputs if any(entry["symbol"] in bars for entry in item.summary["holds"]))
+    inputs = tuple(
+        item for item in candles.inputs if any(entry["symbol"] in bars for entry in item.summary["holds"])
+    )
     return replace(candles, bars=bars, inputs=inputs, refused=(*candles.refused, *map(str, errors.values())))
 
 

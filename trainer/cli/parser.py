@@ -12,16 +12,21 @@ from trainer.arguments import Parser
 from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
-Settings: defaults, then the job file, then these flags, then --set; later ones win. examples/crypto-lstm.toml explains
-every key of a job. --set takes train.epochs=3, or epochs=3 if only one table has that key. Region and credentials come
+Settings: defaults, then the job file, then these flags, then --set; later ones win.
+examples/crypto-lstm.toml explains every key of a job. --set takes train.epochs=3,
+or epochs=3 if only one table has that key. Region and credentials come
 from AWS's own variables (AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither.
 """
 
 
 def build_parser(prog: str = "mayfly") -> Parser:
-    """Return the parser of `mayfly`; with another prog, that of `python -m trainer.launch`, where the module is the verb."""
+    """Return the parser of `mayfly`; with another prog, that of `python -m trainer.launch`, where the module
+    is the verb.
+    """
     if prog != "mayfly":
-        parser = Parser(prog=prog, description="Train models on an ephemeral GPU machine.", epilog=LAUNCH_EPILOG)
+        parser = Parser(
+            prog=prog, description="Train models on an ephemeral GPU machine.", epilog=LAUNCH_EPILOG
+        )
         parser.set_defaults(verb="launch")
         _launch_flags(parser)
         return parser
@@ -34,29 +39,52 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     _agent_verb(verbs)
 
-    status = verbs.add_parser("status", help="list open and recent runs, or show one; closes runs whose launcher is gone")
-    status.add_argument("run", nargs="?", metavar="RUN", help="one run (default: open runs and the last ones)")
+    status = verbs.add_parser(
+        "status", help="list open and recent runs, or show one; closes runs whose launcher is gone"
+    )
+    status.add_argument(
+        "run", nargs="?", metavar="RUN", help="one run (default: open runs and the last ones)"
+    )
     _where_flags(status, local=True)
 
     logs = verbs.add_parser("logs", help="print a run's log, from S3")
     logs.add_argument("run", metavar="RUN", help="run id")
     logs.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
-    logs.add_argument("--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)")
-    logs.add_argument("--metrics", action="store_true", help="print the losses of each model's last epochs instead of the log")
+    logs.add_argument(
+        "--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)"
+    )
+    logs.add_argument(
+        "--metrics",
+        action="store_true",
+        help="print the losses of each model's last epochs instead of the log",
+    )
     _where_flags(logs, local=True)
 
     gpu = verbs.add_parser("gpu", help="show use, memory and power of a running node's GPUs, from S3")
     gpu.add_argument("run", metavar="RUN", help="run id")
-    gpu.add_argument("-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends")
+    gpu.add_argument(
+        "-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends"
+    )
     _where_flags(gpu, local=True)
 
-    attach = verbs.add_parser("attach", help="open a shell, run a command or forward a port on a running machine")
-    attach.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--tensorboard] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
+    attach = verbs.add_parser(
+        "attach", help="open a shell, run a command or forward a port on a running machine"
+    )
+    attach.usage = (
+        "%(prog)s [-h] [--forward LOCAL:REMOTE] [--tensorboard] [--stack NAME] [--rehearse] RUN [-- COMMAND"
+        " ...]"
+    )
     attach.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
     attach.add_argument(
-        "--forward", action="append", default=[], metavar="LOCAL:REMOTE", help="forward a local port to a port of the machine"
+        "--forward",
+        action="append",
+        default=[],
+        metavar="LOCAL:REMOTE",
+        help="forward a local port to a port of the machine",
     )
-    attach.add_argument("--tensorboard", action="store_true", help="open the learning curves of the running machine")
+    attach.add_argument(
+        "--tensorboard", action="store_true", help="open the learning curves of the running machine"
+    )
     _where_flags(attach, json=False)
 
     stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
@@ -69,18 +97,32 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
     pull.add_argument("run", metavar="RUN", help="run id")
-    pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)")
-    pull.add_argument("--live", action="store_true", help="continue until the run ends: models, log and curves")
+    pull.add_argument(
+        "--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)"
+    )
+    pull.add_argument(
+        "--live", action="store_true", help="continue until the run ends: models, log and curves"
+    )
     _where_flags(pull, local=True)
 
-    backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it (storage mode local)")
-    backup.add_argument("folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)")
-    backup.add_argument("--restore", action="store_true", help="download missing files, checked by version and hash")
-    backup.add_argument("--overwrite", action="store_true", help="with --restore: also replace files that differ")
+    backup = verbs.add_parser(
+        "backup", help="back the local folder up to the bucket, or restore it (storage mode local)"
+    )
+    backup.add_argument(
+        "folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)"
+    )
+    backup.add_argument(
+        "--restore", action="store_true", help="download missing files, checked by version and hash"
+    )
+    backup.add_argument(
+        "--overwrite", action="store_true", help="with --restore: also replace files that differ"
+    )
     _where_flags(backup)
 
     doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
-    doctor.add_argument("--fix", action="store_true", help="delete volumes, interfaces and schedules that ended runs left")
+    doctor.add_argument(
+        "--fix", action="store_true", help="delete volumes, interfaces and schedules that ended runs left"
+    )
     doctor.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix deletes")
     _where_flags(doctor)
 
@@ -91,26 +133,39 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     task = verbs.add_parser("import", help="turn a SkyPilot or dstack task file into a job")
     task.add_argument("file", metavar="FILE", help="task file: SkyPilot's YAML, or .dstack.yml of type task")
-    task.add_argument("--out", default="", metavar="FILE.toml", help="job file to write (default: beside the task's files)")
+    task.add_argument(
+        "--out", default="", metavar="FILE.toml", help="job file to write (default: beside the task's files)"
+    )
     task.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     task.set_defaults(verb="import_task")
 
     _models_verb(verbs)
     add_retrains_verb(verbs, _where_flags)
 
-    predict = verbs.add_parser("predict", help="predict a file or folder of candles with one or many models, as one CSV")
+    predict = verbs.add_parser(
+        "predict", help="predict a file or folder of candles with one or many models, as one CSV"
+    )
     predict.add_argument(
-        "models", nargs="*", metavar="MODEL", help=".safetensors files, folders of them, names or keys in the bucket"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help=".safetensors files, folders of them, names or keys in the bucket",
     )
     predict.add_argument("--run", default="", metavar="RUN", help="all models of this run")
-    predict.add_argument("--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV")
+    predict.add_argument(
+        "--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV"
+    )
     predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
     predict.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
-    predict.add_argument("--last", type=int, default=0, metavar="N", help="predict only the last N bars of each symbol")
+    predict.add_argument(
+        "--last", type=int, default=0, metavar="N", help="predict only the last N bars of each symbol"
+    )
     _where_flags(predict, local=True)
 
     # Its flags are those of trainer/train/__main__.py, which main.py calls.
-    verbs.add_parser("train", add_help=False, help="train every model of a job on this machine, without any cloud")
+    verbs.add_parser(
+        "train", add_help=False, help="train every model of a job on this machine, without any cloud"
+    )
 
     profiles = verbs.add_parser("profiles", help="list GPU profiles and the one that applies on this machine")
     profiles.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -119,22 +174,37 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     rehearse = verbs.add_parser("rehearse", help="point this shell at the embedded AWS, or end it")
     action = rehearse.add_mutually_exclusive_group(required=True)
-    action.add_argument("--env", action="store_true", help='print variables for this shell: eval "$(mayfly rehearse --env)"')
-    action.add_argument("--stop", action="store_true", help="end the embedded AWS and everything that runs in it")
+    action.add_argument(
+        "--env", action="store_true", help='print variables for this shell: eval "$(mayfly rehearse --env)"'
+    )
+    action.add_argument(
+        "--stop", action="store_true", help="end the embedded AWS and everything that runs in it"
+    )
     rehearse.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser
 
 
 def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    agent = verbs.add_parser("agent", help="run a job on this machine instead of an EC2 instance: docs/other-machines.md")
-    agent.add_argument("--here", action="store_true", help="run here; the deadline ends the run, not the machine")
+    agent = verbs.add_parser(
+        "agent", help="run a job on this machine instead of an EC2 instance: docs/other-machines.md"
+    )
+    agent.add_argument(
+        "--here", action="store_true", help="run here; the deadline ends the run, not the machine"
+    )
     agent.add_argument("--job", metavar="FILE", help="job file (TOML)")
-    agent.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
+    agent.add_argument(
+        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md"
+    )
     agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
     agent.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
-    agent.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job")
     agent.add_argument(
-        "--python", default="", metavar="FILE", help="Python whose packages a script uses (default: Mayfly's own)"
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job"
+    )
+    agent.add_argument(
+        "--python",
+        default="",
+        metavar="FILE",
+        help="Python whose packages a script uses (default: Mayfly's own)",
     )
     agent.add_argument("--detach", action="store_true", help="return as soon as the agent is started")
     others = ("instance", "model", "target", "symbols", "timeframe", "market", "epochs", "budget")
@@ -148,20 +218,27 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     listing = actions.add_parser("list", help="list every model with its run, version and scores")
     pull = actions.add_parser("pull", help="download one model")
     pull.add_argument("model", metavar="MODEL", help="name or key of a model")
-    pull.add_argument("--out", default="", metavar="DIR", help="folder to write to (default: the current one)")
+    pull.add_argument(
+        "--out", default="", metavar="DIR", help="folder to write to (default: the current one)"
+    )
     production = actions.add_parser("production", help="list production models, or the versions of one")
     production.add_argument("model", nargs="?", default="", metavar="NAME", help="name of a production model")
     rollback = actions.add_parser("rollback", help="replace a production model by an older version")
     rollback.add_argument("model", metavar="NAME", help="name of a production model")
     rollback.add_argument(
-        "--version", default="", metavar="ID", help="version to restore (default: the newest with other bytes)"
+        "--version",
+        default="",
+        metavar="ID",
+        help="version to restore (default: the newest with other bytes)",
     )
     for parser in (listing, pull, production, rollback):
         _where_flags(parser, local=True)
 
 
 def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
-    tune = verbs.add_parser("tune", help="measure this machine's fastest settings for a job's models; its next runs use them")
+    tune = verbs.add_parser(
+        "tune", help="measure this machine's fastest settings for a job's models; its next runs use them"
+    )
     tune.add_argument("--job", metavar="FILE", help="job file (TOML)")
     tune.add_argument("--data", metavar="PATH", help="candles of the run to tune for (default: the job's)")
     tune.add_argument(
@@ -170,24 +247,42 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         metavar="N",
         help="time to measure, 60 at most (default: 20)",
     )
-    bench = verbs.add_parser("bench", help="measure a large model on this machine: chunks per second, memory, dollars")
-    bench.add_argument(
-        "--price", type=float, metavar="USD", help="price of this GPU per hour (default: AWS's cheapest; 0 on a CPU)"
+    bench = verbs.add_parser(
+        "bench", help="measure a large model on this machine: chunks per second, memory, dollars"
     )
-    bench.add_argument("--bars", type=int, default=0, metavar="N", help="bars to train on (default: seven years of minutes)")
+    bench.add_argument(
+        "--price",
+        type=float,
+        metavar="USD",
+        help="price of this GPU per hour (default: AWS's cheapest; 0 on a CPU)",
+    )
+    bench.add_argument(
+        "--bars", type=int, default=0, metavar="N", help="bars to train on (default: seven years of minutes)"
+    )
     bench.add_argument("--quick", action="store_true", help="measure fewer batches, and each for less time")
     for parser in (tune, bench):
-        parser.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)")
         parser.add_argument(
-            "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job"
+            "--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)"
         )
-        parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: a GPU if there is one")
+        parser.add_argument(
+            "--set",
+            dest="settings",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="any key of the job",
+        )
+        parser.add_argument(
+            "--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: a GPU if there is one"
+        )
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
 def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: bool = False) -> None:
     parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
-    parser.add_argument("--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account"
+    )
     if local:
         help_text = "use a folder instead of a bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
         parser.add_argument("--local", nargs="?", const="", metavar="FOLDER", help=help_text)
@@ -201,20 +296,41 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument("--job", metavar="FILE", help="job file (TOML)")
     job.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
-    job.add_argument("--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference")
-    job.add_argument("--model", metavar="NAME", help="model from docs/models-and-targets.md, or FILE.py:CLASS")
-    job.add_argument("--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)")
+    job.add_argument(
+        "--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference"
+    )
+    job.add_argument(
+        "--model", metavar="NAME", help="model from docs/models-and-targets.md, or FILE.py:CLASS"
+    )
+    job.add_argument(
+        "--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)"
+    )
     job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: all of the data)")
-    job.add_argument("--timeframe", metavar="TF", help="such as 1m (default: that of the data, if there is only one)")
-    job.add_argument("--data", metavar="PATH", help="candles to add to the data set (default: all in it), or a script's folder")
+    job.add_argument(
+        "--timeframe", metavar="TF", help="such as 1m (default: that of the data, if there is only one)"
+    )
+    job.add_argument(
+        "--data",
+        metavar="PATH",
+        help="candles to add to the data set (default: all in it), or a script's folder",
+    )
     job.add_argument("--epochs", metavar="N", help="maximum passes over the data (default: 15)")
     market = job.add_mutually_exclusive_group()
     market.add_argument("--spot", dest="market", action="store_const", const="spot", help="buy spot capacity")
-    market.add_argument("--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)")
+    market.add_argument(
+        "--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)"
+    )
     job.add_argument("--budget", metavar="USD", help="maximum cost of the run in dollars; sets its deadline")
-    job.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: by the plan, 30m to 12h)")
     job.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any other key of the job"
+        "--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: by the plan, 30m to 12h)"
+    )
+    job.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the job",
     )
     how = parser.add_argument_group("the launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")

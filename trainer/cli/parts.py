@@ -1,4 +1,6 @@
-"""Read the numbered parts of a log or of metrics that a node uploads every few seconds: each once, in order, bounded."""
+"""Read the numbered parts of a log or of metrics that a node uploads every few seconds: each once, in order,
+bounded.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,13 @@ COLUMNS = (
 def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableType:
     """Return the plan: the work, the candidates, and the hard stop."""
     return lines(
-        Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), _models(plan, job, candles)]),
+        Inline(
+            [
+                styled(job.name, STRONG),
+                *(["rehearsal"] if plan.rehearsal else []),
+                _models(plan, job, candles),
+            ]
+        ),
         Inline(_data(job, candles)),
         *([Inline(_encoder(job))] if encoder_of(job.model) else []),
         "",
@@ -48,12 +54,25 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
 def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
     """Return a script's plan: its command, files and data, the candidates, and the hard stop."""
     size = f"{data['bytes'] / 1e6:,.1f} MB" if data["files"] else ""
-    sent = [counted(len(data["script_files"]), "file"), f"data: {counted(data['files'], 'file')}" if size else "no data"]
+    sent = [
+        counted(len(data["script_files"]), "file"),
+        f"data: {counted(data['files'], 'file')}" if size else "no data",
+    ]
     return lines(
-        Inline([styled(job.name, STRONG), *(["rehearsal"] if plan.rehearsal else []), f"script: {job.script.command}"]),
+        Inline(
+            [
+                styled(job.name, STRONG),
+                *(["rehearsal"] if plan.rehearsal else []),
+                f"script: {job.script.command}",
+            ]
+        ),
         *([Inline(_values(plan, job))] if job.script.over else []),
         Inline(
-            [*sent, *([size] if size else []), *([f"packages: {job.script.requirements}"] if job.script.requirements else [])]
+            [
+                *sent,
+                *([size] if size else []),
+                *([f"packages: {job.script.requirements}"] if job.script.requirements else []),
+            ]
         ),
         *([f"secrets: {', '.join(job.script.secrets)}"] if job.script.secrets else []),
         *([_packages(data["packages"])] if "packages" in data else []),
@@ -81,7 +100,9 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
 
 def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
     """Yield the candidates with their notes, the sources of prices and times, and the hard stop."""
-    yield FittedTable(COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)])
+    yield FittedTable(
+        COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
+    )
     yield from _notes(plan)
     yield ""
     if plan.gpus:
@@ -95,7 +116,10 @@ def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
     count, several = len(plan.pieces), job.data.folds * job.train.seeds
     models, kind = counted(count, "model"), kind_of(job)
     if several > 1:
-        of = f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} × {counted(job.train.seeds, 'seed')}"
+        of = (
+            f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} ×"
+            f" {counted(job.train.seeds, 'seed')}"
+        )
         models += f" ({of})"
     elif len(candles.bars) > count:
         models += f" of a {kind.each}"
@@ -112,7 +136,10 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     yield counted(job.train.epochs, "epoch")
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
-        yield f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the candle files"
+        yield (
+            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the"
+            " candle files"
+        )
 
 
 def _encoder(job: Job) -> Iterator[str]:
@@ -154,7 +181,10 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     if plan.baking:
         yield styled(_baking(plan.baking), "dim")
     if plan.rehearsal:
-        yield styled("A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price.", "dim")
+        yield styled(
+            "A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price.",
+            "dim",
+        )
         if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
             yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
 
@@ -179,7 +209,10 @@ def _baking(baking: Baking) -> str:
     if baking.runs_per_month is None:
         return f"{what} nothing of a boot ({basis})."
     saved = f"{duration(baking.saved_seconds)} of each boot ({basis}), {money(baking.usd_per_run)} a run"
-    pays = f"It costs {money(baking.usd_per_month)} a month and pays off from {baking.runs_per_month:,} runs a month on."
+    pays = (
+        f"It costs {money(baking.usd_per_month)} a month and pays off from {baking.runs_per_month:,} runs a"
+        " month on."
+    )
     return f"{what} {saved}. {pays}"
 
 

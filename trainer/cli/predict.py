@@ -1,11 +1,12 @@
-"""`mayfly predict`: print the forecasts of models for the bars of a file or folder as one CSV. In Python: `trainer.predict`.
+"""`mayfly predict`: print the forecasts of models for the bars of a file or folder as one CSV. In Python:
+`trainer.predict`.
 
-    mayfly predict MODEL ... --data PATH     # .safetensors files, folders of them, names or keys in the bucket
+    mayfly predict MODEL ... --data PATH    # .safetensors files, folders of them, names or keys in the bucket
     mayfly predict --run RUN --data PATH     # every model of a run
 
-The columns are model, symbol, bar, available_at and those of the target, such as `probability` (docs/models-and-targets.md
-lists them); the card has the horizon. Over a model's test bars, its card's scores were computed from the same numbers.
-A model of your own needs its Python file: a card runs no code.
+The columns are model, symbol, bar, available_at and those of the target, such as `probability`
+(docs/models-and-targets.md lists them); the card has the horizon. Over a model's test bars, its card's scores
+were computed from the same numbers. A model of your own needs its Python file: a card runs no code.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class PredictionRequest:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a row for each model and bar: by symbol, then model, oldest bar first. Returns 0, or the first error's exit code.
+    """Print a row for each model and bar: by symbol, then model, oldest bar first. Returns 0, or the first
+    error's exit code.
 
     Symbols that the data does not hold are named on stderr and are no error, unless nothing was predicted.
     """
@@ -82,7 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     with _predicted(request, notes) as (predictions, missing):
         if arguments.json:
             rows = [row for item in predictions for row in _rows(item)]
-            problems = [{"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing]
+            problems = [
+                {"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing
+            ]
             say_json({"predictions": rows, "problems": problems, "notes": notes})
         else:
             _write(predictions)
@@ -119,10 +123,14 @@ def frame(request: PredictionRequest) -> pandas.DataFrame:
 
 
 @contextmanager
-def _predicted(request: PredictionRequest, notes: list[str]) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
-    """Yield an iterator of predictions, and a list of failures that is complete once the iterator is exhausted.
+def _predicted(
+    request: PredictionRequest, notes: list[str]
+) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
+    """Yield an iterator of predictions, and a list of failures that is complete once the iterator is
+    exhausted.
 
-    `notes` receives lines about how files were read. The iterator raises the first error if nothing could be predicted.
+    `notes` receives lines about how files were read. The iterator raises the first error if nothing could be
+    predicted.
     """
     check_path(request.data)
     with _model_files(request) as paths:
@@ -132,12 +140,18 @@ def _predicted(request: PredictionRequest, notes: list[str]) -> Iterator[tuple[I
         own = Path(request.model_file) if request.model_file else None
         missing: list[NotPredicted] = []
         symbols = [tidy(symbol) for symbol in request.symbols]  # as they train
-        made = predict_models(paths, Path(request.data), symbols=symbols, last=request.last, model_file=own, note=notes.append)
+        made = predict_models(
+            paths, Path(request.data), symbols=symbols, last=request.last, model_file=own, note=notes.append
+        )
         yield _sorted_out(made, missing), missing
 
 
-def _sorted_out(made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted]) -> Iterator[Predictions]:
-    """Yield the predictions and add failures to `missing`. Raises the first error if nothing was predicted."""
+def _sorted_out(
+    made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted]
+) -> Iterator[Predictions]:
+    """Yield the predictions and add failures to `missing`. Raises the first error if nothing was
+    predicted.
+    """
     from trainer.train.predict import NotPredicted
 
     some = False
@@ -197,7 +211,12 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
     values = zip(*(column.tolist() for column in item.columns.values()), strict=True)
     for bar, available_at, row in zip(item.bar, item.available_at, values, strict=True):
         times = {"bar": time_text(bar), "available_at": time_text(available_at)}
-        yield {"model": printable(item.model), "symbol": item.symbol, **times, **dict(zip(item.columns, row, strict=True))}
+        yield {
+            "model": printable(item.model),
+            "symbol": item.symbol,
+            **times,
+            **dict(zip(item.columns, row, strict=True)),
+        }
 
 
 @contextmanager
@@ -206,7 +225,9 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     run = request.run
     if bool(request.models) == bool(run):
         why = "both were given" if run else "neither was given"
-        raise UsageError("predict takes MODEL or --run RUN", why=why, do="--run RUN predicts with all models of a run.")
+        raise UsageError(
+            "predict takes MODEL or --run RUN", why=why, do="--run RUN predicts with all models of a run."
+        )
     local = {name: _local_files(name) for name in request.models}
     if all(local.values()) and not run:
         yield _distinct([path for paths in local.values() for path in paths])
@@ -226,7 +247,8 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
                 if not chosen:
                     read_record(objects, run)  # which can list the runs
                     raise UsageError(
-                        f"run {run} has no models", do="mayfly status shows runs, mayfly models list their models."
+                        f"run {run} has no models",
+                        do="mayfly status shows runs, mayfly models list their models.",
                     )
             else:
                 chosen = [find_model(objects, name) for name, paths in local.items() if not paths]
@@ -239,39 +261,56 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
 def _origin(model: Any, experiment_days: int, *, run: str) -> str:
     """Return the model that a name refers to, and when it expires."""
     until = model.expires(experiment_days)
-    of = "production" if not model.run_id else f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
+    of = (
+        "production"
+        if not model.run_id
+        else f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
+    )
     kept = f"; experiments expire, this one after {until}" if until else ""
     return f"models of {of}{kept}" if run else f"model {model.name} of {of}{kept}"
 
 
 def _local_files(name: str) -> list[Path]:
-    """Return the model files of a local path, empty for a name in a bucket. Raises UsageError for a path without models."""
+    """Return the model files of a local path, empty for a name in a bucket. Raises UsageError for a path
+    without models.
+    """
     path = Path(name)
     if path.is_file() and path.suffix == MODEL_SUFFIX:
         return [path]
     if path.is_file():
         raise UsageError(
-            f"{path} is not a model", why=f"a model's file ends in {MODEL_SUFFIX}", do="Give one, or a folder of them."
+            f"{path} is not a model",
+            why=f"a model's file ends in {MODEL_SUFFIX}",
+            do="Give one, or a folder of them.",
         )
     if path.is_dir():
         files = sorted(item for item in path.glob(f"*{MODEL_SUFFIX}") if item.is_file())
         if not files:
             raise UsageError(
-                f"folder {path} holds no models", why=f"no file ends in {MODEL_SUFFIX}", do="Give a folder that does."
+                f"folder {path} holds no models",
+                why=f"no file ends in {MODEL_SUFFIX}",
+                do="Give a folder that does.",
             )
         return files
     is_path = path.suffix == MODEL_SUFFIX or name[:1] in "./~" or name.endswith("/")
     if is_path and not name.startswith(KEYS):
-        raise UsageError(f"model {path} does not exist", do="Check the path, or give a name that `mayfly models list` shows.")
+        raise UsageError(
+            f"model {path} does not exist",
+            do="Check the path, or give a name that `mayfly models list` shows.",
+        )
     return []
 
 
 def _distinct(paths: list[Path]) -> list[Path]:
-    """Return the paths by name. Raises UsageError for two models of one name, whose rows could not be distinguished."""
+    """Return the paths by name. Raises UsageError for two models of one name, whose rows could not be
+    distinguished.
+    """
     seen: dict[str, Path] = {}
     for path in paths:
         if path.stem in seen:
             why = f"{seen[path.stem]} and {path}"
-            raise UsageError(f"two models are called {path.stem}", why=why, do="Predict with one of them at a time.")
+            raise UsageError(
+                f"two models are called {path.stem}", why=why, do="Predict with one of them at a time."
+            )
         seen[path.stem] = path
     return [path for _, path in sorted(seen.items())]

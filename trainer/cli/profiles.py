@@ -1,4 +1,6 @@
-"""`mayfly profiles`: list GPU profiles and the one that applies on this machine. Needs torch only for AMD's chips."""
+"""`mayfly profiles`: list GPU profiles and the one that applies on this machine. Needs torch only for AMD's
+chips.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             show(_view(known, holds=""))
         raise
-    listed = {**known, here.profile.name: here.profile}  # an unknown chip, or a share of one, has a row of its own
+    listed = {
+        **known,
+        here.profile.name: here.profile,
+    }  # an unknown chip, or a share of one, has a row of its own
     if arguments.json:
         say_json(_document(here, gpus, list(listed.values())))
         return 0
@@ -65,9 +70,12 @@ def _view(listed: dict[str, GpuProfile], *, holds: str) -> RenderableType:
     rows = [_row(profile, figures(profile), holds=name == holds) for name, profile in listed.items()]
     return lines(
         FittedTable(COLUMNS, rows),
-        f"models: {REFERENCE.model.words} on 7 years of 1m bars that a GPU trains at a time; batch: the largest then",
-        f"chunks: of {large.bars_out:,} bars of a {large.words} in one slice, activations kept; always the formula's",
-        "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory formula's, until measured",
+        f"models: {REFERENCE.model.words} on 7 years of 1m bars that a GPU trains at a time; batch: the"
+        " largest then",
+        f"chunks: of {large.bars_out:,} bars of a {large.words} in one slice, activations kept; always the"
+        " formula's",
+        "TFLOP/s: bf16, or fp16 where there is none, dense, by data sheet; estimates are the memory"
+        " formula's, until measured",
     )
 
 
@@ -105,10 +113,18 @@ def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) 
 
 
 def _as_dict(profile: GpuProfile) -> dict[str, Any]:
-    facts = {key: value for key, value in vars(profile).items() if key not in ("yours", "measured", "windows_per_second")}
+    facts = {
+        key: value
+        for key, value in vars(profile).items()
+        if key not in ("yours", "measured", "windows_per_second")
+    }
     plain, again = chunk_slices(profile, LARGE) if profile.name != CPU else (None, None)
     chunks = {"chunks_at_once": plain, "with_activation_checkpointing": again, "basis": "estimate"}
-    return {**facts, "figures": {key: vars(figure) for key, figure in figures(profile).items()}, LARGE: chunks}
+    return {
+        **facts,
+        "figures": {key: vars(figure) for key, figure in figures(profile).items()},
+        LARGE: chunks,
+    }
 
 
 def _state(path: Path) -> str:

@@ -25,7 +25,8 @@ NARROW = 72  # columns below which a model's row has no bar
 
 
 def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
-    """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces that have ended.
+    """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces
+    that have ended.
 
     `total` counts the run's models, of which `pieces` may name fewer.
     """
@@ -40,7 +41,9 @@ def piece_share(piece: Mapping[str, Any]) -> float:
     epochs, steps = piece.get("epochs") or 0, piece.get("steps") or 0
     if not epochs or not steps:
         return 0.0
-    return min(1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs))
+    return min(
+        1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs)
+    )
 
 
 class PhaseEnded:
@@ -52,7 +55,9 @@ class PhaseEnded:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw one line."""
-        text = Text.assemble(("  ✓", GOOD), f" {self._phase:{PHASE_WIDTH}} {duration(self._seconds):>{TIME_WIDTH}}")
+        text = Text.assemble(
+            ("  ✓", GOOD), f" {self._phase:{PHASE_WIDTH}} {duration(self._seconds):>{TIME_WIDTH}}"
+        )
         for detail in map(one_line, self._details):
             if text.cell_len + 3 + cell_len(detail) > options.max_width:
                 break
@@ -61,7 +66,9 @@ class PhaseEnded:
 
 
 class PhaseBar:
-    """The current phase: its time, and during training a bar with the share done, the time left and the dollars."""
+    """The current phase: its time, and during training a bar with the share done, the time left and the
+    dollars.
+    """
 
     def __init__(self, progress: RunProgress, seconds: float) -> None:
         self._progress, self._seconds = progress, seconds
@@ -70,18 +77,29 @@ class PhaseBar:
         """Draw one line."""
         progress = self._progress
         begin = Text.assemble(
-            ("  ●", "cyan"), (f" {progress.phase:{PHASE_WIDTH}} ", STRONG), f"{duration(self._seconds):>{TIME_WIDTH}}"
+            ("  ●", "cyan"),
+            (f" {progress.phase:{PHASE_WIDTH}} ", STRONG),
+            f"{duration(self._seconds):>{TIME_WIDTH}}",
         )
         if progress.phase != "train" or not progress.pieces:
             yield from _cut(
-                begin.append(f"   {one_line(progress.message)}", DIM).append(f"   {money(progress.spent_usd)}"), options
+                begin.append(f"   {one_line(progress.message)}", DIM).append(
+                    f"   {money(progress.spent_usd)}"
+                ),
+                options,
             )
             return
         share = share_done(progress.pieces.values(), progress.models_total)
         if not share and progress.work == "script":  # which may tell nothing until it ends
-            yield from _cut(begin.append(f"   {money(progress.spent_usd)}" if progress.spent_usd else ""), options)
+            yield from _cut(
+                begin.append(f"   {money(progress.spent_usd)}" if progress.spent_usd else ""), options
+            )
             return
-        ends = [f"{share:4.0%}", time_left(self._seconds, share), money(progress.spent_usd) if progress.spent_usd else ""]
+        ends = [
+            f"{share:4.0%}",
+            time_left(self._seconds, share),
+            money(progress.spent_usd) if progress.spent_usd else "",
+        ]
         end = "   ".join(filter(None, ends))
         yield _with_bar(begin, share, end, options.max_width)
 
@@ -106,12 +124,18 @@ class PieceRows:
 
 
 def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> RenderableType:
-    """Return the live region: the current phase with its seconds, the models in training, counts, and a hint."""
+    """Return the live region: the current phase with its seconds, the models in training, counts, and
+    a hint.
+    """
     if progress.phase != "train" or not progress.pieces:
         return lines(PhaseBar(progress, seconds), *_footer([hint]))
     training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") in AT_WORK}
     drawn = dict(sorted(training.items())[:MOST_ROWS])
-    parts = [f"{len(training) - len(drawn)} more in training" if len(training) > len(drawn) else "", *counts(progress), hint]
+    parts = [
+        f"{len(training) - len(drawn)} more in training" if len(training) > len(drawn) else "",
+        *counts(progress),
+        hint,
+    ]
     return lines(PhaseBar(progress, seconds), PieceRows(drawn, work=progress.work), *_footer(parts))
 
 
@@ -119,19 +143,29 @@ def counts(progress: RunProgress) -> list[str]:
     """Return the numbers of waiting, done and failed models, and the rate; empty for none."""
     states = [str(piece.get("state")) for piece in progress.pieces.values()]
     total = max(progress.models_total, len(states))
-    done, failed, training, scoring = (states.count(state) for state in ("done", "failed", "training", "scoring"))
+    done, failed, training, scoring = (
+        states.count(state) for state in ("done", "failed", "training", "scoring")
+    )
     if total > len(states):  # the node names some of very many
         done = max(done, progress.models_done)
     waiting = total - done - failed - training - scoring
     shown = [(waiting, "waiting"), (scoring, "scoring"), (done, "done"), (failed, "failed")]
-    return [*(f"{number:,} {word}" for number, word in shown if number > 0), rate_of(progress), one_line(progress.message)]
+    return [
+        *(f"{number:,} {word}" for number, word in shown if number > 0),
+        rate_of(progress),
+        one_line(progress.message),
+    ]
 
 
 def rate_of(progress: RunProgress) -> str:
     """Return the rate of all workers: `5,510 windows/s`; few chunks a second have a decimal."""
     if not progress.rate:
         return ""
-    return f"{progress.rate:,.0f} {progress.unit}/s" if progress.rate >= 10 else f"{progress.rate:.1f} {progress.unit}/s"
+    return (
+        f"{progress.rate:,.0f} {progress.unit}/s"
+        if progress.rate >= 10
+        else f"{progress.rate:.1f} {progress.unit}/s"
+    )
 
 
 def time_left(seconds: float, share: float) -> str:
@@ -184,7 +218,9 @@ def _with_bar(begin: Text, share: float, end: str, width: int, *, widest: int = 
     grid.add_row(
         begin,
         "   ",
-        ProgressBar(total=1.0, completed=share, width=min(room, widest), complete_style="cyan", finished_style=GOOD),
+        ProgressBar(
+            total=1.0, completed=share, width=min(room, widest), complete_style="cyan", finished_style=GOOD
+        ),
         Text(f" {end}"),
     )
     return grid

@@ -1,4 +1,6 @@
-"""`mayfly retrains publish`: check a job as a launch would, upload job and code by hash, replace the publication."""
+"""`mayfly retrains publish`: check a job as a launch would, upload job and code by hash, replace the
+publication.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,15 @@ GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of
 
 
 def publish(
-    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
 ) -> tuple[PublishedRetrain, PlannedRetrain | PlannedScript, list[str]]:
-    """Publish a job for a retrain; return the publication, its plan of now, and notes. Checks come before writes."""
+    """Publish a job for a retrain; return the publication, its plan of now, and notes. Checks come before
+    writes.
+    """
     now = utc_now()
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
@@ -89,9 +97,16 @@ def publish(
 
 
 def _publish_script(
-    job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, now: datetime
+    job: Job,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    now: datetime,
 ) -> tuple[PublishedRetrain, PlannedScript, list[str]]:
-    """Publish a script with its files, and with its data or the name of the data set to list at each scheduled time."""
+    """Publish a script with its files, and with its data or the name of the data set to list at each
+    scheduled time.
+    """
     _refuse_types(machines_of(job), outputs)
     refuse_secrets_without_role(job, outputs)
     listed = bool(data_set_of(job.data.folder, outputs.bucket))
@@ -103,7 +118,9 @@ def _publish_script(
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
-        desk = desk.with_packages(line_for(machines_of(job), outputs), rehearsal=access.rehearsal, console=console)
+        desk = desk.with_packages(
+            line_for(machines_of(job), outputs), rehearsal=access.rehearsal, console=console
+        )
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
     sha256 = script_sha256(desk.job.script, desk.hashes, data)
@@ -114,7 +131,10 @@ def _publish_script(
     record = script_record(job, ready.plan, bundle, outputs, preflight_at=now, now=now)
     notes = check_account(access, outputs, record, sweep=True)
     if schedule.promote != "never":
-        notes.append(f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to production")
+        notes.append(
+            f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to"
+            " production"
+        )
     retrain = _written(schedule.name, job, bundle, ready.offers, objects, now, script=script)
     return retrain, ready, notes
 
@@ -148,9 +168,16 @@ def plan_script_now(
 
 
 def plan_now(
-    job: Job, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects, *, image_id: str = ""
+    job: Job,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    *,
+    image_id: str = "",
 ) -> tuple[PlannedRetrain, list[str]]:
-    """Plan a retrain's job for now, within its budgets and on types that control may start; return also notes on its data.
+    """Plan a retrain's job for now, within its budgets and on types that control may start; return also notes
+    on its data.
 
     Files of the set that no launch uploaded are fetched, checked and indexed here, since control can't.
     """
@@ -166,8 +193,8 @@ def plan_now(
         machine, seconds = cpu_instance_type(outputs.prepare_type), LONGEST.total_seconds()
         most = dollars(seconds, on_demand_price(machine))
         notes.append(
-            f"first the refresh script runs on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at most; "
-            f"after a failure the job's data.stale says: {job.data.stale}"
+            f"first the refresh script runs on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at"
+            f" most; after a failure the job's data.stale says: {job.data.stale}"
         )
     return ready, notes
 
@@ -184,24 +211,35 @@ def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:
 def refuse_unfit_stack(outputs: StackOutputs) -> None:
     """Raise ConfigError if the deployed control function reads another format of publications."""
     if outputs.retrain_format != PUBLISHED_FORMAT:
-        why = f"it reads publications of format {outputs.retrain_format}, this Mayfly writes {PUBLISHED_FORMAT}"
+        why = (
+            f"it reads publications of format {outputs.retrain_format}, this Mayfly writes {PUBLISHED_FORMAT}"
+        )
         raise ConfigError("the stack's control function is of another version", why=why, do="Run pulumi up.")
 
 
 def refuse_skipped_times(schedule: RetrainSchedule, now: datetime) -> None:
-    """Raise UsageError for a schedule with a local time that a clock change skips: Scheduler would not run it."""
+    """Raise UsageError for a schedule with a local time that a clock change skips: Scheduler would not run
+    it.
+    """
     skipped = skipped_times(schedule.expression, now, days=GAP_DAYS)
     if skipped:
         why = f"{schedule.cron}: clocks go forward there on that day, and EventBridge leaves the run out"
         do = "Choose another hour, or time_zone UTC, in the stack's setting `retrains`."
-        raise UsageError(f"{skipped[0]:%Y-%m-%d %H:%M} does not exist in {schedule.time_zone}", why=why, do=do)
+        raise UsageError(
+            f"{skipped[0]:%Y-%m-%d %H:%M} does not exist in {schedule.time_zone}", why=why, do=do
+        )
 
 
 def _refuse_own_profile(job: Job) -> None:
-    """Raise UsageError for a GPU profile of this desk: control plans each run, and knows the package's alone."""
+    """Raise UsageError for a GPU profile of this desk: control plans each run, and knows the
+    package's alone.
+    """
     name = job.machine.gpu_profile
     if name in user_tables() and name not in packaged():
-        why, do = "control, which plans each run, does not have that file", "Leave gpu_profile out: a machine finds its own."
+        why, do = (
+            "control, which plans each run, does not have that file",
+            "Leave gpu_profile out: a machine finds its own.",
+        )
         raise UsageError(f"GPU profile {name} is in {user_file()}, of this desk", why=why, do=do)
 
 
@@ -209,8 +247,13 @@ def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> No
     """Raise ConfigError for a type that control's role may not start."""
     for name in (machine.name for machine in machines):
         if not any(fnmatchcase(name, pattern) for pattern in outputs.control_types):
-            why, do = f"it may start {', '.join(outputs.control_types)}", "Add it to the stack's setting control_types."
-            raise ConfigError(f"control may not start {name}", why=why, do=f"{do} Or name another --set instance.")
+            why, do = (
+                f"it may start {', '.join(outputs.control_types)}",
+                "Add it to the stack's setting control_types.",
+            )
+            raise ConfigError(
+                f"control may not start {name}", why=why, do=f"{do} Or name another --set instance."
+            )
 
 
 def _written(
@@ -279,5 +322,7 @@ def commit() -> str:
     folder = Path(next(iter(trainer.__path__))).parent
     if not (folder / ".git").exists():
         return ""
-    asked: Any = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    asked: Any = subprocess.run(
+        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     return str(asked.stdout).strip()[:40] if asked.returncode == 0 else ""

@@ -1,4 +1,5 @@
-"""`mayfly pull RUN`: download a run's models with their cards, its receipt, log and learning curves into one folder.
+"""`mayfly pull RUN`: download a run's models with their cards, its receipt, log and learning curves into one
+folder.
 
 With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine.
 """
@@ -35,7 +36,9 @@ LOG = "log.txt"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and TensorBoard files."""
+    """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and
+    TensorBoard files.
+    """
     if arguments.out:
         check_folder(Path(arguments.out))
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
@@ -61,12 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
 class Pulled:
     """The local folder of one run; `bring` updates it. Each model and each line is downloaded once."""
 
-    def __init__(self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]) -> None:
+    def __init__(
+        self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]
+    ) -> None:
         self._save_output = save_output
         self.folder = folder
         self.files: list[Path] = []
         self._cloud, self._run_id = cloud, run_id
-        self._log, self._events, self._curves = LogReader(cloud, run_id), EventsReader(cloud, run_id), CurveFiles(folder)
+        self._log, self._events, self._curves = (
+            LogReader(cloud, run_id),
+            EventsReader(cloud, run_id),
+            CurveFiles(folder),
+        )
         self._models: dict[str, Model] = {}  # by key and version
         self._outputs: dict[str, str] = {}  # of a script: path -> sha256
         self._settled: Settled | None = None
@@ -102,7 +111,10 @@ class Pulled:
         """Return the document of `--json`."""
         assert self._settled is not None, "bring() comes first"
         receipt = self._settled.receipt
-        models = [{"name": one.name, "version_id": one.version_id, "sha256": one.sha256} for one in self._models.values()]
+        models = [
+            {"name": one.name, "version_id": one.version_id, "sha256": one.sha256}
+            for one in self._models.values()
+        ]
         return {
             "run_id": self._run_id,
             "state": receipt["state"] if receipt else self._settled.look.record.state,
@@ -133,17 +145,25 @@ def _announce(new: list[Path], pulled: Pulled) -> None:
 
 
 def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path) -> Path:
-    """Write an output file under `into`, by its relative path. Raises ConfigError if it is missing or has another hash."""
+    """Write an output file under `into`, by its relative path. Raises ConfigError if it is missing or has
+    another hash.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     if why := path_flaw(item["file"]):
-        raise ConfigError(f"{item['file'][:80]!r} is not written here", why=why, do="mayfly receipts RUN --json has its key.")
+        raise ConfigError(
+            f"{item['file'][:80]!r} is not written here",
+            why=why,
+            do="mayfly receipts RUN --json has its key.",
+        )
     path: Path = into / str(item["file"])
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository
         raise UsageError(f"{path.parent} leads out of {into}", why="it is a link", do="Choose another --out.")
     try:
-        sha256 = fetch_file(path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket)
+        sha256 = fetch_file(
+            path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket
+        )
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read s3://{bucket}/{item['key']}") from error
     if sha256 != item["sha256"]:

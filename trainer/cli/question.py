@@ -15,7 +15,9 @@ MOST_BYTES = 4096
 
 
 class TerminalQuestion:
-    """Asks on the terminal without holding up the run. The live region is hidden while the question is open."""
+    """Asks on the terminal without holding up the run. The live region is hidden while the question
+    is open.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console

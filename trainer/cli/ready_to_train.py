@@ -1,4 +1,6 @@
-"""A launch of a training after preflight: its candles, its record, and the commands printed below its receipt."""
+"""A launch of a training after preflight: its candles, its record, and the commands printed below its
+receipt.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,17 @@ class ReadyToTrain(Ready):
     def upload(self, access: Access, console: Console) -> ChosenCandles:
         files, bucket = self.checked.files, self.outputs.bucket
         if self.encoder:
-            console.update(f"uploading the encoder, {self.encoder.bytes / 1e6:.1f} MB, unless it is in the bucket ...")
+            console.update(
+                f"uploading the encoder, {self.encoder.bytes / 1e6:.1f} MB, unless it is in the bucket ..."
+            )
             upload_data([self.encoder], access, bucket=bucket)
         if not files:
             return self.candles
         size = sum(file.bytes for file in files) / 1e6
         data_set = self.job.data.set
-        console.update(f"uploading {counted(len(files), 'file')}, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ...")
+        console.update(
+            f"uploading {counted(len(files), 'file')}, {size:.1f} MB, to s3://{bucket}/raw/{data_set}/ ..."
+        )
         return upload_candles(self.candles, files, access, bucket=bucket, data_set=data_set)
 
     def register(self, record: RunRecord, uploaded: ChosenCandles, attach: Mapping[str, str]) -> None:
@@ -62,7 +68,10 @@ class ReadyToTrain(Ready):
 
     def looks(self, receipt: Receipt) -> list[str]:
         run_id, here = receipt["run_id"], self.checked.job.data.path
-        looks = [f"logs {run_id}", *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else [])]
+        looks = [
+            f"logs {run_id}",
+            *([f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []),
+        ]
         if receipt["models"] and here and not is_in_bucket(self.given_path):
             looks.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
         return looks

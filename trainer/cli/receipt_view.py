@@ -8,7 +8,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from trainer.artifacts.metrics import BETTER, BEYOND_CHANCE, cells, gain_over_baselines, headline_column, titles
+from trainer.artifacts.metrics import (
+    BETTER,
+    BEYOND_CHANCE,
+    cells,
+    gain_over_baselines,
+    headline_column,
+    titles,
+)
 from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, TableColumn, lines, styled
 from trainer.runs.boot import STEPS
@@ -78,7 +85,13 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         models = f"{done} of {counted(len(scripts), 'value')} · {models}"
     yield (
         "outcome",
-        Inline([styled(f"{mark} {receipt['state']}", f"{STRONG} {style}"), models, f"exit code {receipt['exit_code']}"]),
+        Inline(
+            [
+                styled(f"{mark} {receipt['state']}", f"{STRONG} {style}"),
+                models,
+                f"exit code {receipt['exit_code']}",
+            ]
+        ),
     )
     if error := receipt.get("error"):
         why = f" ({error['why']})" if error.get("why") else ""
@@ -87,7 +100,11 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
             yield "", error["do"]
     yield "run", receipt["run_id"]
     if (data := receipt["data"]) and receipt.get("work") != "script":
-        bars = f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})" if data.get("bars") else "none read"
+        bars = (
+            f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})"
+            if data.get("bars")
+            else "none read"
+        )
         yield "data", Inline([bars, counted(data.get("holes", 0), "hole") if data.get("bars") else ""])
     if inputs := receipt.get("inputs"):
         yield from _cache(inputs)
@@ -110,7 +127,9 @@ def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if boot := receipt.get("boot"):
         image = "a baked image" if boot["baked"] else "AWS's image, not baked"
         yield "boot", Inline([image, *(f"{step} {duration(boot[step])}" for step in STEPS)])
-    if "deadline_cause" in receipt:  # format 1 had the run's deadline only, which need not be the one that held
+    if (
+        "deadline_cause" in receipt
+    ):  # format 1 had the run's deadline only, which need not be the one that held
         yield "deadline", f"{receipt['deadline']}, {set_by(receipt)}"
 
 
@@ -124,7 +143,8 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         estimated = "not estimated"
     yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
     prices = {
-        f"{item['instance_type']} {item['market'].replace('_', '-')}: {money(item['price_usd_per_hour'])} an hour": None
+        f"{item['instance_type']} {item['market'].replace('_', '-')}: "
+        f"{money(item['price_usd_per_hour'])} an hour": (None)
         for item in receipt["instances"]
         if item.get("price_usd_per_hour") is not None
     }
@@ -150,7 +170,14 @@ def _machine(instance: dict[str, Any]) -> list[Cell]:
     proof, market = instance["proof"], instance["market"].replace("_", "-")
     mark, style = MARKS["done"] if proof else FAILED_MARK
     end = Text.assemble((f"{mark} ", style), styled(instance["state"], ""))
-    return [instance["instance_id"], instance["instance_type"], market, instance["availability_zone"], end, proof or "none"]
+    return [
+        instance["instance_id"],
+        instance["instance_type"],
+        market,
+        instance["availability_zone"],
+        end,
+        proof or "none",
+    ]
 
 
 def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -160,7 +187,12 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     for mark, meaning in (GAINS[gain] for gain in GAINS if gain in gains):
         yield "", styled(f"{mark} {meaning}", "dim")
     for failure in sorted(receipt["failed"], key=_piece):
-        yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
+        yield (
+            "",
+            Text.assemble(
+                (f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", "")
+            ),
+        )
     if receipt.get("retries"):
         yield "", f"{counted(receipt['retries'], 'model was', 'models were')} retried"
 
@@ -181,13 +213,27 @@ def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield from _values(receipt["scripts"], receipt.get("devices", {}).get("out_of_service", ()))
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
-        ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
-        yield "script", Inline(filter(None, [script["piece"], ended, duration(script["seconds"]), starts, _best(script)]))
+        ended = (
+            f"exit code {script['exit_code']}"
+            if script["exit_code"] >= 0
+            else f"signal {-script['exit_code']}"
+        )
+        yield (
+            "script",
+            Inline(
+                filter(None, [script["piece"], ended, duration(script["seconds"]), starts, _best(script)])
+            ),
+        )
         yield from (("", styled(note, "")) for note in script["notes"])
         yield "", ""
         yield "last lines", lines(*script["last_lines"]) if script["last_lines"] else "it printed nothing"
     for failure in receipt["failed"]:
-        yield "", Text.assemble((f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", ""))
+        yield (
+            "",
+            Text.assemble(
+                (f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", "")
+            ),
+        )
     yield "", ""
     title = "files"
     for file in receipt["files"][:MOST_SHOWN_FILES]:
@@ -205,8 +251,12 @@ def _best(script: Mapping[str, Any]) -> str:
     return f"best {best['metric']} {best['value']:.4g}" if best else ""
 
 
-def _values(scripts: list[dict[str, Any]], out_of_service: Sequence[str]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield how a script ended for each of its values, what device is broken, and the last lines of those not done."""
+def _values(
+    scripts: list[dict[str, Any]], out_of_service: Sequence[str]
+) -> Iterator[tuple[str, RenderableType]]:
+    """Yield how a script ended for each of its values, what device is broken, and the last lines of those not
+    done.
+    """
     shown = sorted(scripts, key=lambda script: (script["done"], script["piece"]))[:MOST_SHOWN_VALUES]
     yield "values", FittedTable(VALUES, [_value(script) for script in shown])
     if len(scripts) > len(shown):
@@ -220,9 +270,18 @@ def _values(scripts: list[dict[str, Any]], out_of_service: Sequence[str]) -> Ite
 
 def _value(script: dict[str, Any]) -> list[Cell]:
     mark, style = MARKS["done"] if script["done"] else FAILED_MARK
-    ended = f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
+    ended = (
+        f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
+    )
     best = _best(script).removeprefix("best ")
-    return [styled(mark, style), script["piece"], ended, best, duration(script["seconds"]), str(script["starts"])]
+    return [
+        styled(mark, style),
+        script["piece"],
+        ended,
+        best,
+        duration(script["seconds"]),
+        str(script["starts"]),
+    ]
 
 
 def _model_table(models: list[dict[str, Any]]) -> FittedTable:
@@ -230,9 +289,20 @@ def _model_table(models: list[dict[str, Any]]) -> FittedTable:
     names, first = titles(metrics), headline_column(metrics)
     # The headline stays longest, hashes leave first.
     stays = [0 if place == first else place + 1 for place in range(len(names))]
-    scores = [TableColumn(title=title, right=True, leaves=leaves) for title, leaves in zip(names, stays, strict=True)]
-    ids = [TableColumn(title=title, leaves=len(names) + place) for place, title in enumerate(("model", "version", "sha256"), 1)]
-    columns = [TableColumn(title=""), TableColumn(title="symbol" if _of_symbols(models) else "piece"), *scores, *ids]
+    scores = [
+        TableColumn(title=title, right=True, leaves=leaves)
+        for title, leaves in zip(names, stays, strict=True)
+    ]
+    ids = [
+        TableColumn(title=title, leaves=len(names) + place)
+        for place, title in enumerate(("model", "version", "sha256"), 1)
+    ]
+    columns = [
+        TableColumn(title=""),
+        TableColumn(title="symbol" if _of_symbols(models) else "piece"),
+        *scores,
+        *ids,
+    ]
     return FittedTable(columns, [_model_row(model, scores=len(names)) for model in models])
 
 
@@ -241,7 +311,14 @@ def _model_row(model: dict[str, Any], *, scores: int) -> list[Cell]:
     mark, _ = GAINS.get(gain_over_baselines(metrics), ("", ""))
     kind = "-".join(filter(None, (str(model["family"]), str(model.get("target") or ""))))
     values = cells(metrics) if len(titles(metrics)) == scores else ["-"] * scores
-    return [styled(mark, GOOD), str(model["piece"]), *values, kind, str(model["version_id"])[:8], str(model["sha256"])[:12]]
+    return [
+        styled(mark, GOOD),
+        str(model["piece"]),
+        *values,
+        kind,
+        str(model["version_id"])[:8],
+        str(model["sha256"])[:12],
+    ]
 
 
 def _of_symbols(models: list[dict[str, Any]]) -> bool:

@@ -44,14 +44,21 @@ def with_refresh_script(job: Job) -> RefreshScript:
 
 
 def _refuse_imports(tree: ast.Module, name: str) -> None:
-    """Raise UsageError for a module that the script imports at the top and that the lock of prepare runs lacks."""
+    """Raise UsageError for a module that the script imports at the top and that the lock of prepare runs
+    lacks.
+    """
     wanted = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     wanted |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
     there = {*sys.stdlib_module_names, *locked_modules()}
     for module in sorted(one.partition(".")[0] for one in wanted):
         if module not in there:
-            why = f"a prepare run has the standard library and what trainer/{LOCK} names, such as ccxt, requests and pandas"
-            raise UsageError(f"{name} imports {module}", why=why, do="Remove the import; only this one file is sent.")
+            why = (
+                f"a prepare run has the standard library and what trainer/{LOCK} names, such as ccxt,"
+                " requests and pandas"
+            )
+            raise UsageError(
+                f"{name} imports {module}", why=why, do="Remove the import; only this one file is sent."
+            )
 
 
 def locked_modules() -> set[str]:

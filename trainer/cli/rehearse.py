@@ -21,7 +21,10 @@ def run(args: argparse.Namespace) -> int:
     root = default_root()
     if args.stop:
         ended = stop_server(root)
-        print(json.dumps({"stopped": ended}) if args.json else "stopped" if ended else "nothing was running", file=sys.stdout)
+        print(
+            json.dumps({"stopped": ended}) if args.json else "stopped" if ended else "nothing was running",
+            file=sys.stdout,
+        )
         return 0
     server = lease_server(root, holder=shell_of_our_output())  # it ends with the shell
     server.apply_program(ACCOUNT)
@@ -34,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
         "AWS_DEFAULT_REGION": access.region or "",
         **environment.without_proxy("127.0.0.1"),
     }
-    stale = environment.stale_aws_variables(variables)  # a profile or a token of an account's would win, or not fit the keys
+    stale = environment.stale_aws_variables(
+        variables
+    )  # a profile or a token of an account's would win, or not fit the keys
     if args.json:
         print(json.dumps({**variables, **dict.fromkeys(stale)}))
     else:

@@ -1,4 +1,6 @@
-"""`mayfly retrains`: publish the job of a schedule, list its times and their results, run it now, pause it."""
+"""`mayfly retrains`: publish the job of a schedule, list its times and their results, run it now,
+pause it.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,11 @@ def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
 
 
 def _publish(
-    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
 ) -> int:
     retrain, ready, notes = publish(arguments, schedule, access, outputs, objects)
     if arguments.json:
@@ -85,13 +91,23 @@ def _publish(
         return 0
     show(_view(ready))
     say(*(f"note: {note}" for note in notes))
-    say(f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image {retrain.image_id}")
-    say(*_times(schedule), *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []))
+    say(
+        f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image"
+        f" {retrain.image_id}"
+    )
+    say(
+        *_times(schedule),
+        *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []),
+    )
     return 0
 
 
 def _preview(
-    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs, objects: Objects
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
 ) -> int:
     retrain = _published(objects, schedule.name)[0]
     job, image_id, notes = verified_job(objects, retrain), retrain.image_id, list[str]()
@@ -116,14 +132,18 @@ def _view(ready: PlannedRetrain | PlannedScript) -> RenderableType:
     return plan_view(ready.plan, ready.job, ready.candles)
 
 
-def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs) -> int:
+def _run_now(
+    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs
+) -> int:
     """Invoke the control function as the schedule would, with the current second as the scheduled time."""
     from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
 
     now = utc_now().replace(microsecond=0)
     payload = json.dumps({"retrain": schedule.name, "scheduled_time": iso(now)}).encode()
     try:
-        access.client("lambda").invoke(FunctionName=outputs.control_arn, InvocationType="Event", Payload=payload)
+        access.client("lambda").invoke(
+            FunctionName=outputs.control_arn, InvocationType="Event", Payload=payload
+        )
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, "cannot call the control function") from error
     run_id = run_id_of(schedule.name, now)
@@ -179,7 +199,10 @@ def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: 
 def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
     stored = read_published(objects, name)
     if stored is None:
-        raise UsageError(f"retrain {name} was never published", do=f"Publish it: mayfly retrains publish {name} --job FILE.")
+        raise UsageError(
+            f"retrain {name} was never published",
+            do=f"Publish it: mayfly retrains publish {name} --job FILE.",
+        )
     return stored
 
 
@@ -209,7 +232,10 @@ def _coming(schedule: RetrainSchedule) -> list[datetime]:
 def _times(schedule: RetrainSchedule) -> list[str]:
     """Return the next scheduled times in words."""
     zone = schedule.time_zone
-    lines = [f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}   {at:%Y-%m-%d %H:%M} UTC" for at in _coming(schedule)]
+    lines = [
+        f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}   {at:%Y-%m-%d %H:%M} UTC"
+        for at in _coming(schedule)
+    ]
     return lines or [f"{schedule.cron} names no time in the next five years"]
 
 
@@ -227,7 +253,13 @@ def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: Sche
 
 def _history_row(entry: ScheduledRun) -> list[str]:
     why = str((entry.error or {}).get("what", "")) or "; ".join(entry.notes)
-    return [f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC", entry.state, entry.run_id or "-", money(entry.spent_usd), why]
+    return [
+        f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC",
+        entry.state,
+        entry.run_id or "-",
+        money(entry.spent_usd),
+        why,
+    ]
 
 
 def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The parts of a launch that are specific to a script: flag, data, preflight, plan. launch.py calls them in order."""
+"""The parts of a launch that are specific to a script: flag, data, preflight, plan. launch.py calls them in
+order.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DeskScript:
-    """A script as the desk has it: its job, its files' content by path, its data, and packages that were resolved for it."""
+    """A script as the desk has it: its job, its files' content by path, its data, and packages that were
+    resolved for it.
+    """
 
     job: Job
     files: Mapping[str, bytes]
@@ -55,7 +59,9 @@ class DeskScript:
 
     def with_packages(self, image_line: str, *, rehearsal: bool, console: Console) -> DeskScript:
         """Return the script with the packages that it needs on the image line. Raises a TrainerError."""
-        job, files, packages = with_packages(self.job, self.files, image_line, rehearsal=rehearsal, console=console)
+        job, files, packages = with_packages(
+            self.job, self.files, image_line, rehearsal=rehearsal, console=console
+        )
         return replace(self, job=job, files=files, packages=packages)
 
     @property
@@ -75,7 +81,11 @@ class ReadyToRun(Ready):
 
     @property
     def data(self) -> dict[str, Any]:
-        sent = {"files": len(self.folder), "bytes": sum(file.bytes for file in self.folder), "script_files": dict(self.files)}
+        sent = {
+            "files": len(self.folder),
+            "bytes": sum(file.bytes for file in self.folder),
+            "script_files": dict(self.files),
+        }
         return {**sent, **({"packages": self.packages.to_dict()} if self.packages else {})}
 
     def view(self) -> RenderableType:
@@ -84,7 +94,9 @@ class ReadyToRun(Ready):
         return script_view(self.plan, self.job, self.data)
 
     def record(self, *, preflight_at: datetime, now: datetime) -> RunRecord:
-        return script_record(self.job, self.plan, self.bundle, self.outputs, preflight_at=preflight_at, now=now)
+        return script_record(
+            self.job, self.plan, self.bundle, self.outputs, preflight_at=preflight_at, now=now
+        )
 
     def upload(self, access: Access, console: Console) -> list[dict[str, Any]]:
         if self.packages:
@@ -93,12 +105,22 @@ class ReadyToRun(Ready):
             return []
         size = sum(file.bytes for file in self.folder) / 1e6
         place = f"s3://{self.outputs.bucket}/{DATA_PREFIX}"
-        console.update(f"uploading what is new of {counted(len(self.folder), 'file')}, {size:.1f} MB, to {place} ...")
+        console.update(
+            f"uploading what is new of {counted(len(self.folder), 'file')}, {size:.1f} MB, to {place} ..."
+        )
         return upload_data(self.folder, access, bucket=self.outputs.bucket)
 
     def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
         manifest = script_manifest(
-            record, self.job, self.plan, self.bundle, self.files, uploaded, self.offers, sha256=self.sha256, attach=attach
+            record,
+            self.job,
+            self.plan,
+            self.bundle,
+            self.files,
+            uploaded,
+            self.offers,
+            sha256=self.sha256,
+            attach=attach,
         )
         register_script(record, manifest, self.objects)
 
@@ -108,13 +130,19 @@ class ReadyToRun(Ready):
 
 
 def with_script(tables: Tables, file: str) -> Tables:
-    """Return the tables with `--script FILE`: its command, its folder, and the run's name if none is given."""
+    """Return the tables with `--script FILE`: its command, its folder, and the run's name if none is
+    given.
+    """
     path = Path(file)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
         raise UsageError(f"script {file} {what}", do="Name your training script: --script train.py.")
     name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:MAX_JOB_NAME].strip("-") or "script"
-    script = {**tables.get("script", {}), "command": shlex.join(["python", path.name]), "root": str(path.parent)}
+    script = {
+        **tables.get("script", {}),
+        "command": shlex.join(["python", path.name]),
+        "root": str(path.parent),
+    }
     return {"name": name, **tables, "script": script}
 
 
@@ -146,17 +174,23 @@ def script_preflight(
     outputs: StackOutputs,
     console: Console,
 ) -> ReadyToRun:
-    """Check account and prices concurrently, and make the plan. Writes nothing but the receipts of old runs."""
+    """Check account and prices concurrently, and make the plan. Writes nothing but the receipts of
+    old runs.
+    """
     if not access.rehearsal:
         refuse_unfit(machines, outputs, named=bool(script.job.machine.instance))
     refuse_secrets_without_role(script.job, outputs)
     if not arguments.rehearse:  # a rehearsal's packages were resolved before it started
-        script = script.with_packages(line_for(machines, outputs), rehearsal=access.rehearsal, console=console)
+        script = script.with_packages(
+            line_for(machines, outputs), rehearsal=access.rehearsal, console=console
+        )
     job, objects = script.job, open_objects(access, outputs.bucket)
     hashes = script.hashes
     sha256 = script_sha256(job.script, hashes, script.data)
     with ThreadPoolExecutor(max_workers=5) as pool:
-        offered = pool.submit(look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot")
+        offered = pool.submit(
+            look, access, outputs=outputs, machines=machines, spot=job.machine.market == "spot"
+        )
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=script.files)
         boots = pool.submit(known_boots, objects)

@@ -1,7 +1,9 @@
-"""A script's packages, resolved at the desk for the machine's Python, with hashes: from its imports or its requirements.txt.
+"""A script's packages, resolved at the desk for the machine's Python, with hashes: from its imports or its
+requirements.txt.
 
-uv resolves: unlike pip, it evaluates markers for the machine and not for the desk (https://github.com/pypa/pip/issues/11664).
-The image's torch and what belongs to it are left out. Wheels among the script's files replace the index, as on the machine.
+uv resolves: unlike pip, it evaluates markers for the machine and not for the desk
+(https://github.com/pypa/pip/issues/11664). The image's torch and what belongs to it are left out. Wheels
+among the script's files replace the index, as on the machine.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from trainer.stack_outputs import architecture_of
 
 MADE = "# Packages of a script for"  # the beginning of files that this module writes
 RESOLVE_SECONDS = 180.0
-# Python of /opt/pytorch by the end of an image line's name: AWS's release notes of the PyTorch DLAMIs (looked up 2026-11-22).
-# The machine compares it before it installs anything.
+# Python of /opt/pytorch by the end of an image line's name: AWS's release notes of the PyTorch DLAMIs (looked
+# up 2026-11-22). The machine compares it before it installs anything.
 IMAGE_PYTHONS = {"ubuntu-26.04": "3.13"}
 _ALONE = "Try again; or give requirements with hashes, or wheels in script.files: neither asks an index."
 GLIBC = "manylinux_2_34"  # of Amazon Linux 2023, the oldest of the images
@@ -49,7 +51,9 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """Packages that were resolved: the text of their requirements.txt, its place beside the job, and what it was made from."""
+    """Packages that were resolved: the text of their requirements.txt, its place beside the job, and what it
+    was made from.
+    """
 
     text: str
     place: Path
@@ -63,7 +67,12 @@ class Packages:
         return _names(self.text)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"packages": self.names, "from": self.source, "python": self.target.python, "of_the_image": list(self.image)}
+        return {
+            "packages": self.names,
+            "from": self.source,
+            "python": self.target.python,
+            "of_the_image": list(self.image),
+        }
 
     def keep(self) -> str:
         """Write them beside the job; return a line for the user."""
@@ -82,10 +91,12 @@ def with_packages(
     rehearsal: bool,
     console: Console,
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
-    """Return job and files with the packages that the script needs as its requirements; None if they have hashes already.
+    """Return job and files with the packages that the script needs as its requirements; None if they have
+    hashes already.
 
-    In a `rehearsal`, and on the caller's own machine, they are for this Python, whose installed packages count; no image line.
-    Raises UsageError for a package that the machine can't have, ConnectionFailed if the index does not answer.
+    In a `rehearsal`, and on the caller's own machine, they are for this Python, whose installed packages
+    count; no image line. Raises UsageError for a package that the machine can't have, ConnectionFailed if the
+    index does not answer.
     """
     script, files = job.script, dict(files)
     name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""
@@ -95,9 +106,12 @@ def with_packages(
             _refuse_unfit(requirement_lines(name, files[name]), image_line, script.python, wheels, rehearsal)
         return job, files, None
     here = versions_here()
-    # A rehearsal's image is this environment: what it has needn't be fetched, and a rehearsal needs no network.
+    # A rehearsal's image is this environment: what it has needn't be fetched, and a rehearsal needs no
+    # network.
     brought = here if rehearsal else ()
-    lines = requirement_lines(name, files[name]) if name else packages_of(files, script.words, brought=brought)
+    lines = (
+        requirement_lines(name, files[name]) if name else packages_of(files, script.words, brought=brought)
+    )
     if not lines:
         return job, files, None
     _refuse_other_torch(lines, here.get("torch", "") if rehearsal else image_line.partition("pytorch-")[2])
@@ -118,26 +132,36 @@ def with_packages(
     _refuse_anothers(place)
     files[place.name] = text.encode()
     packages = Packages(
-        text=text, place=place, source=name or "its imports", target=target, image=tuple(images_own(lines) if name else ())
+        text=text,
+        place=place,
+        source=name or "its imports",
+        target=target,
+        image=tuple(images_own(lines) if name else ()),
     )
     return with_settings(job, **{"script.requirements": place.name}), dict(sorted(files.items())), packages
 
 
 def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
-    """Return the Python of a machine: what the job says, else that of the image line. Raises UsageError for an unknown one."""
+    """Return the Python of a machine: what the job says, else that of the image line. Raises UsageError for
+    an unknown one.
+    """
     if rehearsal:
         return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
     python = given or _known_python(line)
     if not python:
         do = 'Set script.python, such as "3.13": `/opt/pytorch/bin/python -V` on the image shows it.'
-        raise UsageError(f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do)
+        raise UsageError(
+            f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do
+        )
     machine = "aarch64" if architecture_of(line) == "arm64" else "x86_64"
     return Target(python=python, platform=f"{machine}-{GLIBC}")
 
 
 def _known_python(line: str) -> str:
     """Return the Python of an image line's images, '' for a line that is not known."""
-    return next((python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end)), "")
+    return next(
+        (python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end)), ""
+    )
 
 
 def resolve(
@@ -149,15 +173,28 @@ def resolve(
     wheels: Mapping[str, bytes] | None = None,
     dependencies: bool = True,
 ) -> str:
-    """Return the requirements.txt, with hashes, of these packages and all that they need. Nothing is downloaded but metadata.
+    """Return the requirements.txt, with hashes, of these packages and all that they need. Nothing is
+    downloaded but metadata.
 
     `image` are names that count as there. Raises UsageError and ConnectionFailed.
     """
     needs("uv")
     left_out = sorted({"torch", "torchvision", "torchaudio", "triton", *image})
     words = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "--color", "never"]
-    words += ["--generate-hashes", "--no-header", "--no-annotate", "--only-binary", ":all:", "--python", sys.executable]
-    words += ["--python-version", target.python, *(["--python-platform", target.platform] if target.platform else [])]
+    words += [
+        "--generate-hashes",
+        "--no-header",
+        "--no-annotate",
+        "--only-binary",
+        ":all:",
+        "--python",
+        sys.executable,
+    ]
+    words += [
+        "--python-version",
+        target.python,
+        *(["--python-platform", target.platform] if target.platform else []),
+    ]
     words += [] if dependencies else ["--no-deps"]
     with TemporaryDirectory(prefix="mayfly-packages-") as made:
         folder = Path(made)
@@ -192,35 +229,50 @@ def _names(text: str) -> list[str]:
     return [line.removesuffix(" \\") for line in text.splitlines() if line and line[0] not in "# "]
 
 
-def _refuse_unfit(lines: Sequence[str], line: str, given: str, wheels: Mapping[str, bytes], rehearsal: bool) -> None:
-    """Raise UsageError if a requirement with hashes has no wheel for the machine: it may be for another Python.
+def _refuse_unfit(
+    lines: Sequence[str], line: str, given: str, wheels: Mapping[str, bytes], rehearsal: bool
+) -> None:
+    """Raise UsageError if a requirement with hashes has no wheel for the machine: it may be for another
+    Python.
 
-    What can't be asked is left to the machine: an index that does not answer, and an image whose Python is not known.
+    What can't be asked is left to the machine: an index that does not answer, and an image whose Python is
+    not known.
     """
     with suppress(ConnectionFailed):
         if given or rehearsal or _known_python(line):
-            # A rehearsal's image is this environment: pip leaves alone what it has at the version that is asked for.
-            there = {f"{name}=={version}": name for name, version in versions_here().items()} if rehearsal else {}
+            # A rehearsal's image is this environment: pip leaves alone what it has at the version that is
+            # asked for.
+            there = (
+                {f"{name}=={version}": name for name, version in versions_here().items()} if rehearsal else {}
+            )
             pins = (one.partition("--hash")[0].strip().partition("==") for one in lines)
-            brought = [there[pin] for name, _, version in pins if (pin := f"{normalized(name)}=={version}") in there]
+            brought = [
+                there[pin] for name, _, version in pins if (pin := f"{normalized(name)}=={version}") in there
+            ]
             target = target_of(line, given=given, rehearsal=rehearsal)
             resolve(lines, target, image=brought, wheels=wheels, dependencies=False)
 
 
 def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | UsageError:
     """Return the error behind uv's words."""
-    text = " ".join(re.sub(r"^\s*(error|cause|hint):", "", line).strip() for line in said.splitlines() if line.strip())
+    text = " ".join(
+        re.sub(r"^\s*(error|cause|hint):", "", line).strip() for line in said.splitlines() if line.strip()
+    )
     if "Failed to fetch" in text or "error sending request" in text or "Connectivity is disabled" in text:
         fetched = re.search(r"https?://[^\s`]+", text)
         why = f"{fetched[0] if fetched else 'the package index'} does not answer"
         return ConnectionFailed("the script's packages can't be resolved", why=why, do=_ALONE)
     cause = re.sub(r"^No solution found when resolving dependencies ", "", text)
     cause = re.sub(r",? we can conclude that your requirements are unsatisfiable\.", ".", cause)
-    cause = cause.replace("the provided package locations", "script.files").replace("you require", "the script requires")
+    cause = cause.replace("the provided package locations", "script.files").replace(
+        "you require", "the script requires"
+    )
     do = "Add its wheel to script.files, or name the packages in script.requirements."
     if not local:
         do = "Name a version that has one in script.requirements, or add a wheel of your own to script.files."
-    return UsageError(f"the script's packages can't be installed for {target}", why=cause.rstrip(".")[:400], do=do)
+    return UsageError(
+        f"the script's packages can't be installed for {target}", why=cause.rstrip(".")[:400], do=do
+    )
 
 
 def _without_images_own(text: str) -> str:
@@ -235,12 +287,17 @@ def _without_images_own(text: str) -> str:
 
 
 def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
-    """Raise UsageError if a requirement pins another torch than the image's, whose version is the beginning of `image`."""
+    """Raise UsageError if a requirement pins another torch than the image's, whose version is the beginning
+    of `image`.
+    """
     there = re.match(r"\d+\.\d+", image)
     for wanted in lines:
         pinned = re.fullmatch(r"torch\s*==\s*(\d+\.\d+)\S*(\s*;.*)?", wanted)
         if pinned and there and pinned[1] != there[0]:
-            why, do = f"the image has torch {there[0]}, built for its driver", "Remove the line, or set another image_line."
+            why, do = (
+                f"the image has torch {there[0]}, built for its driver",
+                "Remove the line, or set another image_line.",
+            )
             raise UsageError(f"the script's requirements name {wanted}", why=why, do=do)
 
 

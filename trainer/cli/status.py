@@ -176,7 +176,9 @@ def _row(item: dict[str, Any]) -> list[str]:
 
 
 def _done(item: dict[str, Any]) -> str:
-    """Return the overall progress: the share of all steps while models train, else the number of models done."""
+    """Return the overall progress: the share of all steps while models train, else the number of
+    models done.
+    """
     pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
     if not pieces:
         total = item["models_total"]

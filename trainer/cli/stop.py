@@ -1,4 +1,6 @@
-"""`mayfly stop RUN`: end a run. Finished models are uploaded, then the machine is terminated and its end observed."""
+"""`mayfly stop RUN`: end a run. Finished models are uploaded, then the machine is terminated and its end
+observed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from trainer.stack import read_stack
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask a run to stop and follow it to its receipt. Returns 0 once its machine has ended, 110 if that can't be confirmed."""
+    """Ask a run to stop and follow it to its receipt. Returns 0 once its machine has ended, 110 if that can't
+    be confirmed.
+    """
     console = Console(plain=arguments.json)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
@@ -32,7 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
             if receipt is None:
                 watch = Watch(console, stop)
                 receipt = drive(
-                    cloud, record.run_id, known=record, poll_seconds=pace(access), on_event=watch.on_event, stop=stop
+                    cloud,
+                    record.run_id,
+                    known=record,
+                    poll_seconds=pace(access),
+                    on_event=watch.on_event,
+                    stop=stop,
                 )
         forget_ended(cloud.objects)
     console.close()

@@ -20,14 +20,19 @@ from trainer.cli.output import one_line
 Cell = str | Text
 GAP = 2  # spaces between columns
 EMPTY = ("", "-")  # cells without a value
-WRAPPED, LEAST_WRAPPED = 24, 12  # width that a text that wraps gets before other columns leave, and in the end
+WRAPPED, LEAST_WRAPPED = (
+    24,
+    12,
+)  # width that a text that wraps gets before other columns leave, and in the end
 SEPARATOR = " · "
 GOOD, BAD, DIM, STRONG = "green", "red", "dim", "bold"  # styles
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableColumn:
-    """A column of a table. If the width is too small, columns with the highest `leaves` are dropped first; 0 always stays."""
+    """A column of a table. If the width is too small, columns with the highest `leaves` are dropped first; 0
+    always stays.
+    """
 
     title: str
     right: bool = False
@@ -39,10 +44,16 @@ class TableColumn:
 class FittedTable:
     """Rows under their titles, with as many columns as fit. Columns without a value are left out."""
 
-    def __init__(self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Cell]], *, indent: int = 0) -> None:
+    def __init__(
+        self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Cell]], *, indent: int = 0
+    ) -> None:
         """Each row has a cell for each column."""
         cells = [[_text(cell) for cell in row] for row in rows]
-        shown = [number for number in range(len(columns)) if not cells or any(row[number].plain not in EMPTY for row in cells)]
+        shown = [
+            number
+            for number in range(len(columns))
+            if not cells or any(row[number].plain not in EMPTY for row in cells)
+        ]
         self._columns = [columns[number] for number in shown]
         self._rows = [[row[number] for number in shown] for row in cells]
         self._indent = indent
@@ -84,7 +95,9 @@ class FittedTable:
 
 
 class Inline:
-    """Short texts in a row, separated by dots. Lines break between texts; inside one only if it is longer than a line."""
+    """Short texts in a row, separated by dots. Lines break between texts; inside one only if it is longer
+    than a line.
+    """
 
     def __init__(self, parts: Iterable[Cell]) -> None:
         self._parts = [text for part in parts if (text := _text(part)).plain]
@@ -112,7 +125,8 @@ class Blocks:
 
     def __init__(self, entries: Iterable[tuple[str, RenderableType]], *, indent: int = 2) -> None:
         self._entries = [
-            (one_line(label), _text(content) if isinstance(content, str) else content) for label, content in entries
+            (one_line(label), _text(content) if isinstance(content, str) else content)
+            for label, content in entries
         ]
         self._indent = indent
 

@@ -1,4 +1,5 @@
-"""Download, check and index files of a data set that were uploaded by other means than a launch, such as `aws s3 sync`.
+"""Download, check and index files of a data set that were uploaded by other means than a launch, such as `aws
+s3 sync`.
 
 The data check describes each alone; later launches use its index entry and download nothing.
 """
@@ -44,7 +45,9 @@ def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> t
 
 
 def fetch(item: Input, objects: Objects, folder: Path) -> str | None:
-    """Download an object of a data set into a folder and return its sha256; None if it was deleted after it was listed."""
+    """Download an object of a data set into a folder and return its sha256; None if it was deleted after it
+    was listed.
+    """
     stored = objects.get(key=item.key, version_id=item.version_id)
     if stored is None:
         return None
@@ -64,7 +67,10 @@ def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Inpu
         for entry in report["files"]:
             item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})
             inputs[item.key] = item
-            notes.append(f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it there)")
+            notes.append(
+                f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it"
+                " there)"
+            )
         for name in by_name.keys() - {entry["file"] for entry in report["files"]} - report["errors"].keys():
             notes.append(f"left out: {by_name[name].key} (it is not a table of candles)")
         for name, error in report["errors"].items():

@@ -1,7 +1,8 @@
 """The streams of a command: `show` prints data to stdout, `Console` messages to stderr.
 
-On a terminal the messages have a live region below them. Piped, with NO_COLOR, TERM=dumb or `--json`, they are plain lines, one
-for each event. rich is imported only when something is drawn: it is slow to load, and usage errors should not wait for it.
+On a terminal the messages have a live region below them. Piped, with NO_COLOR, TERM=dumb or `--json`, they
+are plain lines, one for each event. rich is imported only when something is drawn: it is slow to load, and
+usage errors should not wait for it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ class Console:
     """Messages on stderr: permanent lines, and on a terminal a live region below them."""
 
     def __init__(
-        self, stream: TextIO | None = None, *, plain: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO | None = None,
+        *,
+        plain: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`plain` asks for lines on a terminal, too."""
         self.stream = stream or sys.stderr
@@ -90,7 +95,9 @@ class Console:
             self.line(text)
 
     def draw(self, picture: Callable[[], RenderableType]) -> None:
-        """Show a renderable in the live region, redrawn a few times a second; without a live region do nothing."""
+        """Show a renderable in the live region, redrawn a few times a second; without a live region do
+        nothing.
+        """
         if not self.live or self._paused:
             return
         self._picture = picture

@@ -53,7 +53,11 @@ class TrainStory(Story):
             return
         from trainer.cli.table import FittedTable, TableColumn  # late, as above
 
-        columns = [TableColumn(title="model"), TableColumn(title="file"), TableColumn(title="sha256", leaves=1)]
+        columns = [
+            TableColumn(title="model"),
+            TableColumn(title="file"),
+            TableColumn(title="sha256", leaves=1),
+        ]
         rows = [(model["piece"], model["file"], model["sha256"][:SHOWN_DIGITS]) for model in models]
         show(FittedTable(columns, sorted(rows)))
 

@@ -1,4 +1,6 @@
-"""`mayfly tune`: measure the fastest settings of this machine for a job's models, and store them for its next runs."""
+"""`mayfly tune`: measure the fastest settings of this machine for a job's models, and store them for its next
+runs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     file = remember(choice, job, timings[0])
     if arguments.json:
-        report = {"profile": choice.profile.name, "why": choice.why, "timings": [asdict(timing) for timing in timings]}
+        report = {
+            "profile": choice.profile.name,
+            "why": choice.why,
+            "timings": [asdict(timing) for timing in timings],
+        }
         say_json({**report, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
         return 0
     show(_view(job, choice, timings))
@@ -57,14 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _job(arguments: argparse.Namespace) -> Job:
     if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
-        raise UsageError(f"--seconds {arguments.seconds:g}", do="Give a number above 0; 60 is the most that is taken.")
+        raise UsageError(
+            f"--seconds {arguments.seconds:g}", do="Give a number above 0; 60 is the most that is taken."
+        )
     flags = {"data": arguments.data, "gpu_profile": arguments.gpu_profile}
     present: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     settings = load_job(Path(arguments.job)) if arguments.job else {}
     job = job_from(with_keys(settings, {**present, **parse_assignments(arguments.settings)}))
     refuse_script(job, "tune")
     if not job.train.batch and not job.data.path:
-        raise UsageError("batch = auto, but no candles", why="they decide how large it may become", do="Name them with --data.")
+        raise UsageError(
+            "batch = auto, but no candles",
+            why="they decide how large it may become",
+            do="Name them with --data.",
+        )
     return job
 
 
@@ -84,7 +96,10 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
         surveyed = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
     run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
-    run = f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')}, {surveyed.data['bars']:,} bars)"
+    run = (
+        f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')},"
+        f" {surveyed.data['bars']:,} bars)"
+    )
     return seconds, limit, f"{why}; for {run}"
 
 
@@ -116,6 +131,10 @@ def _row(timing: Timing) -> list[str]:
         str(option.pack),
         str(option.micro_batch),
         "on" if option.activation_checkpointing else "",
-        *(("-", "-", "") if timing.excluded else (speed, f"{timing.steps_per_second:,.1f}", f"{memory:.2f}" if memory else "")),
+        *(
+            ("-", "-", "")
+            if timing.excluded
+            else (speed, f"{timing.steps_per_second:,.1f}", f"{memory:.2f}" if memory else "")
+        ),
         str(timing.excluded or ""),
     ]

@@ -21,18 +21,29 @@ PHASES = {
     "upload": "uploading what it made last",
     "terminate": "ending: waiting to see the machine gone",
 }
-HERE = {**PHASES, "boot": "the agent starts", "stage": "devices and data", "terminate": "ending"}  # on a machine of yours
+HERE = {
+    **PHASES,
+    "boot": "the agent starts",
+    "stage": "devices and data",
+    "terminate": "ending",
+}  # on a machine of yours
 ORDER = ("preflight", *PHASES)
 
 
 class Watch:
     """Shows a run. One for each; `on_event` is what `control.drive` calls.
 
-    On a terminal an ended phase is a line with its seconds, and the current one is drawn. Elsewhere each event is a line.
+    On a terminal an ended phase is a line with its seconds, and the current one is drawn. Elsewhere each
+    event is a line.
     """
 
     def __init__(
-        self, console: Console, stop: StopSignal, *, here: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console,
+        stop: StopSignal,
+        *,
+        here: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`here`: a run on the user's machine, which is not terminated."""
         self._here, self._words = here, HERE if here else PHASES
@@ -61,7 +72,8 @@ class Watch:
             self._console.update(f"{_clock(progress)}  training  {models_line(progress)}".rstrip())
         else:
             self._console.update(
-                f"{_clock(progress)}  {self._words.get(progress.phase, progress.phase)}  {progress.message}".rstrip()
+                f"{_clock(progress)}  {self._words.get(progress.phase, progress.phase)}"
+                f"  {progress.message}".rstrip()
             )
 
     def _settle(self, progress: RunProgress) -> None:
@@ -86,7 +98,9 @@ class Watch:
         if progress.state == "closed":
             self._console.close()
         else:
-            self._console.draw(lambda: picture(progress, seconds=begun + self._clock() - since, hint=self._hint(progress)))
+            self._console.draw(
+                lambda: picture(progress, seconds=begun + self._clock() - since, hint=self._hint(progress))
+            )
 
     def _report(self, progress: RunProgress) -> None:
         """Print a line for each event since the last look."""
@@ -95,7 +109,9 @@ class Watch:
         for name, piece in progress.pieces.items():
             if piece.get("state") in ("done", "failed") and self._ended.get(name) != piece["state"]:
                 self._ended[name] = piece["state"]
-                self._line(progress, f"{name} {piece['state']} ({len(self._ended)}/{progress.models_total or '?'})")
+                self._line(
+                    progress, f"{name} {piece['state']} ({len(self._ended)}/{progress.models_total or '?'})"
+                )
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, self._words.get(progress.phase, progress.phase))

@@ -1,4 +1,6 @@
-"""The boot log of a machine whose agent never reported: bootstrap.log in S3, else the console output that EC2 keeps."""
+"""The boot log of a machine whose agent never reported: bootstrap.log in S3, else the console output that EC2
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ MOST_BOOT_LOG_BYTES = 256 * 1024  # bootstrap.sh sends no more; EC2 keeps 64 KB 
 
 
 def boot_log(cloud: Cloud, keys: NodeKeys) -> str:
-    """Return bootstrap.log, or without one the console's output; '' if neither exists yet. Raises TrainerError."""
+    """Return bootstrap.log, or without one the console's output; '' if neither exists yet. Raises
+    TrainerError.
+    """
     return bootstrap_log(cloud.objects, keys) or cloud.console_output(instance_id=keys.instance_id)
 
 

@@ -1,7 +1,8 @@
-"""Check before a run is registered that the account accepts it: the safety net, quotas, and dry runs of the request.
+"""Check before a run is registered that the account accepts it: the safety net, quotas, and dry runs of the
+request.
 
-In a dry run AWS checks the request of each type, with its template, overrides and tags, and launches nothing. An instant fleet
-launches under the caller's own rights, so RunInstances is tried as well as CreateFleet.
+In a dry run AWS checks the request of each type, with its template, overrides and tags, and launches nothing.
+An instant fleet launches under the caller's own rights, so RunInstances is tried as well as CreateFleet.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, s
 def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, seconds: float) -> str:
     """Try every type and market of a record's ladder; return a note on those that AWS would refuse.
 
-    The record is not stored yet. Raises a TrainerError if all are refused, or if one is refused for a reason that applies to
-    all.
+    The record is not stored yet. Raises a TrainerError if all are refused, or if one is refused for a reason
+    that applies to all.
     """
     ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
-    rungs = {(rung.instance_type, rung.market): number for number, rung in reversed(list(enumerate(record.ladder)))}
+    rungs = {
+        (rung.instance_type, rung.market): number for number, rung in reversed(list(enumerate(record.ladder)))
+    }
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        refusals = list(pool.map(lambda number: _refusal(ec2, outputs, record, number), sorted(rungs.values())))
+        refusals = list(
+            pool.map(lambda number: _refusal(ec2, outputs, record, number), sorted(rungs.values()))
+        )
     refused = [one for one in refusals if one is not None]
     final = [error for error, another_may in refused if not another_may]
     if final or len(refused) == len(refusals):
@@ -87,7 +92,9 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
     return {"create_fleet": {**fleet, "DryRun": True}, "run_instances": {**run, "DryRun": True}}
 
 
-def _refusal(ec2: Any, outputs: StackOutputs, record: RunRecord, number: int) -> tuple[TrainerError, bool] | None:
+def _refusal(
+    ec2: Any, outputs: StackOutputs, record: RunRecord, number: int
+) -> tuple[TrainerError, bool] | None:
     """Return the error of one rung, and whether another rung may succeed; None if AWS would launch it."""
     rung = record.ladder[number]
     for operation, arguments in requests_of(record, outputs, number).items():

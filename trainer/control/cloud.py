@@ -1,7 +1,8 @@
-"""The calls that a run needs from its cloud: the `Cloud` protocol, and its boto3 implementation. CreateFleet is called here.
+"""The calls that a run needs from its cloud: the `Cloud` protocol, and its boto3 implementation. CreateFleet
+is called here.
 
-Owns operation names, pagination and expected error codes. Decides nothing: `runs.reconcile` does. The tests implement the same
-protocol in memory.
+Owns operation names, pagination and expected error codes. Decides nothing: `runs.reconcile` does. The tests
+implement the same protocol in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Cloud(Protocol):
-    """The calls that observe and change a run. Each may be repeated, and raises TrainerError if AWS fails or refuses."""
+    """The calls that observe and change a run. Each may be repeated, and raises TrainerError if AWS fails or
+    refuses.
+    """
 
     @property
     def objects(self) -> Objects: ...
@@ -63,13 +66,16 @@ class AwsCloud:
         self._outputs = outputs
         self.objects: Objects = open_objects(access, outputs.bucket)
         self._ec2 = access.client("ec2")
-        # No capacity is an HTTP 500, which botocore would retry in place: `runs.launching` decides about retries.
+        # No capacity is an HTTP 500, which botocore would retry in place: `runs.launching` decides about
+        # retries.
         self._launches = access.client("ec2", total_max_attempts=1)
         self._scheduler = access.client("scheduler")
         self._offset = timedelta(0)
 
     def now(self) -> datetime:
-        """Return the current time by AWS's clock, as of its last answer: a desk's own clock may be minutes off."""
+        """Return the current time by AWS's clock, as of its last answer: a desk's own clock may be minutes
+        off.
+        """
         return utc_now() + self._offset
 
     def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
@@ -88,7 +94,11 @@ class AwsCloud:
             raise aws_error(error, f"cannot describe the instances of {run_id}") from error
         self._read_clock(pages)
         described = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
-        return tuple(sorted(map(_instance, described), key=lambda instance: (instance.launched_at, instance.instance_id)))
+        return tuple(
+            sorted(
+                map(_instance, described), key=lambda instance: (instance.launched_at, instance.instance_id)
+            )
+        )
 
     def run_of(self, *, instance_id: str) -> str | None:
         """Return the run id of an instance of this stack; None for a foreign or unknown instance."""
@@ -108,7 +118,9 @@ class AwsCloud:
         return tags.get("run_id") if own else None
 
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None:
-        """Terminate instances one by one: one bad id in a list would fail the whole call. Not found counts as done."""
+        """Terminate instances one by one: one bad id in a list would fail the whole call. Not found counts as
+        done.
+        """
         failure: TrainerError | None = None
         for instance_id in instance_ids:
             try:
@@ -120,7 +132,9 @@ class AwsCloud:
             raise failure
 
     def console_output(self, *, instance_id: str) -> str:
-        """Return what an instance printed on its console (EC2 keeps 64 KB, for an hour after its end); '' if it has none."""
+        """Return what an instance printed on its console (EC2 keeps 64 KB, for an hour after its end); '' if
+        it has none.
+        """
         try:
             return str(self._ec2.get_console_output(InstanceId=instance_id).get("Output") or "")
         except (BotoCoreError, ClientError) as error:
@@ -156,7 +170,9 @@ class AwsCloud:
             if error_code(error) not in NO_SCHEDULE:
                 raise aws_error(error, f"cannot delete the schedule {name}") from error
 
-    def _put_schedule(self, name: str, at: datetime, target_arn: str, target_input: Mapping[str, Any]) -> None:
+    def _put_schedule(
+        self, name: str, at: datetime, target_arn: str, target_input: Mapping[str, Any]
+    ) -> None:
         request = schedule_request(
             name=name,
             group=self._outputs.schedule_group,
@@ -187,7 +203,9 @@ class AwsCloud:
 def schedule_request(
     *, name: str, group: str, at: datetime, target_arn: str, role_arn: str, target_input: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of CreateSchedule (and UpdateSchedule) for a one-time schedule that deletes itself."""
+    """Return the arguments of CreateSchedule (and UpdateSchedule) for a one-time schedule that deletes
+    itself.
+    """
     return {
         "Name": name,
         "GroupName": group,
@@ -210,9 +228,13 @@ def _instance(item: Mapping[str, Any]) -> DescribedInstance:
     state = item["State"]["Name"]
     launched_at = item["LaunchTime"].astimezone(timezone.utc)
     dated = _TRANSITION.search(item.get("StateTransitionReason") or "") if state in ENDED else None
-    ended_at = datetime.strptime(dated[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if dated else None
+    ended_at = (
+        datetime.strptime(dated[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if dated else None
+    )
     if ended_at is not None:
-        ended_at = max(ended_at + timedelta(seconds=1), launched_at)  # AWS cuts the fraction off; a bill's bound must not
+        ended_at = max(
+            ended_at + timedelta(seconds=1), launched_at
+        )  # AWS cuts the fraction off; a bill's bound must not
     attempt = tags.get("attempt", "")
     return DescribedInstance(
         instance_id=item["InstanceId"],

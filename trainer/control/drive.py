@@ -1,8 +1,8 @@
 """Drive one run from its present state to its receipt: observe, decide, act, report, sleep.
 
-Owns the loop at the desk and every side effect, one after the other. Each action may be repeated, and two callers may act at
-once: the one that loses a compare-and-swap reads again. `runs.reconcile` decides, with one exception: a run whose deadline
-can't be armed is not launched.
+Owns the loop at the desk and every side effect, one after the other. Each action may be repeated, and two
+callers may act at once: the one that loses a compare-and-swap reads again. `runs.reconcile` decides, with one
+exception: a run whose deadline can't be armed is not launched.
 """
 
 from __future__ import annotations
@@ -67,14 +67,18 @@ def drive(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
-    """Drive a run to its end and return its receipt; None if the user left it running, which requests no stop.
+    """Drive a run to its end and return its receipt; None if the user left it running, which requests no
+    stop.
 
-    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user stops waiting for the end,
-    UsageError if there is no such run, and EmbeddedAwsGone if its rehearsal has ended. If the run's end could not be observed,
-    the receipt has the state `unconfirmed`, exit code 110, and is not stored: the next command that settles the run continues.
+    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user stops
+    waiting for the end, UsageError if there is no such run, and EmbeddedAwsGone if its rehearsal has ended.
+    If the run's end could not be observed, the receipt has the state `unconfirmed`, exit code 110, and is not
+    stored: the next command that settles the run continues.
     """
     signal, pause = stop or StopSignal(), poll_seconds
-    for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
+    for look in follow(
+        cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep
+    ):
         if look.record.state == "closed":
             return receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
@@ -94,10 +98,16 @@ def start(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
-    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to itself."""
+    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to
+    itself.
+    """
     signal, pause = stop or StopSignal(), poll_seconds
-    for look in follow(cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep):
-        if look.record.state == "closed" or (goes_on_alone(look.record) and look.record.stop_requested_at is None):
+    for look in follow(
+        cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep
+    ):
+        if look.record.state == "closed" or (
+            goes_on_alone(look.record) and look.record.stop_requested_at is None
+        ):
             return look.record
     raise AssertionError("a run is followed until it is closed")
 
@@ -117,10 +127,11 @@ def follow(
     known: RunRecord | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
-    """Yield every step of a run until it is closed and none of its instances is alive; report errors and go on.
+    """Yield every step of a run until it is closed and none of its instances is alive; report errors and go
+    on.
 
-    Raises the error of the first look; if the caller knows the record already, a lost connection and a missing record are
-    retried.
+    Raises the error of the first look; if the caller knows the record already, a lost connection and a
+    missing record are retried.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
     asked_to_stop = looked = False
@@ -151,9 +162,11 @@ def follow(
 
 
 def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
-    """Observe, decide and act once. Raises TrainerError if the run can't be observed; an action's failure is in the Step.
+    """Observe, decide and act once. Raises TrainerError if the run can't be observed; an action's failure is
+    in the Step.
 
-    `starts`: create instances for this driver's runs only; None: for no run. `seen`: the run's record is known to exist.
+    `starts`: create instances for this driver's runs only; None: for no run. `seen`: the run's record is
+    known to exist.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=record.driver == starts)
@@ -201,7 +214,9 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
 
 
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
-    """Call CreateFleet and store its answer. Raises ConnectionFailed for an unclear one: the intent stays open."""
+    """Call CreateFleet and store its answer. Raises ConnectionFailed for an unclear one: the intent stays
+    open.
+    """
     rung = record.ladder[launch.rung]
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
@@ -227,7 +242,9 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
 def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
     """Store the answer to an intent in the current record; after a lost race, retry on the newer record."""
     while True:
-        known = [item for item in record.attempt.launches if item.token == launch.token] if record.attempt else []
+        known = (
+            [item for item in record.attempt.launches if item.token == launch.token] if record.attempt else []
+        )
         if not known or known[0].outcome == "created" or record.state == "closed":
             return
         try:
@@ -238,7 +255,8 @@ def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
-    """Write the receipt once, store the node's tuning, close the record, then remove the run from the index of open runs.
+    """Write the receipt once, store the node's tuning, close the record, then remove the run from the index
+    of open runs.
 
     An existing receipt was written by another caller.
     """
@@ -260,7 +278,8 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
 def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerError) -> bool:
     """End a run whose start AWS refuses for good: a schedule that can't be armed, a missing permission.
 
-    An intent that was called stays open, because its instance may still appear; one that was not is abandoned.
+    An intent that was called stays open, because its instance may still appear; one that was not is
+    abandoned.
     """
     if record.state != "starting" or isinstance(error, ConnectionFailed):
         return False
@@ -273,7 +292,9 @@ def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerErr
 
 
 def receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
-    """Return the receipt of a closed run. It was written before the run closed; while S3 lags, wait and ask again."""
+    """Return the receipt of a closed run. It was written before the run closed; while S3 lags, wait and ask
+    again.
+    """
     for _ in range(RECEIPT_TRIES):
         receipt = read_receipt(cloud.objects, run_id)
         if receipt is not None:

@@ -1,9 +1,10 @@
 """CreateFleet as pure functions: build the request of a stored intent, and interpret the answer.
 
-The one call carries everything that safety depends on: token, tags, deadline. User data, profile, shutdown behaviour and
-disks are in the launch template; a run whose script gets secrets has its own profile. An instant fleet without
-capacity is an HTTP 200 with `Errors`, and a lost answer may hide a machine: an answer is created, refused or unclear.
-`runs.launching` takes another token only after "refused", or after it has looked for an instance in vain.
+The one call carries everything that safety depends on: token, tags, deadline. User data, profile, shutdown
+behaviour and disks are in the launch template; a run whose script gets secrets has its own profile. An
+instant fleet without capacity is an HTTP 200 with `Errors`, and a lost answer may hide a machine: an answer
+is created, refused or unclear. `runs.launching` takes another token only after "refused", or after it has
+looked for an instance in vain.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
 TAGGED = ("instance", "volume", "network-interface", "fleet")
-# Of several errors in one answer the most permanent counts: a missing permission must never read as "no capacity".
+# Of several errors in one answer the most permanent counts: a missing permission must never read as "no
+# capacity".
 _FINALITY: tuple[NextStep, ...] = ("stop", "other_quota", "new_token", "next_rung", "replay")
 
 
@@ -34,9 +36,11 @@ class FleetAnswer:
 
 
 def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[str, Any]:
-    """Return the keyword arguments of `ec2.create_fleet` for a stored intent: one instance, one pool, one token.
+    """Return the keyword arguments of `ec2.create_fleet` for a stored intent: one instance, one pool, one
+    token.
 
-    The same arguments give the same request, so a replay is the same call. Raises ValueError if the record lacks the intent.
+    The same arguments give the same request, so a replay is the same call. Raises ValueError if the record
+    lacks the intent.
     """
     spot = rung.market == "spot"
     request: dict[str, Any] = {
@@ -48,7 +52,10 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
         },
         "LaunchTemplateConfigs": [
             {
-                "LaunchTemplateSpecification": {"LaunchTemplateId": rung.launch_template_id, "Version": "$Default"},
+                "LaunchTemplateSpecification": {
+                    "LaunchTemplateId": rung.launch_template_id,
+                    "Version": "$Default",
+                },
                 "Overrides": [
                     {
                         "InstanceType": rung.instance_type,
@@ -62,13 +69,19 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
         "TagSpecifications": [
             {
                 "ResourceType": kind,
-                "Tags": [{"Key": key, "Value": value} for key, value in instance_tags(record, launch).items()],
+                "Tags": [
+                    {"Key": key, "Value": value} for key, value in instance_tags(record, launch).items()
+                ],
             }
             for kind in TAGGED
         ],
     }
-    if spot:  # no maximum price: AWS advises against one, and deadlines are computed from the on-demand price anyway
-        request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
+    # no maximum price: AWS advises against one, and deadlines are computed from the on-demand price anyway
+    if spot:
+        request["SpotOptions"] = {
+            "AllocationStrategy": "price-capacity-optimized",
+            "InstanceInterruptionBehavior": "terminate",
+        }
     return request
 
 
@@ -78,7 +91,9 @@ def own_profile(record: RunRecord) -> dict[str, Any]:
 
 
 def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
-    """Return the tags of an instance. Cleanup finds it by them; its static bootstrap reads its run from them."""
+    """Return the tags of an instance. Cleanup finds it by them; its static bootstrap reads its run
+    from them.
+    """
     return {
         "Name": record.run_id,
         "project": record.project,
@@ -96,11 +111,18 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
 
 
 def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
-    """Interpret an HTTP 200 of CreateFleet. Without an instance it is a refusal, which has consumed the token."""
-    ids = tuple(instance_id for entry in response.get("Instances", ()) for instance_id in entry.get("InstanceIds", ()))
+    """Interpret an HTTP 200 of CreateFleet. Without an instance it is a refusal, which has consumed the
+    token.
+    """
+    ids = tuple(
+        instance_id for entry in response.get("Instances", ()) for instance_id in entry.get("InstanceIds", ())
+    )
     if ids:
         return FleetAnswer(kind="created", instance_ids=ids)
-    errors = [(str(error.get("ErrorCode", "")), str(error.get("ErrorMessage", ""))) for error in response.get("Errors", ())]
+    errors = [
+        (str(error.get("ErrorCode", "")), str(error.get("ErrorMessage", "")))
+        for error in response.get("Errors", ())
+    ]
     nothing = (EMPTY_FLEET, "CreateFleet returned neither an instance nor an error")
     code, message = min(errors, key=_finality) if errors else nothing
     return FleetAnswer(kind="refused", code=code, message=message)
@@ -121,4 +143,6 @@ def _attempt_of(record: RunRecord, launch: Launch) -> int:
     for attempt in record.attempts:
         if any(known.token == launch.token for known in attempt.launches):
             return attempt.number
-    raise ValueError(f"the record of {record.run_id} does not hold the intent {launch.token}: store it before the call")
+    raise ValueError(
+        f"the record of {record.run_id} does not hold the intent {launch.token}: store it before the call"
+    )

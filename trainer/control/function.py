@@ -1,9 +1,9 @@
 """The control Lambda: settles runs without a command attached, and starts the runs that it drives.
 
-Called every five minutes with {}; by the schedule of each retrain, with its name and scheduled time; and by EC2's events about
-instances, which only do earlier what the next call would do. An event about another stack's instance is dropped after one
-describe. Settling may end a machine; ending machines by age is the sweeper's task. Deployed as
-`trainer.control.function.handler`.
+Called every five minutes with {}; by the schedule of each retrain, with its name and scheduled time; and by
+EC2's events about instances, which only do earlier what the next call would do. An event about another
+stack's instance is dropped after one describe. Settling may end a machine; ending machines by age is the
+sweeper's task. Deployed as `trainer.control.function.handler`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the 
 
 
 def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
-    """Settle the run of an event, or all runs. Raises RuntimeError, for the alarm, if a run could not be observed."""
+    """Settle the run of an event, or all runs. Raises RuntimeError, for the alarm, if a run could not be
+    observed.
+    """
     own = function_environment()
     access = own_access()
     outputs = read_stack(access, stack=own.stack, project=own.project)
     cloud = AwsCloud(access, outputs)
     ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
     home = RetrainHome(access=access, outputs=outputs, cloud=cloud, publish=publisher(access, outputs))
-    report = answer(event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at)
+    report = answer(
+        event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at
+    )
     print(json.dumps(report))
     if report["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
         raise RuntimeError(f"control could not do everything: {json.dumps(report['problems'])}")
@@ -53,7 +57,10 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
         stored = access.client("ssm").get_parameter(Name=parameter_name(own.project, own.stack))
         late = overdue(home, changed_at=stored["Parameter"]["LastModifiedDate"])
         print(json.dumps({"overdue": late}))
-        done = [{"MetricName": "SettlesDone", "Value": 1.0}, {"MetricName": "RetrainsOverdue", "Value": float(len(late))}]
+        done = [
+            {"MetricName": "SettlesDone", "Value": 1.0},
+            {"MetricName": "RetrainsOverdue", "Value": float(len(late))},
+        ]
         access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
     return report
 
@@ -66,9 +73,11 @@ def answer(
     time_is_left: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Handle an event and return the states of runs and retrains, and the errors of those that could not be observed.
+    """Handle an event and return the states of runs and retrains, and the errors of those that could not be
+    observed.
 
-    An event about an instance settles its run alone; any other settles all runs and advances every scheduled time.
+    An event about an instance settles its run alone; any other settles all runs and advances every scheduled
+    time.
     """
     instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
     report = CallReport()
@@ -76,13 +85,19 @@ def answer(
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
-        if read_record(home.cloud.objects, run_id)[0].driver == "desk":  # a command that is attached to it closes it itself
+        if (
+            read_record(home.cloud.objects, run_id)[0].driver == "desk"
+        ):  # a command that is attached to it closes it itself
             sleep(LOOKS_OF_A_DESK * poll_seconds)
         was_open = run_id in read_index(home.cloud.objects).open
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:
             report.bad_ends(home)
-        mine = [entry for entry in unfinished(home, report.problems) if run_id in (entry.run_id, entry.prepare_run_id)]
+        mine = [
+            entry
+            for entry in unfinished(home, report.problems)
+            if run_id in (entry.run_id, entry.prepare_run_id)
+        ]
         report.advance(home, mine)
         if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
             report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
@@ -113,10 +128,17 @@ class CallReport:
         return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
 
     def settle(
-        self, cloud: Cloud, *, poll_seconds: float, time_is_left: Callable[[], bool], sleep: Callable[[float], None]
+        self,
+        cloud: Cloud,
+        *,
+        poll_seconds: float,
+        time_is_left: Callable[[], bool],
+        sleep: Callable[[float], None],
     ) -> None:
         """Settle every open run, and wait for those that start."""
-        settling = settle_while_starting(cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+        settling = settle_while_starting(
+            cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep
+        )
         self.settled(settling.settled, settling.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
@@ -133,7 +155,9 @@ class CallReport:
                 self.problems[run_id] = str(error)
 
     def bad_ends(self, home: RetrainHome) -> None:
-        """Publish a summary of each failed run of a desk that this call closed. Scheduled runs have their own summaries."""
+        """Publish a summary of each failed run of a desk that this call closed. Scheduled runs have their own
+        summaries.
+        """
         for receipt in self.closed:
             try:
                 home.publish(bad_end_summary(receipt))
@@ -160,9 +184,15 @@ class CallReport:
 
 
 def settle_while_starting(
-    cloud: Cloud, *, poll_seconds: float, time_is_left: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+    cloud: Cloud,
+    *,
+    poll_seconds: float,
+    time_is_left: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Settling:
-    """Settle every open run; repeat, while time is left, as long as a run that control drives has no machine."""
+    """Settle every open run; repeat, while time is left, as long as a run that control drives has no
+    machine.
+    """
     while True:
         settling = settle_all(cloud, starts="control")
         waiting = [item for item in settling.settled if _starts(item)]

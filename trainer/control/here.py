@@ -37,7 +37,8 @@ def follow_here(
     on_event: Callable[[RunProgress], None] = say_nothing,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
-    """Follow a run and return its receipt; None if the user leaves it running. Raises Stopped if they don't wait for its end.
+    """Follow a run and return its receipt; None if the user leaves it running. Raises Stopped if they don't
+    wait for its end.
 
     The agent is asked to stop by SIGTERM as well as through the bucket, which may be out of reach.
     """
@@ -45,7 +46,10 @@ def follow_here(
     signalled = requested = False
     while True:
         stop.attend()
-        ended, error = agent.poll() is not None, None  # before the look: the output of an ended agent is complete
+        ended, error = (
+            agent.poll() is not None,
+            None,
+        )  # before the look: the output of an ended agent is complete
         if stop.wish in (Wish.END, Wish.ABANDON) and not signalled:
             agent.terminate()
             signalled = True
@@ -88,7 +92,11 @@ def close_last(cloud: Cloud, run_id: str) -> str:
     if settled.receipt is None:
         mark_gone(cloud, run_id)
         settled = settle_run(cloud, run_id, seen=True)
-    return f"closed {run_id}, which was left open: {settled.receipt['state']}" if settled.receipt else f"{run_id} is still open"
+    return (
+        f"closed {run_id}, which was left open: {settled.receipt['state']}"
+        if settled.receipt
+        else f"{run_id} is still open"
+    )
 
 
 def mark_gone(cloud: Cloud, run_id: str) -> None:

@@ -1,4 +1,6 @@
-"""Copy the models of a finished retrain to their permanent keys; promote those that beat their baselines, if set so."""
+"""Copy the models of a finished retrain to their permanent keys; promote those that beat their baselines, if
+set so.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ MOST_PROFILES, MOST_SHAPES = 4, 64  # of one result: a node has one chip and one
 
 
 def learn(objects: Objects, measured: Mapping[str, Any]) -> None:
-    """Merge entries (profile -> shape -> entry) by compare-and-swap; idempotent. Never raises TrainerError."""
+    """Merge entries (profile -> shape -> entry) by compare-and-swap; idempotent. Never raises
+    TrainerError.
+    """
     checked = islice(sound(measured).items(), MOST_PROFILES)
     newer = {key: dict(islice(entries.items(), MOST_SHAPES)) for key, entries in checked if entries}
     if newer:
@@ -36,7 +38,9 @@ def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
     with suppress(TrainerError):
         for _ in range(TRIES):
             stored = objects.get(key=boot.OBJECT)
-            body = boot.to_bytes(boot.with_boot(boot.boots_from(stored.body) if stored else {}, instance_type, receipt["boot"]))
+            body = boot.to_bytes(
+                boot.with_boot(boot.boots_from(stored.body) if stored else {}, instance_type, receipt["boot"])
+            )
             with suppress(Conflict):
                 if stored:
                     objects.put(key=boot.OBJECT, body=body, if_match=stored.etag)

@@ -1,8 +1,10 @@
-"""The notifier Lambda: posts the messages of the stack's topic to a webhook, in Slack's format: {"text": ...}.
+"""The notifier Lambda: posts the messages of the stack's topic to a webhook, in Slack's format: {"text":
+...}.
 
-The webhook's URL is a secret: an SSM SecureString that a person puts under the stack's path (docs/notifications.md). It is read
-at each call and is neither in the function's settings nor in its log. Without it, nothing is posted. This module imports almost
-nothing, so that messages arrive even if control and sweeper are broken. Deployed as `trainer.control.notifier.handler`.
+The webhook's URL is a secret: an SSM SecureString that a person puts under the stack's path
+(docs/notifications.md). It is read at each call and is neither in the function's settings nor in its log.
+Without it, nothing is posted. This module imports almost nothing, so that messages arrive even if control and
+sweeper are broken. Deployed as `trainer.control.notifier.handler`.
 """
 
 from __future__ import annotations
@@ -33,10 +35,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
-    """Post each message of an event. Raises RuntimeError if the webhook fails: Lambda tries again, then keeps the event."""
+    """Post each message of an event. Raises RuntimeError if the webhook fails: Lambda tries again, then keeps
+    the event.
+    """
     own = function_environment()
     try:
-        answer = boto3.client("ssm").get_parameter(Name=webhook_parameter(own.project, own.stack), WithDecryption=True)
+        answer = boto3.client("ssm").get_parameter(
+            Name=webhook_parameter(own.project, own.stack), WithDecryption=True
+        )
     except ClientError as error:
         if error.response["Error"]["Code"] != "ParameterNotFound":
             raise
@@ -48,11 +54,17 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
 
 
 def text_of(notification: Mapping[str, Any]) -> str:
-    """Return the text of a message: an alarm's name, description and reason; else subject and text as sent."""
+    """Return the text of a message: an alarm's name, description and reason; else subject and text as
+    sent.
+    """
     message = str(notification["Message"])
     try:
         alarm = json.loads(message)
-        lines = [f"{alarm['NewStateValue']}: {alarm['AlarmName']}", alarm["AlarmDescription"] or "", alarm["NewStateReason"]]
+        lines = [
+            f"{alarm['NewStateValue']}: {alarm['AlarmName']}",
+            alarm["AlarmDescription"] or "",
+            alarm["NewStateReason"],
+        ]
     except (ValueError, KeyError, TypeError):  # not an alarm
         lines = [str(notification.get("Subject") or ""), message]
     return "\n".join(filter(None, lines))[:MOST_CHARACTERS]

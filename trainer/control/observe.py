@@ -1,4 +1,6 @@
-"""Observe a run: instances first, then schedules, the node's lease, progress and result, and its models. Reads only."""
+"""Observe a run: instances first, then schedules, the node's lease, progress and result, and its models.
+Reads only.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,14 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=max(filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_at, default=None),
+        heartbeat=max(
+            filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_at, default=None
+        ),
         result=next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None),
         stop_written=bool(
-            attempt and record.stop_requested_at and objects.head(key=stop_key(run_id, attempt.number)) is not None
+            attempt
+            and record.stop_requested_at
+            and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
         may_start=may_start,
     )
@@ -61,11 +67,15 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         seen = replace(seen, boot_log=_boot_log(cloud, record))
     if not _to_be_closed(record, seen, now):
         return seen
-    return replace(seen, models=models_seen(objects, record, seen.result), outputs=outputs_seen(objects, record))
+    return replace(
+        seen, models=models_seen(objects, record, seen.result), outputs=outputs_seen(objects, record)
+    )
 
 
 def _boot_log(cloud: Cloud, record: RunRecord) -> str:
-    """Return the boot log of the run's last instance; '' if AWS has none or fails: a run can end without it."""
+    """Return the boot log of the run's last instance; '' if AWS has none or fails: a run can end
+    without it.
+    """
     try:
         return boot_log(cloud, record.nodes[-1]) if record.nodes else ""
     except TrainerError:
@@ -73,14 +83,17 @@ def _boot_log(cloud: Cloud, record: RunRecord) -> str:
 
 
 def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
-    """Return whether the models must be observed now. There may be thousands, and each costs a request, so they come last."""
+    """Return whether the models must be observed now. There may be thousands, and each costs a request, so
+    they come last.
+    """
     if record.state != "ending" or merge(record, seen, now) != record.instances:
         return False
     return all_gone(record, seen)
 
 
 def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) -> tuple[ModelSeen, ...]:
-    """Return the models of the run's attempt in S3: those that the result names, else those directly in its folder.
+    """Return the models of the run's attempt in S3: those that the result names, else those directly in its
+    folder.
 
     Raises ConnectionFailed if S3 takes longer than MODELS_SECONDS; the next look starts over.
     """
@@ -125,7 +138,9 @@ def _seen(stored: Stored) -> ModelSeen:
 
 
 def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | None:
-    """Return a node's last report. A malformed lease or progress counts as missing: then the boot allowance decides."""
+    """Return a node's last report. A malformed lease or progress counts as missing: then the boot allowance
+    decides.
+    """
     body = _body(objects, keys.lease, MOST_LEASE_BYTES)
     if body is None:
         return None
@@ -151,7 +166,9 @@ def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult |
         names = [piece.model for piece in record.pieces]
         return read_result(body, models_prefix=keys.models, names=names, work=record.work)
     except Unsound as error:
-        unread = TrainingFailed(f"the node's result {keys.result} can't be read", why=str(error), do="Launch again.")
+        unread = TrainingFailed(
+            f"the node's result {keys.result} can't be read", why=str(error), do="Launch again."
+        )
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())
 
 

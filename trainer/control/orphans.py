@@ -1,7 +1,9 @@
-"""Find and delete orphans: volumes, interfaces and one-time schedules of the stack that belong to no open run.
+"""Find and delete orphans: volumes, interfaces and one-time schedules of the stack that belong to no open
+run.
 
-Volumes and interfaces end with their machine, schedules with their run; orphans come from a launch that AWS undid only partly,
-or from a killed command. A schedule that may still end a machine is not an orphan: it stays until its time has passed.
+Volumes and interfaces end with their machine, schedules with their run; orphans come from a launch that AWS
+undid only partly, or from a killed command. A schedule that may still end a machine is not an orphan: it
+stays until its time has passed.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ class Orphan:
     about: str = ""
 
 
-def orphans(kind: str, access: Access, outputs: StackOutputs, objects: Objects, *, now: datetime) -> list[Orphan]:
-    """Return the orphans of a kind. Open runs are read last, so that they include the run of each listed resource."""
+def orphans(
+    kind: str, access: Access, outputs: StackOutputs, objects: Objects, *, now: datetime
+) -> list[Orphan]:
+    """Return the orphans of a kind. Open runs are read last, so that they include the run of each listed
+    resource.
+    """
     seen = list(_LISTS[kind](access, outputs, now))
     if not seen:
         return []
@@ -68,13 +74,22 @@ def delete(access: Access, outputs: StackOutputs, orphan: Orphan) -> None:
 def _volumes(access: Access, outputs: StackOutputs, now: datetime) -> Iterator[Orphan]:
     pages = access.client("ec2").get_paginator("describe_volumes").paginate(Filters=_detached(outputs))
     for volume in (one for page in pages for one in page["Volumes"]):
-        yield Orphan(kind="volume", id=volume["VolumeId"], run_id=_run_of(volume["Tags"]), about=f" ({volume['Size']} GiB)")
+        yield Orphan(
+            kind="volume",
+            id=volume["VolumeId"],
+            run_id=_run_of(volume["Tags"]),
+            about=f" ({volume['Size']} GiB)",
+        )
 
 
 def _interfaces(access: Access, outputs: StackOutputs, now: datetime) -> Iterator[Orphan]:
-    pages = access.client("ec2").get_paginator("describe_network_interfaces").paginate(Filters=_detached(outputs))
+    pages = (
+        access.client("ec2").get_paginator("describe_network_interfaces").paginate(Filters=_detached(outputs))
+    )
     for interface in (one for page in pages for one in page["NetworkInterfaces"]):
-        yield Orphan(kind="interface", id=interface["NetworkInterfaceId"], run_id=_run_of(interface["TagSet"]))
+        yield Orphan(
+            kind="interface", id=interface["NetworkInterfaceId"], run_id=_run_of(interface["TagSet"])
+        )
 
 
 def _schedules(access: Access, outputs: StackOutputs, now: datetime) -> Iterator[Orphan]:

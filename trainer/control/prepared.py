@@ -1,7 +1,9 @@
-"""Take over the output of a prepare run: new files of its data set, and index entries. Nothing that its node wrote is trusted.
+"""Take over the output of a prepare run: new files of its data set, and index entries. Nothing that its node
+wrote is trusted.
 
-The node runs a script of the user's. Names are one part of a path (`runs.reports`), sizes and hashes are S3's own, an index
-entry is read strictly and within bounds, and existing keys of the set are never overwritten. Idempotent.
+The node runs a script of the user's. Names are one part of a path (`runs.reports`), sizes and hashes are S3's
+own, an index entry is read strictly and within bounds, and existing keys of the set are never overwritten.
+Idempotent.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 
-MOST_HASHED_BYTES = 2 * 2**30  # of files that came by other means, without S3's own checksum: control reads these
+MOST_HASHED_BYTES = (
+    2 * 2**30
+)  # of files that came by other means, without S3's own checksum: control reads these
 DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # fields of an index entry about a file's content
 AT_ONCE = 8
 T = TypeVar("T")
@@ -28,16 +32,22 @@ _DO = "Correct the refresh script, and publish the retrain again."
 
 
 def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> str:
-    """Add the files of a prepare run's receipt to its set, with their index entries; return a sentence about them.
+    """Add the files of a prepare run's receipt to its set, with their index entries; return a sentence about
+    them.
 
-    Raises DataError for a file that differs from the node's report, or that the set already has with other bytes. All files
-    are checked before the first is added, so that a set gets all of them or none.
+    Raises DataError for a file that differs from the node's report, or that the set already has with other
+    bytes. All files are checked before the first is added, so that a set gets all of them or none.
     """
     files = [dict(item) for item in receipt["files"]]
     added = [item for item in files if item["added"]]
-    if max(len(added), len(files) - len(added)) > MOST_ADDED_FILES or sum(item["bytes"] for item in added) > MOST_ADDED_BYTES:
+    if (
+        max(len(added), len(files) - len(added)) > MOST_ADDED_FILES
+        or sum(item["bytes"] for item in added) > MOST_ADDED_BYTES
+    ):
         why = f"{MOST_ADDED_FILES:,} files of each kind and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
-        raise DataError(f"the prepare run reports {len(files):,} files, {_gib(added)} of them new", why=why, do=_DO)
+        raise DataError(
+            f"the prepare run reports {len(files):,} files, {_gib(added)} of them new", why=why, do=_DO
+        )
     if not files:
         return "no new files"
     keys, raw = _keys(objects, record), f"{RAW}{record.job['data']['set']}/"
@@ -52,12 +62,16 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
 
 
 def _each(act: Callable[[dict[str, Any]], T], files: list[dict[str, Any]]) -> dict[str, T]:
-    """Call a function for every file, several at a time; return the results by name. Raises the first error."""
+    """Call a function for every file, several at a time; return the results by name. Raises the first
+    error.
+    """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip((item["file"] for item in files), pool.map(act, files), strict=True))
 
 
-def _take(objects: Objects, stored: Stored, summary: Mapping[str, Any], raw: str, item: Mapping[str, Any]) -> None:
+def _take(
+    objects: Objects, stored: Stored, summary: Mapping[str, Any], raw: str, item: Mapping[str, Any]
+) -> None:
     """Add a verified file, or the hash of an existing one, with its index entry."""
     name, sha256 = item["file"], item["sha256"]
     _create(objects, f"{INDEX}{sha256}.json", json.dumps(summary, indent=1).encode())
@@ -83,28 +97,42 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
         left -= len(stored.body) if stored else 0
         summary = read_summary(stored.body) if stored and left >= 0 else {}
         if not summary or not summary["holds"]:
-            why = "no data check wrote it" if left >= 0 else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
+            why = (
+                "no data check wrote it"
+                if left >= 0
+                else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
+            )
             raise DataError(f"the index entry of {item['file']} can't be used", why=why, do=_DO)
-        own = {key: item[key] for key in ("file", "bytes", "sha256")}  # not as the node wrote them: they name the file
+        own = {
+            key: item[key] for key in ("file", "bytes", "sha256")
+        }  # not as the node wrote them: they name the file
         summaries[item["file"]] = {key: summary[key] for key in DESCRIBED if key in summary} | own
     return summaries
 
 
 def _added(objects: Objects, keys: NodeKeys, raw: str, item: Mapping[str, Any]) -> Stored:
-    """Return an added file as stored in S3. Raises DataError unless its size and S3's own checksum are those reported.
+    """Return an added file as stored in S3. Raises DataError unless its size and S3's own checksum are those
+    reported.
 
     Likewise if the set already has the name with other bytes.
     """
     stored = _as_reported(given(lambda: objects.head(key=f"{keys.files}{item['file']}")), item)
     if stored.checksum != item["sha256"]:
-        _refuse(item, f"its sha256 is {stored.checksum[:12] or 'unknown to S3'}, {item['sha256'][:12]} was reported")
+        _refuse(
+            item,
+            f"its sha256 is {stored.checksum[:12] or 'unknown to S3'}, {item['sha256'][:12]} was reported",
+        )
     if (there := objects.head(key=f"{raw}{item['file']}")) is not None:
         _refuse_other_bytes(there, item)
     return stored
 
 
-def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dict[str, Any]]) -> dict[str, Stored]:
-    """Return the files that the set had before, in the versions that the manifest pins. Raises DataError for another hash."""
+def _there_before(
+    objects: Objects, record: RunRecord, raw: str, items: list[dict[str, Any]]
+) -> dict[str, Stored]:
+    """Return the files that the set had before, in the versions that the manifest pins. Raises DataError for
+    another hash.
+    """
     if not items:
         return {}
     stored = objects.get(key=manifest_key(record.run_id))
@@ -121,7 +149,8 @@ def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dic
             if left < 0:
                 _refuse(
                     item,
-                    f"control hashes {MOST_HASHED_BYTES / 2**30:.0f} GiB at most: upload it with --checksum-algorithm SHA256",
+                    f"control hashes {MOST_HASHED_BYTES / 2**30:.0f} GiB at most: upload it with"
+                    " --checksum-algorithm SHA256",
                 )
         actual = there.checksum or objects.digest(key=key, version_id=entry["version_id"])
         if actual != item["sha256"]:
@@ -133,14 +162,18 @@ def _there_before(objects: Objects, record: RunRecord, raw: str, items: list[dic
 def _copy(objects: Objects, source: Stored, key: str, item: Mapping[str, Any]) -> None:
     """Copy a file to its key of the set, and check the copy. Raises DataError if the key has other bytes."""
     with suppress(Conflict):  # copied by an earlier call, or another file of that name
-        objects.copy(source=source.key, version_id=source.version_id, key=key, create=True, sha256=item["sha256"])
+        objects.copy(
+            source=source.key, version_id=source.version_id, key=key, create=True, sha256=item["sha256"]
+        )
     _refuse_other_bytes(objects.head(key=key), item)
 
 
 def _refuse_other_bytes(there: Stored | None, item: Mapping[str, Any]) -> None:
     if there is None or (there.checksum or there.sha256, there.size) != (item["sha256"], item["bytes"]):
         do = "Have the refresh script give each new file a name of its own, such as one with a date."
-        raise DataError(f"{item['file']} was not added", why="the set has a file of that name, with other bytes", do=do)
+        raise DataError(
+            f"{item['file']} was not added", why="the set has a file of that name, with other bytes", do=do
+        )
 
 
 def _create(objects: Objects, key: str, body: bytes) -> None:

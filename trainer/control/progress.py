@@ -1,4 +1,6 @@
-"""Progress of a run after each look: phase, time, dollars, deadline, and a warning if its end can't be confirmed. Pure."""
+"""Progress of a run after each look: phase, time, dollars, deadline, and a warning if its end can't be
+confirmed. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,18 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
 
-LOUD_AFTER = timedelta(minutes=2)  # without proof that the instance ends; GPU machines do take minutes to shut down
+LOUD_AFTER = timedelta(
+    minutes=2
+)  # without proof that the instance ends; GPU machines do take minutes to shut down
 PATIENCE = timedelta(minutes=30)  # then the command exits with code 110; the safety layers go on
 _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One pass over a run: the record and observation it decided on, its actions, and whether it changed anything."""
+    """One pass over a run: the record and observation it decided on, its actions, and whether it changed
+    anything.
+    """
 
     record: RunRecord
     observed: Observation
@@ -32,7 +38,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """The state of a run at one instant. `phase` is one of the receipt's phases, `spent_usd` the high bound."""
+    """The state of a run at one instant. `phase` is one of the receipt's phases, `spent_usd` the high
+    bound.
+    """
 
     run_id: str
     state: str
@@ -42,7 +50,9 @@ class RunProgress:
     spent_usd: float
     deadline: Deadline
     instances: tuple[InstanceSeen, ...] = ()
-    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece, as the node's heartbeat has it
+    pieces: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # by piece, as the node's heartbeat has it
     models_total: int = 0
     models_done: int = 0
     work: str = "train"  # as in the record; a script's pieces are its values
@@ -65,7 +75,9 @@ def unconfirmed_receipt(look: Step) -> Receipt:
 
 
 def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:
-    """Return the error of a command that stops waiting for a run's end. `requested`: the stop request is stored."""
+    """Return the error of a command that stops waiting for a run's end. `requested`: the stop request is
+    stored.
+    """
     record = look.record
     if record.state == "ending" and now > (record.ending_at or now) + LOUD_AFTER:
         return _unconfirmed(look)
@@ -113,7 +125,10 @@ def phase_of(record: RunRecord, observed: Observation) -> str:
 
 
 def _unconfirmed(look: Step) -> TerminationUnconfirmed:
-    names = ", ".join(seen.instance_id for seen in look.record.instances if not seen.proof) or "the run's instances"
+    names = (
+        ", ".join(seen.instance_id for seen in look.record.instances if not seen.proof)
+        or "the run's instances"
+    )
     since = iso((look.record.ending_at or look.record.effective_deadline.at).replace(microsecond=0))
     return TerminationUnconfirmed(
         f"cannot confirm that {names} ended (requested at {since}); it may still cost money",

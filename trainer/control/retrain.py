@@ -1,8 +1,8 @@
 """Process a retrain's scheduled time: refuse, skip, wait, or plan and register its runs.
 
-Each call advances the entry as far as possible without waiting; the next one continues. The run itself, and a prepare
-run before it, are ordinary ones whose driver is control: settling starts and closes them. Two calls at once register one run,
-since its id follows from the schedule and the time.
+Each call advances the entry as far as possible without waiting; the next one continues. The run itself, and a
+prepare run before it, are ordinary ones whose driver is control: settling starts and closes them. Two calls
+at once register one run, since its id follows from the schedule and the time.
 """
 
 from __future__ import annotations
@@ -75,32 +75,43 @@ class RetrainHome:
         return next((one for one in read_schedules(self.outputs.retrains) if one.name == name), None)
 
     def entries(self, name: str, *, month_of: datetime | None = None) -> list[ScheduledRun]:
-        """Return a retrain's last entries, oldest first: all that may be open, and all of an instant's calendar month."""
+        """Return a retrain's last entries, oldest first: all that may be open, and all of an instant's
+        calendar month.
+        """
         since = self.cloud.now() - OPEN_AT_MOST - timedelta(minutes=self.outputs.max_lifetime_minutes)
         schedule = self.schedule(name)
         if month_of is not None and schedule is not None:
             since = min(since, schedule.month_start(month_of))
         keys, first = entry_keys(self.cloud.objects, name), entry_key(name, since)
-        recent = [key for number, key in enumerate(keys) if key >= first or number >= len(keys) - LAST_ENTRIES]
+        recent = [
+            key for number, key in enumerate(keys) if key >= first or number >= len(keys) - LAST_ENTRIES
+        ]
         with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
             return [entry for entry, _ in pool.map(partial(read_entry, self.cloud.objects), recent)]
 
     def others(self, entry: ScheduledRun) -> list[ScheduledRun]:
-        """Return the other entries of its retrain that decide whether it begins: all open ones, and all of its month."""
+        """Return the other entries of its retrain that decide whether it begins: all open ones, and all of
+        its month.
+        """
         month = self.entries(entry.retrain, month_of=entry.scheduled_at)
         return [one for one in month if one.scheduled_at != entry.scheduled_at]
 
 
 def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
-    """Create the entry of a scheduled time and advance it as far as possible. Raises ConfigError for an invalid name."""
+    """Create the entry of a scheduled time and advance it as far as possible. Raises ConfigError for an
+    invalid name.
+    """
     if not is_name(name):  # it becomes a part of keys
-        raise ConfigError(f"{name[:80]!r} is not a retrain", do="mayfly retrains list shows those of the stack.")
+        raise ConfigError(
+            f"{name[:80]!r} is not a retrain", do="mayfly retrains list shows those of the stack."
+        )
     entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
     return advance(home, entry) if entry.is_open else entry
 
 
 def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:
-    """Return every scheduled time that has not ended, or whose end was not announced, also of a retrain of an earlier setting.
+    """Return every scheduled time that has not ended, or whose end was not announced, also of a retrain of an
+    earlier setting.
 
     If a retrain's entries can't be read, the error is added to `problems` under its name.
     """
@@ -119,9 +130,11 @@ def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun
 
 
 def overdue(home: RetrainHome, *, changed_at: datetime) -> list[str]:
-    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was missed.
+    """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was
+    missed.
 
-    `changed_at`: when the stack's outputs were last written. A time before that may be one of a new cron alone.
+    `changed_at`: when the stack's outputs were last written. A time before that may be one of a new cron
+    alone.
     """
     now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
@@ -136,7 +149,9 @@ def overdue(home: RetrainHome, *, changed_at: datetime) -> list[str]:
 
 
 def _published_at(home: RetrainHome, name: str) -> datetime | None:
-    """Return when a retrain was published; the distant past for an unreadable publication, whose times fail visibly."""
+    """Return when a retrain was published; the distant past for an unreadable publication, whose times fail
+    visibly.
+    """
     try:
         stored = read_published(home.cloud.objects, name)
     except UnreadablePublication:
@@ -172,7 +187,9 @@ def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage]
 
     def publish(message: PersonMessage) -> None:
         try:
-            access.client("sns").publish(TopicArn=outputs.topic_arn, Subject=message.subject, Message=message.text)
+            access.client("sns").publish(
+                TopicArn=outputs.topic_arn, Subject=message.subject, Message=message.text
+            )
         except (BotoCoreError, ClientError) as error:
             raise aws_error(error, "cannot publish to the stack's topic") from error
 
@@ -180,7 +197,9 @@ def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage]
 
 
 def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
-    """Advance an entry as far as possible. Raises ConnectionFailed if AWS can't be reached: the next call retries."""
+    """Advance an entry as far as possible. Raises ConnectionFailed if AWS can't be reached: the next call
+    retries.
+    """
     objects = home.cloud.objects
     entry, etag = read_entry(objects, entry_key(entry.retrain, entry.scheduled_at))
     try:
@@ -211,7 +230,9 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     published = stored[0] if stored else None
     verdict = decide(entry, schedule, published, others, home.cloud.now())
     if verdict.step in ("skip", "refuse"):
-        return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
+        return entry.ended(
+            "skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now()
+        )
     if verdict.step == "wait" or schedule is None or published is None:
         return replace(entry, state="waiting")
     return _begun(home, entry, schedule, published, others)
@@ -224,7 +245,9 @@ def _begun(
     published: PublishedRetrain,
     others: Sequence[ScheduledRun],
 ) -> ScheduledRun:
-    """Begin a scheduled time: with a prepare run if its data has to be refreshed or checked, else with its run."""
+    """Begin a scheduled time: with a prepare run if its data has to be refreshed or checked, else with its
+    run.
+    """
     began, objects = home.cloud.now(), home.cloud.objects
     run_id = prepare_run_id_of(entry.retrain, entry.scheduled_at)
     if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
@@ -233,7 +256,9 @@ def _begun(
     inputs = () if job.is_script else list_inputs(objects, job.data.set)
     if job.is_script or not needs_prepare(job, inputs):
         return _registered(home, entry, schedule, published, others)
-    plan = plan_prepare(home.access, home.outputs, budget_usd=schedule.budget, pinned_image=published.image_id)
+    plan = plan_prepare(
+        home.access, home.outputs, budget_usd=schedule.budget, pinned_image=published.image_id
+    )
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
     by = {"preflight_at": began, "now": home.cloud.now()}
@@ -269,12 +294,16 @@ def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> Sched
         if receipt["job"]["data"].get("stale") == "skip":
             return replace(entry, refreshed="not refreshed").ended("skipped", failure, home.cloud.now())
         why = f"{failure.what} ({failure.why})" if failure.why else failure.what
-        entry = replace(entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}")
+        entry = replace(
+            entry, refreshed=f"as it was, not refreshed: {why}; mayfly logs {entry.prepare_run_id}"
+        )
     try:
         schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
         verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
         if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
-            return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now())
+            return entry.ended(
+                "skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now()
+            )
         return _registered(home, entry, schedule, stored[0], home.others(entry))
     except ConnectionFailed:
         raise
@@ -319,7 +348,10 @@ def _registered(
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, access, objects = home.cloud.now(), home.access, home.cloud.objects
     if entry.prepare_usd >= schedule.budget:
-        why, do = f"its prepare run cost ${entry.prepare_usd:.2f}", "Raise budget of the stack's setting `retrains`."
+        why, do = (
+            f"its prepare run cost ${entry.prepare_usd:.2f}",
+            "Raise budget of the stack's setting `retrains`.",
+        )
         raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     if job.is_script:

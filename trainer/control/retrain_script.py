@@ -1,4 +1,6 @@
-"""Register a scheduled run of a published script, planned from the current data and checked with the account."""
+"""Register a scheduled run of a published script, planned from the current data and checked with the
+account.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def register_script_run(
     now: Callable[[], datetime],
     refuse_beyond: Callable[[float], None],
 ) -> tuple[float, tuple[str, ...]]:
-    """Plan and register the run; return the most that it can cost, in dollars, and notes. Raises a TrainerError, and Conflict.
+    """Plan and register the run; return the most that it can cost, in dollars, and notes. Raises a
+    TrainerError, and Conflict.
 
     `refuse_beyond` raises BudgetError if that is more than may be spent.
     """
@@ -49,7 +52,10 @@ def register_script_run(
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
     by = {"preflight_at": began, "now": now()}
     record = script_record(job, ready.plan, code, outputs, **by, run_id=run_id, driver="control")
-    notes = [*check_account(access, outputs, record, sweep=True), *other_image(published, ready.offers.image_id)]
+    notes = [
+        *check_account(access, outputs, record, sweep=True),
+        *other_image(published, ready.offers.image_id),
+    ]
     manifest = script_manifest(
         record,
         job,

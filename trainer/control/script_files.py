@@ -42,7 +42,9 @@ def _listed(objects: Objects, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
     if stored is None:
         return ()
     try:
-        return read_outputs(read_object(stored.body, most_bytes=MOST_OUTPUTS_BYTES, name="the list"), prefix=keys.outputs)
+        return read_outputs(
+            read_object(stored.body, most_bytes=MOST_OUTPUTS_BYTES, name="the list"), prefix=keys.outputs
+        )
     except Unsound:
         return ()
 

@@ -1,9 +1,9 @@
 """Settle runs that no command drives, by the same steps as the attached command.
 
-A run whose launcher was killed, detached or lost its network continues; the control function, every five minutes, or
-the next command that looks (status, receipts, stop, a launch) determines how it ended and writes its receipt. Commands start
-no run here; control starts the runs that it drives. Nothing waits. The cost follows the number of open runs, which `runs.index`
-names.
+A run whose launcher was killed, detached or lost its network continues; the control function, every five
+minutes, or the next command that looks (status, receipts, stop, a launch) determines how it ended and writes
+its receipt. Commands start no run here; control starts the runs that it drives. Nothing waits. The cost
+follows the number of open runs, which `runs.index` names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Settling:
-    """Every run that was open, in its current state, oldest first; errors of those that could not be observed, by run."""
+    """Every run that was open, in its current state, oldest first; errors of those that could not be
+    observed, by run.
+    """
 
     settled: tuple[Settled, ...]
     ended: tuple[str, ...]  # ids of the last runs that had ended before, oldest first
@@ -53,7 +55,8 @@ class Settling:
 
 
 def settle_unwatched(access: Access, outputs: StackOutputs, *, every: bool = False) -> Settling:
-    """Settle every open run as far as possible without waiting, and start none. A malformed one does not hold up the others.
+    """Settle every open run as far as possible without waiting, and start none. A malformed one does not hold
+    up the others.
 
     `every`: list all runs, including those that the index lacks because an earlier version launched them.
     """

@@ -38,9 +38,11 @@ class Question(Protocol):
 
 
 class StopSignal:
-    """Ctrl-C, counted. Without a question the first press ends the run; with one it asks, and the second press ends the run.
+    """Ctrl-C, counted. Without a question the first press ends the run; with one it asks, and the second
+    press ends the run.
 
-    A press while the run ends gives up waiting for it. Handlers set fields only; `attend` acts on them, in the main thread.
+    A press while the run ends gives up waiting for it. Handlers set fields only; `attend` acts on them, in
+    the main thread.
     """
 
     def __init__(self, question: Question | None = None, *, wish: Wish = Wish.GO_ON) -> None:

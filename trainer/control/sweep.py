@@ -1,8 +1,10 @@
-"""The sweeper Lambda: ends instances with this stack's tags that are past their deadline or silent past their lease.
+"""The sweeper Lambda: ends instances with this stack's tags that are past their deadline or silent past their
+lease.
 
-It uses EC2 tags and the clock; S3 only for leases, which it skips while S3 fails. It can describe, terminate by tag,
-delete schedules and count its sweeps, and imports almost nothing of ours, so that a broken launcher can't stop it. Called every
-two minutes with {}, and once with {"run_id": ...} at each attempt's deadline. Deployed as `trainer.control.sweep.handler`.
+It uses EC2 tags and the clock; S3 only for leases, which it skips while S3 fails. It can describe, terminate
+by tag, delete schedules and count its sweeps, and imports almost nothing of ours, so that a broken launcher
+can't stop it. Called every two minutes with {}, and once with {"run_id": ...} at each attempt's deadline.
+Deployed as `trainer.control.sweep.handler`.
 """
 
 from __future__ import annotations
@@ -24,17 +26,25 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, boot_allowance, read_lease, silent
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
-UNTAGGED_ALLOWANCE = timedelta(minutes=1)  # tags come with the create call: an instance without them belongs to no run
-STALE_SCHEDULE = timedelta(minutes=15)  # after its last change, with no instance of its run: launches take seconds
-# If S3 hangs, a sweep skips the leases and ends within the function's 90 s: botocore's own limits are 60 s, and five tries.
-S3_PATIENCE = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2})
+UNTAGGED_ALLOWANCE = timedelta(
+    minutes=1
+)  # tags come with the create call: an instance without them belongs to no run
+STALE_SCHEDULE = timedelta(
+    minutes=15
+)  # after its last change, with no instance of its run: launches take seconds
+# If S3 hangs, a sweep skips the leases and ends within the function's 90 s: botocore's own limits are 60 s,
+# and five tries.
+S3_PATIENCE = Config(
+    connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2}
+)
 TERMINABLE = ("pending", "running", "stopping", "stopped")
 # Copies of three codes of trainer.aws_errors, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
 FORBIDDEN = "AccessDenied"
 # S3's codes for an object made unreadable by its writer: archived, or encrypted with another key.
 SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
-# Kill schedules only: those that call the sweeper stay until their time, since they end an instance that appears late.
+# Kill schedules only: those that call the sweeper stay until their time, since they end an instance that
+# appears late.
 _KILL_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-kill-\d+$")
 
 
@@ -50,7 +60,12 @@ class SweepSettings:
     @classmethod
     def from_environment(cls) -> SweepSettings:
         """Read PROJECT, STACK, BUCKET and SCHEDULE_GROUP. Raises KeyError if one is missing."""
-        names = {"project": "PROJECT", "stack": "STACK", "bucket": "BUCKET", "schedule_group": "SCHEDULE_GROUP"}
+        names = {
+            "project": "PROJECT",
+            "stack": "STACK",
+            "bucket": "BUCKET",
+            "schedule_group": "SCHEDULE_GROUP",
+        }
         return cls(**{field_name: os.environ[name] for field_name, name in names.items()})
 
 
@@ -82,13 +97,18 @@ class Summary:
 
 
 def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
-    """Sweep one run, or the whole stack. Raises RuntimeError after the sweep if an instance could not be ended."""
+    """Sweep one run, or the whole stack. Raises RuntimeError after the sweep if an instance could not be
+    ended.
+    """
     clients = Clients(
         **{service: boto3.client(service) for service in ("cloudwatch", "ec2", "scheduler")},
         s3=boto3.client("s3", config=S3_PATIENCE),
     )
     summary = sweep(
-        SweepSettings.from_environment(), clients, run_id=str((event or {}).get("run_id") or ""), now=datetime.now(timezone.utc)
+        SweepSettings.from_environment(),
+        clients,
+        run_id=str((event or {}).get("run_id") or ""),
+        now=datetime.now(timezone.utc),
     )
     print(json.dumps(summary.as_dict()))
     if summary.failed:  # a failed invocation is tried again by Lambda, and counts for the alarm
@@ -97,18 +117,28 @@ def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
 
 
 def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: str = "") -> Summary:
-    """Terminate instances that are due, of one run or of the stack, and (for the stack) delete schedules no longer needed."""
+    """Terminate instances that are due, of one run or of the stack, and (for the stack) delete schedules no
+    longer needed.
+    """
     summary = Summary()
     instances = list(_instances(settings, clients.ec2, run_id))
     summary.seen = len(instances)
-    for judge in (_end_overdue, *(() if run_id else (_end_silent,))):  # every deadline first: leases need S3, which may hang
+    for judge in (
+        _end_overdue,
+        *(() if run_id else (_end_silent,)),
+    ):  # every deadline first: leases need S3, which may hang
         for instance in instances:
             try:
                 judge(settings, clients, instance, now, summary)
             except Exception as error:  # judge the other instances; the invocation fails in the end
                 summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
     if not run_id:
-        runs = {tag["Value"] for instance in instances for tag in instance.get("Tags", ()) if tag["Key"] == "run_id"}
+        runs = {
+            tag["Value"]
+            for instance in instances
+            for tag in instance.get("Tags", ())
+            if tag["Key"] == "run_id"
+        }
         _delete_stale_schedules(settings, clients.scheduler, runs, now, summary)
         _count(settings, clients.cloudwatch, summary)
     return summary
@@ -167,7 +197,12 @@ def _instances(settings: SweepSettings, ec2: Any, run_id: str) -> Iterable[Mappi
 
 
 def _silent(
-    settings: SweepSettings, s3: Any, tags: Mapping[str, str], instance: Mapping[str, Any], now: datetime, summary: Summary
+    settings: SweepSettings,
+    s3: Any,
+    tags: Mapping[str, str],
+    instance: Mapping[str, Any],
+    now: datetime,
+    summary: Summary,
 ) -> str:
     """Return why an instance counts as hung, or ''. A malformed lease counts as none.
 
@@ -188,7 +223,9 @@ def _silent(
         body = s3.get_object(Bucket=settings.bucket, Key=keys.lease)["Body"].read(MOST_LEASE_BYTES + 1)
         lease_until = read_lease(body, now).lease_until
     except (BotoCoreError, ClientError) as error:
-        if _code(error) == FORBIDDEN:  # encrypted with the node's own key, or not permitted to us: its deadline still applies
+        if (
+            _code(error) == FORBIDDEN
+        ):  # encrypted with the node's own key, or not permitted to us: its deadline still applies
             summary.spoiled[instance["InstanceId"]] = str(error)
             return ""
         if _code(error) in SPOILED_OBJECT:
@@ -199,7 +236,9 @@ def _silent(
     except Unsound as error:
         summary.spoiled[instance["InstanceId"]] = str(error)
     allowance = boot_allowance(tags.get("boot_seconds", ""))
-    if not silent(launched_at=instance["LaunchTime"], lease_until=lease_until, now=now, boot_allowance=allowance):
+    if not silent(
+        launched_at=instance["LaunchTime"], lease_until=lease_until, now=now, boot_allowance=allowance
+    ):
         return ""
     if lease_until:
         return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"
@@ -217,8 +256,12 @@ def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
     summary.terminated[instance_id] = why
 
 
-def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[str], now: datetime, summary: Summary) -> None:
-    """Delete schedules that terminate by id, of runs that have no instance; they cost nothing, so a failure is logged."""
+def _delete_stale_schedules(
+    settings: SweepSettings, scheduler: Any, runs: set[str], now: datetime, summary: Summary
+) -> None:
+    """Delete schedules that terminate by id, of runs that have no instance; they cost nothing, so a failure
+    is logged.
+    """
     try:
         pages = scheduler.get_paginator("list_schedules").paginate(GroupName=settings.schedule_group)
         schedules = [item for page in pages for item in page["Schedules"]]
@@ -240,7 +283,9 @@ def _delete_stale_schedules(settings: SweepSettings, scheduler: Any, runs: set[s
 
 
 def _count(settings: SweepSettings, cloudwatch: Any, summary: Summary) -> None:
-    """Publish the metrics of the alarms. A failure does not end the sweep: the alarm for a silent sweeper fires."""
+    """Publish the metrics of the alarms. A failure does not end the sweep: the alarm for a silent sweeper
+    fires.
+    """
     values = {"SweepsDone": float(not summary.failed), "OverdueMinutes": summary.overdue_minutes}
     data = [{"MetricName": name, "Value": value} for name, value in values.items()]
     try:

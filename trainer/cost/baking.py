@@ -1,6 +1,7 @@
 """Savings of a baked image: seconds and dollars a run, and from how many runs a month on it pays for itself.
 
-    runs a month = (builds x hours of a build x its type's price + snapshot) / (seconds saved x the run's price)
+    runs a month = (builds x hours of a build x its type's price + snapshot)
+                   / (seconds saved x the run's price)
 
 Seconds are means of measured boots, if there are any. The pipeline's cost was never measured.
 """
@@ -14,7 +15,10 @@ from typing import Any
 
 from trainer.cost.instances import instance_type
 
-BUILD_TYPE, BUILDS_A_MONTH = "g4dn.xlarge", 1  # defaults of infra/: image_build_type, and the pipeline's schedule
+BUILD_TYPE, BUILDS_A_MONTH = (
+    "g4dn.xlarge",
+    1,
+)  # defaults of infra/: image_build_type, and the pipeline's schedule
 BUILD_HOURS = 1.0  # boot, install, snapshot, boot again, smoke test: assumed
 KEPT_IMAGES = 2  # infra/image_retention.py
 IMAGE_GB = 100  # of its snapshot: the volume by default (infra/: volume_gib)
@@ -36,13 +40,18 @@ class Baking:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {**vars(self), "saved_seconds": round(self.saved_seconds, 1), "usd_per_run": round(self.usd_per_run, 4)}
+        return {
+            **vars(self),
+            "saved_seconds": round(self.saved_seconds, 1),
+            "usd_per_run": round(self.usd_per_run, 4),
+        }
 
 
 def baking(boots: Mapping[str, Mapping[str, float]], *, usd_per_hour: float, in_use: bool) -> Baking:
     """Weigh a baked image for a type: `boots` are its remembered ones, baked and plain, by step.
 
-    With boots of both kinds all steps count, since a baked image may be slower to read; else the install alone.
+    With boots of both kinds all steps count, since a baked image may be slower to read; else the install
+    alone.
     """
     plain, baked = boots.get("plain"), boots.get("baked")
     if plain and baked:

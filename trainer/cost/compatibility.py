@@ -1,7 +1,8 @@
-"""The compatibility matrix: whether a type's GPU, an image line's driver and torch's build work together. No network.
+"""The compatibility matrix: whether a type's GPU, an image line's driver and torch's build work together. No
+network.
 
-Its table is compatibility.toml, which a test compares with docs/compatibility.md. `launch.images` checks it before anything is
-created.
+Its table is compatibility.toml, which a test compares with docs/compatibility.md. `launch.images` checks it
+before anything is created.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Build:
     source: str
 
     def has_code_for(self, chip: Chip) -> bool:
-        """Return whether it runs on a chip: by its own code, an earlier minor's of the same major, or PTX (a +)."""
+        """Return whether it runs on a chip: by its own code, an earlier minor's of the same major, or PTX (a
+        +).
+        """
         if chip.vendor != "NVIDIA":
             return chip.capability in self.capabilities
         wanted = _numbers(chip.capability)
@@ -79,7 +82,9 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """A verdict on a type and an image line: `why` it can't work and what to `do`, or `unproven` without a source."""
+    """A verdict on a type and an image line: `why` it can't work and what to `do`, or `unproven` without a
+    source.
+    """
 
     why: str = ""
     do: str = ""
@@ -135,17 +140,30 @@ def judge(instance_type: str, line: str, *, system: str) -> Compatibility:
     torch = torch_of(line)
     if torch and torch != TORCH:
         return Compatibility(
-            why=f"{line} has torch {torch}, and this code needs {TORCH}", do=f"Set a line of PyTorch {TORCH}, and pulumi up."
+            why=f"{line} has torch {torch}, and this code needs {TORCH}",
+            do=f"Set a line of PyTorch {TORCH}, and pulumi up.",
         )
-    image = next((one for one in matrix().images if one.system == system and fnmatchcase(line, one.line)), None)
+    image = next(
+        (one for one in matrix().images if one.system == system and fnmatchcase(line, one.line)), None
+    )
     if image is None:
         return Compatibility(unproven=True)
     if chip.last_driver and image.driver > chip.last_driver:
         why = f"driver {chip.last_driver} is the last for its {chip.gpu}, and {line} has {image.driver}"
         return Compatibility(why=why, do="Choose a type with a newer GPU.")
-    built = next((one for one in matrix().builds if (one.torch, one.index, one.system) == (TORCH, image.index, system)), None)
+    built = next(
+        (
+            one
+            for one in matrix().builds
+            if (one.torch, one.index, one.system) == (TORCH, image.index, system)
+        ),
+        None,
+    )
     if built is not None and not built.has_code_for(chip):
-        why = f"torch {TORCH} as built for {image.index} has no code for the {chip.capability} of its {chip.gpu}"
+        why = (
+            f"torch {TORCH} as built for {image.index} has no code for the {chip.capability} of its"
+            f" {chip.gpu}"
+        )
         return Compatibility(why=why, do="Choose a type with a newer GPU.")
     return Compatibility(unproven=instance_type.split(".")[0] not in image.families)
 
@@ -154,7 +172,10 @@ def _of_another_vendor(chip: Chip) -> Compatibility:
     indexes = [one for one in matrix().builds if one.vendor == chip.vendor]
     names = ", ".join(one.index for one in indexes)
     if any(one.has_code_for(chip) for one in indexes):
-        why = f"no Deep Learning image has a driver of {chip.vendor}; at a desk torch's wheels of {names} run on its {chip.gpu}"
+        why = (
+            f"no Deep Learning image has a driver of {chip.vendor}; at a desk torch's wheels of {names} run"
+            f" on its {chip.gpu}"
+        )
     else:
         why = f"torch's wheels of {names} have no code for {chip.capability}, its {chip.vendor} {chip.gpu}"
     return Compatibility(why=why, do="Choose a type with an NVIDIA GPU, such as g6.xlarge.")

@@ -1,7 +1,8 @@
 """Instance types without a GPU, for prepare runs: a short table, since any of them will do.
 
-List prices of us-east-1, Linux, on demand, and the quota that all of them count against (looked up 2026-11-22). T3 types
-launch in unlimited mode: CPU above their baseline costs $0.05 a vCPU-hour besides, which these prices leave out.
+List prices of us-east-1, Linux, on demand, and the quota that all of them count against (looked up
+2026-11-22). T3 types launch in unlimited mode: CPU above their baseline costs $0.05 a vCPU-hour besides,
+which these prices leave out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Table of AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no network.
+"""Table of AWS GPU instance types: GPUs, memory, list prices with their date, quota codes. Package data, no
+network.
 
 The table ages: offers and spot prices are queried from the account at run time (`launch/preflight`).
 """
@@ -28,14 +29,18 @@ class Boot:
     """Boot times of a type, in seconds. boot.csv has the figures with their basis: few are measured."""
 
     expected_seconds: float  # from the launch to the agent, in the plan's estimate
-    allowance_seconds: int  # from the launch to the first sign of life, and from that to the agent's; then it counts as hung
+    allowance_seconds: (
+        int  # from the launch to the first sign of life, and from that to the agent's; then it counts as hung
+    )
     smoke_seconds: int  # for the first training steps on all of its GPUs
     basis: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """One EC2 instance type. `gpus` may be a fraction of a GPU; `num_workers` is how many processes that is."""
+    """One EC2 instance type. `gpus` may be a fraction of a GPU; `num_workers` is how many processes
+    that is.
+    """
 
     name: str
     status: str  # current, previous_generation, legacy_limited or retired
@@ -92,7 +97,9 @@ def replacements(retired: InstanceType) -> tuple[InstanceType, ...]:
 
 def boot_of(name: str) -> Boot:
     """Return a type's boot times: the first row of boot.csv with a matching pattern."""
-    return next(boot for patterns, boot in _boots() if any(fnmatchcase(name, pattern) for pattern in patterns))
+    return next(
+        boot for patterns, boot in _boots() if any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
 
 
 @cache

@@ -1,10 +1,12 @@
-"""Estimate how long a job takes on a machine and what it costs, from bars, epochs and rates. Rough until measured.
+"""Estimate how long a job takes on a machine and what it costs, from bars, epochs and rates. Rough until
+measured.
 
-    training seconds = windows x epochs x cost of a window / windows a second, packed over the machine's GPUs, longest first,
+    training seconds = windows x epochs x cost of a window / windows a second,
+                       packed over the machine's GPUs, longest first,
                        or one after another where all GPUs train each model together (`trainer.cost.scaling`)
 
-Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are estimates. Makes no AWS
-calls: prices come in, dollars come out.
+Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are
+estimates. Makes no AWS calls: prices come in, dollars come out.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ from trainer.pieces.piece import Piece, SeriesWork
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
-# Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the type's: boot.csv.
+# Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the
+# type's: boot.csv.
 AFTER_SECONDS, REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS = 30.0, 12.0, 6.0
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
-SHORTEST_ATTEMPT, SHORTEST_WORK, LONGEST_DEADLINE = timedelta(minutes=30), timedelta(minutes=15), timedelta(hours=12)
+SHORTEST_ATTEMPT, SHORTEST_WORK, LONGEST_DEADLINE = (
+    timedelta(minutes=30),
+    timedelta(minutes=15),
+    timedelta(hours=12),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +75,9 @@ def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
         training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
         windows.append(max(0, int(bars * training_share) - job.model.bars_seen))
     scored = SCORING_SHARE * int(bars * job.data.validation_fraction)
-    return SeriesWork(symbol=symbol, bars=bars, windows=tuple(windows), visits=tuple(count + scored for count in windows))
+    return SeriesWork(
+        symbol=symbol, bars=bars, windows=tuple(windows), visits=tuple(count + scored for count in windows)
+    )
 
 
 def estimate(
@@ -83,9 +92,9 @@ def estimate(
 ) -> Estimate:
     """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`.
 
-    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the profile's. Of a
-    script that runs `script_places` times at once it is that of one place, in pieces a second.
-    `sharded`: a model that all GPUs train together is divided among them.
+    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the
+    profile's. Of a script that runs `script_places` times at once it is that of one place, in pieces a
+    second. `sharded`: a model that all GPUs train together is divided among them.
     """
     boot, after = around(machine, rehearsal=rehearsal)
     workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
@@ -97,25 +106,36 @@ def estimate(
     else:
         slots = workers
         by_profile = windows_per_second(machine) / work.window_cost_gpu
-    # A rate that needs several models at a time is shared by their places, each of which trains one after another.
+    # A rate that needs several models at a time is shared by their places, each of which trains one after
+    # another.
     places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
     seconds = [piece.estimate * places / device_rate for piece in work.pieces]
     if work.together:
         link = None if rehearsal else link_of(machine)
         one = device_rate / places
-        training = sum(seconds) / speedup(work.together, devices=slots, visits_per_second=one, link=link, sharded=sharded)
+        training = sum(seconds) / speedup(
+            work.together, devices=slots, visits_per_second=one, link=link, sharded=sharded
+        )
     else:
         training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
-    return Estimate(seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER)
+    return Estimate(
+        seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER
+    )
 
 
 def around(machine: InstanceType, *, rehearsal: bool) -> tuple[float, float]:
     """Return the seconds before a training (boot, install, fetch) and after it (upload, shutdown), P50."""
-    return (REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS) if rehearsal else (machine.boot.expected_seconds, AFTER_SECONDS)
+    return (
+        (REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS)
+        if rehearsal
+        else (machine.boot.expected_seconds, AFTER_SECONDS)
+    )
 
 
 def windows_per_second(machine: InstanceType) -> float:
-    """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as a T4."""
+    """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as
+    a T4.
+    """
     rate = figures(profile_on(machine, rehearsal=False))["windows_per_second"].value
     return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
 
@@ -126,7 +146,9 @@ def cpu_windows_per_second() -> float:
 
 
 def profile_on(machine: InstanceType, *, rehearsal: bool) -> GpuProfile:
-    """Return the profile of a machine's own chip; in a rehearsal the CPU's, whatever GPUs the machine would have."""
+    """Return the profile of a machine's own chip; in a rehearsal the CPU's, whatever GPUs the machine would
+    have.
+    """
     if rehearsal:
         return named_profile("cpu")
     gib = machine.gpu_memory_gib
@@ -152,6 +174,8 @@ def default_max_duration(seconds_p90: float, machine: InstanceType) -> timedelta
 
 
 def three_times_slow(seconds_p90: float, machine: InstanceType) -> timedelta:
-    """Return max(30 min, boot allowance + 15 min, 3 x P90): late enough for a slow run, early enough for one that hangs."""
+    """Return max(30 min, boot allowance + 15 min, 3 x P90): late enough for a slow run, early enough for one
+    that hangs.
+    """
     boots = timedelta(seconds=machine.boot.allowance_seconds) + SHORTEST_WORK
     return max(SHORTEST_ATTEMPT, boots, timedelta(seconds=round(3 * seconds_p90)))

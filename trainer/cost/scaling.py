@@ -1,4 +1,5 @@
-"""The scaling law of one model on several GPUs: its speed-up over one, an estimate until a run has measured it.
+"""The scaling law of one model on several GPUs: its speed-up over one, an estimate until a run has measured
+it.
 
     a step      C / n of computing, where one GPU takes C for the whole batch
     exchange    E = 2 (n - 1) / n x bytes of gradients / bus rate: an all-reduce around a ring
@@ -7,7 +8,8 @@
                 (Li et al., PyTorch Distributed, VLDB 2020, arXiv 2006.15704)
     speed-up    C / (C / n + max(E - 2/3 C / n, E of one bucket))
 
-It leaves out what else slows ranks down: small batches that do not fill a GPU, evaluation, checkpoints. Standard library only.
+It leaves out what else slows ranks down: small batches that do not fill a GPU, evaluation, checkpoints.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from trainer.settings import FLOAT, HALF
 
 BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
 BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
-SHARDED_VOLUME = (
-    1.5  # of an all-reduce: weights are gathered twice, gradients scattered once (ZeRO, arXiv 1910.02054, section 7)
-)
+# of an all-reduce: weights are gathered twice, gradients scattered once (ZeRO, arXiv 1910.02054, section 7)
+SHARDED_VOLUME = 1.5
 POINTLESS = 0.5  # of the GPUs' speed is left: half of them would be as fast
 
 
@@ -41,8 +42,12 @@ def together_of(job: Job) -> Together:
     return Together(weights=num_trained(job, features=len(job.data.inputs)), visits=float(visits))
 
 
-def speedup(together: Together, *, devices: int, visits_per_second: float, link: Link | None, sharded: bool = False) -> float:
-    """Return how many times as fast as one device they are, by the law. Without a link (CPU ranks) nothing is exchanged."""
+def speedup(
+    together: Together, *, devices: int, visits_per_second: float, link: Link | None, sharded: bool = False
+) -> float:
+    """Return how many times as fast as one device they are, by the law. Without a link (CPU ranks) nothing is
+    exchanged.
+    """
     if devices == 1:
         return 1.0
     if link is None or not link.bus_gb_per_s:

@@ -1,7 +1,8 @@
-"""Prices of storage, and the storage cost of a run's inputs by the stack's storage mode. Standard library only.
+"""Prices of storage, and the storage cost of a run's inputs by the stack's storage mode. Standard library
+only.
 
-us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 in its region free of
-charge.
+us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 in its
+region free of charge.
 """
 
 from __future__ import annotations
@@ -38,9 +39,14 @@ class StorageCost:
 
 
 def storage_cost(mode: str, *, throughput: str, input_bytes: int) -> StorageCost:
-    """Return the cost of inputs of so many bytes in a mode; `throughput` is that of the cache's file system."""
+    """Return the cost of inputs of so many bytes in a mode; `throughput` is that of the cache's file
+    system.
+    """
     size = input_bytes / GB
     metered = size if mode == "efs-cache" and throughput == "elastic" else 0.0
     return StorageCost(
-        mode=mode, gigabytes=size, read_usd=metered * EFS_READ_USD_PER_GB, add_usd=metered * EFS_WRITE_USD_PER_GB
+        mode=mode,
+        gigabytes=size,
+        read_usd=metered * EFS_READ_USD_PER_GB,
+        add_usd=metered * EFS_WRITE_USD_PER_GB,
     )

@@ -1,4 +1,6 @@
-"""Adjust prices for splits and dividends, if a file has adjusted closes: scale each bar by adjusted close / close."""
+"""Adjust prices for splits and dividends, if a file has adjusted closes: scale each bar by adjusted close /
+close.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,11 @@ from trainer.errors import DataError
 _CLOSE = 3
 
 
-def adjust(source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray) -> None:
-    """Scale open, high and low, the first rows of `values_CN`, in place, and replace close by the adjusted close.
+def adjust(
+    source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray
+) -> None:
+    """Scale open, high and low, the first rows of `values_CN`, in place, and replace close by the adjusted
+    close.
 
     Volume stays as traded. Raises DataError for an adjusted close that is missing or not above zero.
     """
@@ -20,7 +25,8 @@ def adjust(source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray,
     if bad_N.any():
         first = np.datetime64(int(timestamp_N[bad_N.argmax()]), "ns").astype("datetime64[s]")
         raise DataError(
-            f"{source.path} has no adjusted close in {int(bad_N.sum())} bars of column {source.adjusted.strip()}",
+            f"{source.path} has no adjusted close in {int(bad_N.sum())} bars of column"
+            f" {source.adjusted.strip()}",
             why=f"the first at {first}Z",
             do="Fill the column, or drop it: prices are then taken as traded.",
         )

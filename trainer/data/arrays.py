@@ -1,4 +1,6 @@
-"""Array files: the bars of one symbol, copied in parts from a candle file of many symbols into a scratch folder."""
+"""Array files: the bars of one symbol, copied in parts from a candle file of many symbols into a scratch
+folder.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def _row(width: int) -> np.dtype[Any]:
 
 
 def _write_header(file: BinaryIO, row: np.dtype[Any], bars: int) -> None:
-    """Write the header of an array file. Numpy pads it, so that it can be overwritten once the number of rows is known."""
+    """Write the header of an array file. Numpy pads it, so that it can be overwritten once the number of rows
+    is known.
+    """
     np.lib.format.write_array_header_1_0(
         file, {"descr": np.lib.format.dtype_to_descr(row), "fortran_order": False, "shape": (bars,)}
     )

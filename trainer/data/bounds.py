@@ -1,6 +1,8 @@
-"""Bounds on the rows and bytes that a candle file unpacks to, checked so that a small file can't fill the memory.
+"""Bounds on the rows and bytes that a candle file unpacks to, checked so that a small file can't fill the
+memory.
 
-A parquet file's footer says how many values and bytes each column has; a compressed CSV is counted while it is read.
+A parquet file's footer says how many values and bytes each column has; a compressed CSV is counted while it
+is read.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _VALUE_BYTES = 8
 
 
 def check_footer(path: Path, metadata: Any) -> None:
-    """Raise DataError for a parquet file with too many rows or columns for candles, or that unpacks to too many bytes."""
+    """Raise DataError for a parquet file with too many rows or columns for candles, or that unpacks to too
+    many bytes.
+    """
     if metadata.num_rows > MOST_ROWS or metadata.num_columns > MOST_COLUMNS:
         raise _too_large(path, f"it has {metadata.num_rows:,} rows and {metadata.num_columns:,} columns")
     # By row groups: reading a column of a damaged footer crashes the process (pyarrow 26.0.1, 2026-11-22).
@@ -39,7 +43,9 @@ def most_bytes(path: Path) -> int:
 
 
 def text_stream(path: Path) -> Any:
-    """Return a CSV as a stream of its text, unpacked. Raises DataError once more than `most_bytes` were read."""
+    """Return a CSV as a stream of its text, unpacked. Raises DataError once more than `most_bytes`
+    were read.
+    """
     stream = pa.input_stream(str(path))
     return pa.PythonFile(_Counted(stream, path), mode="r") if path.suffix.lower() == ".gz" else stream
 
@@ -50,7 +56,9 @@ def first_line(error: BaseException) -> str:
 
 
 def _too_large(path: Path, why: str) -> DataError:
-    return DataError(f"{path} is too large for candles", why=why, do="Split it, or move it out of the data folder.")
+    return DataError(
+        f"{path} is too large for candles", why=why, do="Split it, or move it out of the data folder."
+    )
 
 
 class _Counted:

@@ -1,17 +1,19 @@
-"""Calendars: find the holes in a series of bars. Uses timestamps only; `trainer/plan` decides the consequences of a hole.
+"""Calendars: find the holes in a series of bars. Uses timestamps only; `trainer/plan` decides the
+consequences of a hole.
 
 - `24x7` (coins): any missing bar is a hole.
-- `sessions` (equities, futures): a bar missing inside the exchange's day, or a break of more than five days; nights, weekends
-  and holidays are not holes.
+- `sessions` (equities, futures): a bar missing inside the exchange's day, or a break of more than five days;
+  nights, weekends and holidays are not holes.
 - `events` (tick bars): only a break of more than five days.
 - the name of an exchange (`XNYS`): by its real sessions, hours and holidays (`exchanges`).
 
 A session is the exchange's day, for coins the UTC day, and one bar if bars are a day or longer.
 
-If no exchange is named, its day is inferred from the series, week by week, so that daylight saving needs no table: within a
-week the day turns at the middle of the longest time of day without bars; if there is none (currencies), at that of the week's
-first bar. Weeks begin on Saturday, when no exchange trades and clocks have not yet changed (they do on Sundays). A time of day
-that never has a bar (a lunch break) is not part of the day.
+If no exchange is named, its day is inferred from the series, week by week, so that daylight saving needs no
+table: within a week the day turns at the middle of the longest time of day without bars; if there is none
+(currencies), at that of the week's first bar. Weeks begin on Saturday, when no exchange trades and clocks
+have not yet changed (they do on Sundays). A time of day that never has a bar (a lunch break) is not part of
+the day.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ LONGEST_BREAK = 5 * DAY  # Thursday to Tuesday over Easter or Christmas is exact
 _WEEK = 7 * DAY
 _FIRST_SATURDAY = 2 * DAY  # 1970-01-03
 _DAYS_TO_KNOW_A_LUNCH = 5
-_SMALLEST_SESSION = 0.2  # share of the median session's event bars; fewer, as on a Sunday evening, belong to the next session
+_SMALLEST_SESSION = (
+    0.2  # share of the median session's event bars; fewer, as on a Sunday evening, belong to the next session
+)
 
 
 def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
-    """Return the calendar of a series: events by its timeframe, 24x7 if it has bars on Saturdays (UTC), else sessions.
+    """Return the calendar of a series: events by its timeframe, 24x7 if it has bars on Saturdays (UTC), else
+    sessions.
 
-    A series too short to include a whole Saturday counts as 24x7, the strictest, if bars fill more than half of its span.
+    A series too short to include a whole Saturday counts as 24x7, the strictest, if bars fill more than half
+    of its span.
     """
     step = step_of(timeframe)
     if not step:
@@ -73,10 +79,11 @@ def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
 
 
 def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
-    """Return (N,) int64, ascending: DAY x the session's number (0, 1, 2 ... without gaps) + ns since its day turned.
+    """Return (N,) int64, ascending: DAY x the session's number (0, 1, 2 ... without gaps) + ns since its day
+    turned.
 
-    So `clock // DAY` is the number of the session, and `clock + DAY` the same time in the next session, even after a weekend.
-    `calendar` is not 'auto'.
+    So `clock // DAY` is the number of the session, and `clock + DAY` the same time in the next session, even
+    after a weekend. `calendar` is not 'auto'.
     """
     step = step_of(timeframe)
     if step >= DAY:
@@ -100,7 +107,9 @@ def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.n
 
 
 def _usual_turn(turns: np.ndarray) -> int:
-    """Return the turn of day (ns) with the least circular distance to all weeks' turns: one week has too few event bars."""
+    """Return the turn of day (ns) with the least circular distance to all weeks' turns: one week has too few
+    event bars.
+    """
     apart = np.abs(turns[:, None] - turns[None, :])
     return int(turns[np.minimum(apart, DAY - apart).sum(1).argmin()])
 
@@ -128,7 +137,9 @@ def _week_of(timestamps: np.ndarray | np.integer) -> np.ndarray:
 
 
 def _day_turns(timestamps: np.ndarray, step: int) -> np.ndarray:
-    """Return for each week of the series the time of day (ns after midnight UTC) at which its exchange's day turns."""
+    """Return for each week of the series the time of day (ns after midnight UTC) at which its exchange's day
+    turns.
+    """
     step = max(step, MINUTE)  # finer slots are not needed to tell day from night
     slots = -(-DAY // step)
     week = _week_of(timestamps) - _week_of(timestamps[0])
@@ -140,6 +151,8 @@ def _day_turns(timestamps: np.ndarray, step: int) -> np.ndarray:
     empty_run = np.where(last_bar >= 0, slot - last_bar, 0)  # empty slots up to here, since the last bar
     end = empty_run.argmax(axis=1)
     longest = empty_run[np.arange(len(end)), end]
-    opens = (timestamps[np.searchsorted(week, np.arange(len(end)))] % DAY) // step  # slot of each week's first bar
+    opens = (
+        timestamps[np.searchsorted(week, np.arange(len(end)))] % DAY
+    ) // step  # slot of each week's first bar
     opens[0] = opens[min(1, len(end) - 1)]  # the series may begin within its first week
     return np.asarray(np.where(longest > 0, (end - longest // 2) % slots, opens) * step)

@@ -20,10 +20,11 @@ from trainer.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Candles:
-    """The bars of one symbol, oldest first: `timestamp` (N,) int64 ns UTC, the bar's start; prices and volume (N,) float64.
+    """The bars of one symbol, oldest first: `timestamp` (N,) int64 ns UTC, the bar's start; prices and volume
+    (N,) float64.
 
-    `columns` has further columns of the files, (N,) float64 by name: each bar's value, else the last value before it; NaN
-    before the first value.
+    `columns` has further columns of the files, (N,) float64 by name: each bar's value, else the last value
+    before it; NaN before the first value.
     """
 
     symbol: str
@@ -41,14 +42,18 @@ class Candles:
 
     @property
     def columns_begin(self) -> int:
-        """Return the first row at which every column has a value: 0 without columns, `len(self)` if one is empty."""
+        """Return the first row at which every column has a value: 0 without columns, `len(self)` if one is
+        empty.
+        """
         return max((int(np.isnan(values).sum()) for values in self.columns.values()), default=0)
 
     def rows(self, start: int, stop: int | None = None) -> Candles:
         """Return bars `start` to `stop` (exclusive) as views, with numpy's rules for negative numbers."""
         part = slice(start, stop)
         columns = {name: values[part] for name, values in self.columns.items()}
-        return replace(self, **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)}, columns=columns)
+        return replace(
+            self, **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)}, columns=columns
+        )
 
 
 def candles_of(
@@ -61,10 +66,11 @@ def candles_of(
     base: str = "",
     look: Callable[[str, str, np.ndarray, np.ndarray], None] | None = None,
 ) -> Candles:
-    """Return the last `bars` bars (0: all) of a symbol, joined from `parts`. `columns` names the further rows of values.
+    """Return the last `bars` bars (0: all) of a symbol, joined from `parts`. `columns` names the further rows
+    of values.
 
-    Bars of the timeframe `base` are resampled to `timeframe`. `look` is called with symbol, timeframe, times and values of the
-    bars before that. Raises DataError for impossible bars.
+    Bars of the timeframe `base` are resampled to `timeframe`. `look` is called with symbol, timeframe, times
+    and values of the bars before that. Raises DataError for impossible bars.
     """
     timestamp, values = _merge(symbol, parts)
     for column in values[len(FIELDS) :]:
@@ -78,12 +84,18 @@ def candles_of(
     if is_resampled:
         timestamp, values = resample(timestamp, values, base, timeframe)
         if not len(timestamp):
-            raise DataError(f"{symbol} has no whole bar of {timeframe}", why=f"its bars are of {base}", do="Give more bars.")
+            raise DataError(
+                f"{symbol} has no whole bar of {timeframe}",
+                why=f"its bars are of {base}",
+                do="Give more bars.",
+            )
         timestamp, values = timestamp[-bars:], values[:, -bars:]
     return _candles(symbol, timeframe, timestamp, values, columns)
 
 
-def _candles(symbol: str, timeframe: str, timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]) -> Candles:
+def _candles(
+    symbol: str, timeframe: str, timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]
+) -> Candles:
     return Candles(
         symbol=symbol,
         timeframe=timeframe,
@@ -100,7 +112,9 @@ def _carried(column_N: np.ndarray) -> np.ndarray:
 
 
 def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (N,) and values (C, N) of sorted series, joined. Raises DataError if two differ for the same time."""
+    """Return times (N,) and values (C, N) of sorted series, joined. Raises DataError if two differ for the
+    same time.
+    """
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
@@ -153,18 +167,28 @@ def check_order(series: Series) -> None:
     )
 
 
-def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]) -> None:
-    """Raise DataError for impossible bars: not finite, a price not above zero, high below low, negative volume, a spike."""
+def _check_values(
+    symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]
+) -> None:
+    """Raise DataError for impossible bars: not finite, a price not above zero, high below low, negative
+    volume, a spike.
+    """
     prices, volume = values[:4], values[4]
     checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=False)]
-    checks += [(f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)]
+    checks += [
+        (f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)
+    ]
     checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
     checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
-    checks += [(f"close is more than {MOST_TIMES_OFF} times off the bars before and after", spikes(values[3]))]
+    checks += [
+        (f"close is more than {MOST_TIMES_OFF} times off the bars before and after", spikes(values[3]))
+    ]
     for problem, bad in checks:
         if bad.any():
             row = int(bad.argmax())
-            files = ", ".join(part.file for part in parts if part.timestamp[0] <= timestamp[row] <= part.timestamp[-1])
+            files = ", ".join(
+                part.file for part in parts if part.timestamp[0] <= timestamp[row] <= part.timestamp[-1]
+            )
             raise DataError(
                 f"{files}: {problem} in a bar of {symbol}",
                 why=f"{int(bad.sum())} such bars, the first at {time_text(timestamp[row])}",
@@ -173,6 +197,11 @@ def _check_values(symbol: str, parts: list[Series], timestamp: np.ndarray, value
 
 
 def time_text(timestamp: int | np.integer) -> str:
-    """Return a time in nanoseconds UTC as ISO 8601 text, such as `2021-03-01T00:00:00Z`, with a fraction only if not zero."""
-    unit = next((unit for unit, length in (("s", SECOND), ("ms", SECOND // 1000)) if int(timestamp) % length == 0), "ns")
+    """Return a time in nanoseconds UTC as ISO 8601 text, such as `2021-03-01T00:00:00Z`, with a fraction only
+    if not zero.
+    """
+    unit = next(
+        (unit for unit, length in (("s", SECOND), ("ms", SECOND // 1000)) if int(timestamp) % length == 0),
+        "ns",
+    )
     return f"{np.datetime64(int(timestamp), 'ns').astype(f'datetime64[{unit}]')}Z"

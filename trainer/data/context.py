@@ -1,4 +1,5 @@
-"""The context of a bar: the number of its series, and the calendar at its start, as small integers for embeddings.
+"""The context of a bar: the number of its series, and the calendar at its start, as small integers for
+embeddings.
 
 Only models with `reads_context` get it. Columns and largest numbers are `trainer.settings.CONTEXT`.
 
@@ -17,10 +18,11 @@ _WEEKDAY_OF_1970 = 3  # 1 January was a Thursday; Monday is 0
 
 
 def context_of(timestamp: np.ndarray, timeframe: str, *, series: int) -> np.ndarray:
-    """Return the context (T, C) int16 of bars that begin at `timestamp` (T,) int64 ns UTC, each from its own time only.
+    """Return the context (T, C) int16 of bars that begin at `timestamp` (T,) int64 ns UTC, each from its own
+    time only.
 
-    Weekday is 1 (Monday) to 7, for bars up to a day; month 1 to 12, for bars up to two weeks; time of day 1 to 96, in quarter
-    hours, for bars shorter than a day. Event bars have all three. 0: not given.
+    Weekday is 1 (Monday) to 7, for bars up to a day; month 1 to 12, for bars up to two weeks; time of day 1
+    to 96, in quarter hours, for bars shorter than a day. Event bars have all three. 0: not given.
     """
     step = step_of(timeframe)
     context_TC = np.zeros((len(timestamp), len(CONTEXT)), dtype=np.int16)

@@ -1,6 +1,8 @@
-"""Sessions of named exchanges, from exchange_calendars: hours, early closes, lunch breaks and holidays as they were.
+"""Sessions of named exchanges, from exchange_calendars: hours, early closes, lunch breaks and holidays as
+they were.
 
-Used by `calendar` for a job that names an exchange, such as XNYS. Times are nanoseconds UTC. Shapes: N bars, S sessions.
+Used by `calendar` for a job that names an exchange, such as XNYS. Times are nanoseconds UTC. Shapes: N bars,
+S sessions.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ import numpy as np
 from trainer.data.timeframes import DAY
 from trainer.errors import DataError
 
-# Least share of a series' bars in trading hours. With all of New York's extended hours it is 0.41; with its local times read as
-# UTC, 0.33 over a year.
+# Least share of a series' bars in trading hours. With all of New York's extended hours it is 0.41; with its
+# local times read as UTC, 0.33 over a year.
 FEWEST_INSIDE = 0.36
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hours:
-    """The sessions of an exchange, oldest first, (S,) int64 each; a session without a break has an empty one."""
+    """The sessions of an exchange, oldest first, (S,) int64 each; a session without a break has an
+    empty one.
+    """
 
     opens: np.ndarray
     closes: np.ndarray
@@ -27,7 +31,9 @@ class Hours:
     break_ends: np.ndarray
 
     def traded(self, moments: np.ndarray) -> np.ndarray:
-        """Return (N,) int64: ns for which the exchange was open before each moment, from the first session on."""
+        """Return (N,) int64: ns for which the exchange was open before each moment, from the first session
+        on.
+        """
         session = np.searchsorted(self.opens, moments, side="right") - 1  # the last one that had begun
         passed, broken = (
             np.clip(moments - begins[session], 0, (ends - begins)[session])
@@ -39,7 +45,9 @@ class Hours:
 
 
 def hours_of(exchange: str, first: int, last: int) -> Hours:
-    """Return the sessions in which a series from `first` to `last` may have bars. Raises DataError if none are known."""
+    """Return the sessions in which a series from `first` to `last` may have bars. Raises DataError if none
+    are known.
+    """
     import exchange_calendars  # late: half a second, and only series of a named exchange need it
 
     start, end = (np.datetime64(moment, "ns").astype("datetime64[D]") for moment in (first, last + DAY))
@@ -65,8 +73,8 @@ def hours_of(exchange: str, first: int, last: int) -> Hours:
 def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarray:
     """Return (N,) bool: True at t if the exchange was open between bar t-1 and bar t without a bar.
 
-    For bars of a day, and event bars (`step` 0): True if a whole session is between them. Raises DataError if too few bars are
-    in trading hours: their times are of another zone, or of another exchange.
+    For bars of a day, and event bars (`step` 0): True if a whole session is between them. Raises DataError if
+    too few bars are in trading hours: their times are of another zone, or of another exchange.
     """
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))
     is_hole = np.zeros(len(timestamps), dtype=bool)
@@ -86,10 +94,14 @@ def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarr
 
 
 def exchange_clock(timestamps: np.ndarray, exchange: str) -> np.ndarray:
-    """Return the session clock as `calendar.session_clock` does; a day turns midway between a close and the next open."""
+    """Return the session clock as `calendar.session_clock` does; a day turns midway between a close and the
+    next open.
+    """
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))
     turns = hours.closes[:-1] + (hours.opens[1:] - hours.closes[:-1]) // 2
     session = np.searchsorted(turns, timestamps, side="right")
-    margin = (DAY - int((hours.closes - hours.opens).max())) // 2  # so that bars of extended hours have a time, too
+    margin = (
+        DAY - int((hours.closes - hours.opens).max())
+    ) // 2  # so that bars of extended hours have a time, too
     since = np.clip(timestamps - hours.opens[session] + margin, 0, DAY - 1)
     return np.asarray(np.unique(session, return_inverse=True)[1] * DAY + since)

@@ -1,7 +1,8 @@
-"""The names of the features, their version, and how far back they look. Standard library only: the data check counts windows
-by these without torch; `features` computes them in this order.
+"""The names of the features, their version, and how far back they look. Standard library only: the data check
+counts windows by these without torch; `features` computes them in this order.
 
-Every feature is a return, a ratio, a rank or a clock, independent of the scale of price and volume, so that symbols compare.
+Every feature is a return, a ratio, a rank or a clock, independent of the scale of price and volume, so that
+symbols compare.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Iterable
 
 from trainer.data.timeframes import DAY, step_of
 
-# Raise it with any change that alters a value. Cards hold it, and a model never reads features of another version.
+# Raise it with any change that alters a value. Cards hold it, and a model never reads features of another
+# version.
 FEATURES_VERSION = "1.0"
 
 FEATURES = (
@@ -40,7 +42,11 @@ FEATURES = (
     "log_seconds_since_last_bar",
 )
 
-_SPANS = ("log_return_", "momentum_", "log_volatility_")  # spans of returns: the oldest reads a bar before the span
+_SPANS = (
+    "log_return_",
+    "momentum_",
+    "log_volatility_",
+)  # spans of returns: the oldest reads a bar before the span
 _LEVELS = ("price_zscore_", "volume_zscore_", "stochastic_")
 _OTHERS = {
     **dict.fromkeys(("log_atr_14", "rsi_14", "macd_12_26"), 256),  # exponential means, cut at 256 bars
@@ -57,8 +63,8 @@ def _lookback(name: str) -> int:
     return int(span) - 1 if f"{stem}_" in _LEVELS else _OTHERS.get(name, 0)
 
 
-# Row t of a feature depends on bars t - LOOKBACK to t and on nothing else, to the last bit, wherever the series begins or
-# ends. Its first LOOKBACK rows are finite but not meaningful.
+# Row t of a feature depends on bars t - LOOKBACK to t and on nothing else, to the last bit, wherever the
+# series begins or ends. Its first LOOKBACK rows are finite but not meaningful.
 LOOKBACK = {name: _lookback(name) for name in FEATURES}
 WARMUP = max(LOOKBACK.values())  # of all features together
 LONGEST_WARMUP = 64 * DAY  # of the default features

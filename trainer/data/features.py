@@ -1,11 +1,12 @@
-"""Inputs of a model: features of a symbol's bars, computed with torch on the training device, and columns of its files.
-Owns the formulas; `feature_names` has the names of features, `settings` those of a job's inputs.
+"""Inputs of a model: features of a symbol's bars, computed with torch on the training device, and columns of
+its files. Owns the formulas; `feature_names` has the names of features, `settings` those of a job's inputs.
 
-The promise: row t of a feature depends on bars t - LOOKBACK to t only, to the last bit. It does not change if later bars are
-added, removed or changed, or if the series begins elsewhere (at least LOOKBACK bars before t), so that a prediction reproduces
-the card's metrics exactly.
+The promise: row t of a feature depends on bars t - LOOKBACK to t only, to the last bit. It does not change if
+later bars are added, removed or changed, or if the series begins elsewhere (at least LOOKBACK bars before t),
+so that a prediction reproduces the card's metrics exactly.
 
-Holes are not treated here: a return over a hole is a return, and `log_seconds_since_last_bar` gives its duration.
+Holes are not treated here: a return over a hole is a return, and `log_seconds_since_last_bar` gives its
+duration.
 
 Shapes: N bars, F features or inputs.
 """
@@ -29,20 +30,30 @@ from trainer.data.timeframes import DAY, SECOND
 
 __all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_features", "compute_inputs"]
 
-_SMALLEST_MOVE = 1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite if nothing moved
+_SMALLEST_MOVE = (
+    1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite if nothing moved
+)
 _WEEK = 7 * DAY
 _CPU_PIECE = 1 << 16  # rows: takes half the time and memory of a million rows at once (measured 2026-11-21)
 
 
-def compute_inputs(candles: Candles, *, features: Sequence[str] = FEATURES, device: str | torch.device = "cpu") -> Tensor:
-    """Return (N, F) float32 on `device`, row-major: features, in the order of FEATURES, then the candles' columns.
+def compute_inputs(
+    candles: Candles, *, features: Sequence[str] = FEATURES, device: str | torch.device = "cpu"
+) -> Tensor:
+    """Return (N, F) float32 on `device`, row-major: features, in the order of FEATURES, then the candles'
+    columns.
 
-    Row t of a column is its value at bar t. It is meaningful from `candles.columns_begin` on, and zero before its first value.
+    Row t of a column is its value at bar t. It is meaningful from `candles.columns_begin` on, and zero before
+    its first value.
     """
     rows_NF = _chosen(candles, features, device)
     if not candles.columns:
         return rows_NF
-    columns_NF = torch.from_numpy(np.stack(list(candles.columns.values()), axis=1)).to(torch.float32).nan_to_num_(nan=0.0)
+    columns_NF = (
+        torch.from_numpy(np.stack(list(candles.columns.values()), axis=1))
+        .to(torch.float32)
+        .nan_to_num_(nan=0.0)
+    )
     columns_NF = columns_NF.to(device)
     return torch.cat((rows_NF, columns_NF), dim=1) if features else columns_NF
 
@@ -50,8 +61,8 @@ def compute_inputs(candles: Candles, *, features: Sequence[str] = FEATURES, devi
 def compute_each(parts: Sequence[Candles], *, features: Sequence[str]) -> Iterator[Tensor]:
     """Yield the inputs (N, F) of each series, on the CPU, many short series in one pass.
 
-    Series are laid end to end, since a row depends only on the LOOKBACK bars before it. The first LOOKBACK rows of each series
-    are not meaningful and may not be finite.
+    Series are laid end to end, since a row depends only on the LOOKBACK bars before it. The first LOOKBACK
+    rows of each series are not meaningful and may not be finite.
     """
     first, ends = 0, np.cumsum([len(part) for part in parts])
     while first < len(parts):
@@ -65,7 +76,9 @@ def compute_each(parts: Sequence[Candles], *, features: Sequence[str]) -> Iterat
 def _end_to_end(parts: Sequence[Candles]) -> Candles:
     if len(parts) == 1:
         return parts[0]
-    rows: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("timestamp", *FIELDS)}
+    rows: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in ("timestamp", *FIELDS)
+    }
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     return replace(parts[0], **rows, columns=columns)
 
@@ -80,7 +93,8 @@ def _chosen(candles: Candles, features: Sequence[str], device: str | torch.devic
 
 
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:
-    """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite, and meaningful from row WARMUP on.
+    """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite, and meaningful from row
+    WARMUP on.
 
     On a CPU the series is cut into pieces that fit the cache; each starts WARMUP bars earlier.
     """
@@ -96,7 +110,9 @@ def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Te
 
 
 def _columns(candles: Candles, device: str | torch.device) -> Tensor:
-    """Return the features of a piece of the series as (F, N): one transpose is faster than writing columns one by one."""
+    """Return the features of a piece of the series as (F, N): one transpose is faster than writing columns
+    one by one.
+    """
     columns = _Columns(len(candles), device)
     prices = {
         name: torch.from_numpy(getattr(candles, name)).to(device, torch.float64).log()
@@ -143,7 +159,9 @@ def _returns(columns: _Columns, close_N: Tensor, return_N: Tensor) -> None:
 
 
 def _levels(columns: _Columns, prices: dict[str, Tensor], volume_N: Tensor) -> None:
-    """Add the position of price and volume in their last bars: z-scores and the stochastic oscillator (centred on zero)."""
+    """Add the position of price and volume in their last bars: z-scores and the stochastic oscillator
+    (centred on zero).
+    """
     spans = (15, 60, 240)
     close_N = prices["close"]
     for span, (mean_N, deviation_N) in rolling_moments(close_N, spans).items():
@@ -156,7 +174,9 @@ def _levels(columns: _Columns, prices: dict[str, Tensor], volume_N: Tensor) -> N
 
 
 def _bars(columns: _Columns, prices: dict[str, Tensor], return_N: Tensor) -> None:
-    """Add the shape of the bar, Wilder's average true range and RSI over 14 bars, and ratios to exponential means."""
+    """Add the shape of the bar, Wilder's average true range and RSI over 14 bars, and ratios to exponential
+    means.
+    """
     open_N, high_N, low_N, close_N = prices["open"], prices["high"], prices["low"], prices["close"]
     last_close_N = shift(close_N, 1)
     columns["bar_range"] = high_N - low_N

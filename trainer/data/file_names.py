@@ -1,7 +1,7 @@
 """Infer symbol and timeframe from a candle file's name, and give a file in subfolders a flat name.
 
-A file `symbol=BTC/part-0.parquet` is called `symbol=BTC!part-0.parquet` in plans and in a data set, which have no folders. The
-same symbol is read from that name, so that the node reads what the desk read.
+A file `symbol=BTC/part-0.parquet` is called `symbol=BTC!part-0.parquet` in plans and in a data set, which
+have no folders. The same symbol is read from that name, so that the node reads what the desk read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from trainer.data.timeframes import DAY, UNITS, canonical, name_of
 
 SEPARATOR = "!"  # of folders, in a flat name
 _IN_NAME = re.compile(
-    r"(?P<symbol>.+?)[_-](?P<timeframe>\d+(?:sec|s|min|m|h|d|w)|(?:tick|vol|volume|dollar|range|renko)\d+)(?:[_-].*)?", re.I
+    r"(?P<symbol>.+?)[_-](?P<timeframe>\d+(?:sec|s|min|m|h|d|w)|(?:tick|vol|volume|dollar|range|renko)\d+)(?:[_-].*)?",
+    re.I,
 )
 _WORDS = {
     "minute": "1m",
@@ -33,11 +34,16 @@ _METATRADER = re.compile(
 _TRADINGVIEW = re.compile(
     r"(?:[A-Z0-9]+_)?(?P<symbol>.+), (?=\w)(?P<count>\d*)(?P<unit>[SDW]?)(?:_\w+)?"
 )  # BINANCE_BTCUSDT, 60
-_DUKASCOPY = re.compile(r"(?P<symbol>.+)_Candlestick_(?P<count>\d+)_(?P<unit>s|m|M|h|Hour|D|d|w|W)_(?:BID|ASK)_.*")
+_DUKASCOPY = re.compile(
+    r"(?P<symbol>.+)_Candlestick_(?P<count>\d+)_(?P<unit>s|m|M|h|Hour|D|d|w|W)_(?:BID|ASK)_.*"
+)
 _DATES = re.compile(r"[\d-]+")
 _NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
 _PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
-_SYMBOL_KEYS, _TIMEFRAME_KEYS = ("symbol", "ticker", "instrument", "pair"), ("timeframe", "interval", "freq", "resolution")
+_SYMBOL_KEYS, _TIMEFRAME_KEYS = (
+    ("symbol", "ticker", "instrument", "pair"),
+    ("timeframe", "interval", "freq", "resolution"),
+)
 
 
 def flat_name(parts: tuple[str, ...]) -> str:
@@ -46,7 +52,9 @@ def flat_name(parts: tuple[str, ...]) -> str:
 
 
 def parse_flat_name(name: str) -> tuple[str, str]:
-    """Return (symbol, timeframe) of a flat name without its ending: what is nearest to the file's own name wins."""
+    """Return (symbol, timeframe) of a flat name without its ending: what is nearest to the file's own name
+    wins.
+    """
     *folders, stem = name.split(SEPARATOR)
     symbol, timeframe = parse_name(stem)
     if not folders:
@@ -57,7 +65,9 @@ def parse_flat_name(name: str) -> tuple[str, str]:
         partition = _PARTITION.fullmatch(folder)
         if partition:
             key, value = partition["key"].lower(), unquote(partition["value"])
-            symbol = value if key in _SYMBOL_KEYS else symbol  # a partition is explicit, a file's name a guess
+            symbol = (
+                value if key in _SYMBOL_KEYS else symbol
+            )  # a partition is explicit, a file's name a guess
             timeframe = (_timeframe_of(value) or timeframe) if key in _TIMEFRAME_KEYS else timeframe
         elif of_folder := _timeframe_of(folder):
             timeframe = timeframe or of_folder
@@ -67,7 +77,9 @@ def parse_flat_name(name: str) -> tuple[str, str]:
 
 
 def parse_name(stem: str) -> tuple[str, str]:
-    """Return (symbol, timeframe) by a file's name without suffix, '' for no timeframe: BTC-USD_1m_2021 -> ('BTC-USD', '1m')."""
+    """Return (symbol, timeframe) by a file's name without suffix, '' for no timeframe: BTC-USD_1m_2021 ->
+    ('BTC-USD', '1m').
+    """
     if match := _TRADINGVIEW.fullmatch(stem):
         unit = match["unit"].lower() or "m"
         return match["symbol"], _canonical(f"{match['count'] or 1}{unit}")
@@ -81,7 +93,9 @@ def parse_name(stem: str) -> tuple[str, str]:
     if match := _LAST_WORD.fullmatch(stem):
         return match["symbol"], _WORDS[match["word"].lower()]
     parts = stem.split("_")
-    while len(parts) > 1 and _DATES.fullmatch(parts[-1]):  # years and dates at the end are not part of a symbol
+    while len(parts) > 1 and _DATES.fullmatch(
+        parts[-1]
+    ):  # years and dates at the end are not part of a symbol
         parts.pop()
     return "_".join(parts), ""
 

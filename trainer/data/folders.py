@@ -32,14 +32,18 @@ class CandlePath:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFiles:
-    """The candle files of a folder in the order of their paths, and the names of subfolders with candles that are not read."""
+    """The candle files of a folder in the order of their paths, and the names of subfolders with candles that
+    are not read.
+    """
 
     files: tuple[CandlePath, ...]
     not_read: tuple[str, ...] = ()
 
 
 def candle_files(path: Path) -> FolderFiles:
-    """Return the candle files of a folder, or the file `path`. Raises DataError if there is none, or for a bad name."""
+    """Return the candle files of a folder, or the file `path`. Raises DataError if there is none, or for a
+    bad name.
+    """
     check_path(str(path))
     if path.is_file():
         return FolderFiles(files=(_named(path, (path.name,)),))
@@ -59,10 +63,15 @@ def _in_folder(path: Path) -> FolderFiles:
     for folder in read:
         files += islice(_below(path, folder), MOST_FILES + 1)
         if len(files) > MOST_FILES:
-            raise DataError(f"{path} holds more than {MOST_FILES:,} candle files", do="Name one of its subfolders with --data.")
+            raise DataError(
+                f"{path} holds more than {MOST_FILES:,} candle files",
+                do="Name one of its subfolders with --data.",
+            )
     if not files:
         raise no_candles(path)
-    holding = tuple(folder.name for folder in subfolders if folder not in read and next(iter(_below(path, folder)), None))
+    holding = tuple(
+        folder.name for folder in subfolders if folder not in read and next(iter(_below(path, folder)), None)
+    )
     return FolderFiles(files=tuple(files), not_read=holding)
 
 
@@ -90,5 +99,7 @@ def _named(path: Path, parts: tuple[str, ...]) -> CandlePath:
     """Return a file with its flat name. Raises DataError for a name that an object can't have."""
     name = flat_name(parts)
     if why := file_flaw(name):
-        raise DataError(f"the candle file {ascii(name)} has a name that can't be used", why=why, do="Rename it.")
+        raise DataError(
+            f"the candle file {ascii(name)} has a name that can't be used", why=why, do="Rename it."
+        )
     return CandlePath(path=path, file=name)

@@ -1,7 +1,8 @@
 """Open the header of a candle file: find the columns of a bar, and the symbol and timeframe in its name.
 
-Columns are recognized by name (`tables`), in any order and case; others are read if a job names them exactly. The symbol comes
-from a column, else from the file's name (`file_names`); the timeframe from the name, else from the most frequent step.
+Columns are recognized by name (`tables`), in any order and case; others are read if a job names them exactly.
+The symbol comes from a column, else from the file's name (`file_names`); the timeframe from the name, else
+from the most frequent step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from trainer.data.tables import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLUME_OF
 from trainer.errors import DataError, nearest
 
 SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
-_PAIR = re.compile(r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)")  # a column of two levels, as pandas writes it to parquet
+_PAIR = re.compile(
+    r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)"
+)  # a column of two levels, as pandas writes it to parquet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,9 @@ class CandleHeader:
         return tuple(name.strip() for name in self.names if name not in self.columns.values())
 
     def column_of(self, name: str) -> str:
-        """Return the file's column for a name in a job. Raises DataError if it is missing or is part of the bar."""
+        """Return the file's column for a name in a job. Raises DataError if it is missing or is part of the
+        bar.
+        """
         field = next((field for field, taken in self.columns.items() if taken.strip() == name), "")
         if field:
             raise DataError(
@@ -70,11 +75,14 @@ class CandleHeader:
                 return header
         there = ", ".join(self.further[:12]) or "none"
         do = nearest(name, self.further) or "Leave it out of data.columns, or add it to the file."
-        raise DataError(f"{self.path} has no column {name}", why=f"its columns besides those of a bar: {there}", do=do)
+        raise DataError(
+            f"{self.path} has no column {name}", why=f"its columns besides those of a bar: {there}", do=do
+        )
 
 
 def open_source(path: Path, file: str = "") -> CandleHeader:
-    """Read a file's header. Raises DataError if its format is not that of its suffix, it is too large, or lacks a column.
+    """Read a file's header. Raises DataError if its format is not that of its suffix, it is too large, or
+    lacks a column.
 
     `file` is its flat name (default: the path's name).
     """
@@ -105,8 +113,12 @@ def open_source(path: Path, file: str = "") -> CandleHeader:
         metadata = schema.metadata or {}
         ours = (columns["timestamp"], columns.get("symbol", ""))
         texts = tuple(name for name in ours if name and _is_text(schema.field(name).type))
-    date = next((plain[name] for name in DATES if plain.get(name, columns["timestamp"]) != columns["timestamp"]), "")
-    is_clock = _is_clock(schema, columns["timestamp"]) if shape is None else clock_of(shape, columns["timestamp"])
+    date = next(
+        (plain[name] for name in DATES if plain.get(name, columns["timestamp"]) != columns["timestamp"]), ""
+    )
+    is_clock = (
+        _is_clock(schema, columns["timestamp"]) if shape is None else clock_of(shape, columns["timestamp"])
+    )
     return CandleHeader(
         path=path,
         file=file,
@@ -140,7 +152,10 @@ def stem_of(name: str) -> str:
 
 def _plain_names(names: list[str]) -> dict[str, str]:
     """Return the file's columns by plain name; of several with the same, the first."""
-    return {plain_name(match["field"] if (match := _PAIR.fullmatch(name)) else name): name for name in reversed(names)}
+    return {
+        plain_name(match["field"] if (match := _PAIR.fullmatch(name)) else name): name
+        for name in reversed(names)
+    }
 
 
 def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, str]:
@@ -150,7 +165,9 @@ def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, s
         for field, accepted in NAMES.items()
         if plain.keys() & set(accepted)
     }
-    if "volume" not in columns and (first := next((name for name in names if plain_name(name).startswith(VOLUME_OF)), "")):
+    if "volume" not in columns and (
+        first := next((name for name in names if plain_name(name).startswith(VOLUME_OF)), "")
+    ):
         columns["volume"] = first
     missing = [field for field in ("timestamp", *FIELDS[:4]) if field not in columns]
     if missing:
@@ -159,22 +176,32 @@ def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, s
             why=f"its columns are {', '.join(names[:12])}"[:300],
             do=f"Name the column {missing[0]}, or move the file out of the data folder.",
         )
-    tickers = sorted({match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]})
+    tickers = sorted(
+        {match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]}
+    )
     if len(tickers) > 1:
         raise DataError(
             f"{path} has {len(tickers)} tickers side by side",
             why=f"its columns are of {', '.join(tickers[:6])}",
             do="Write one below the other: frame.stack(level=1).reset_index().to_parquet(FILE).",
         )
-    twice = sorted({name for name in names if name and names.count(name) > 1}) if len(set(names)) < len(names) else []
+    twice = (
+        sorted({name for name in names if name and names.count(name) > 1})
+        if len(set(names)) < len(names)
+        else []
+    )
     if twice:
-        raise DataError(f"{path} has two columns called {twice[0]}", do="Rename one of them, or leave it out.")
+        raise DataError(
+            f"{path} has two columns called {twice[0]}", do="Rename one of them, or leave it out."
+        )
     return columns
 
 
 def _ticker(names: list[str]) -> str:
     """Return the ticker of a parquet file with columns of two levels, '' for other files."""
-    return next((match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]), "")
+    return next(
+        (match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]), ""
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -13,17 +13,24 @@ from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import EVENTS, SECOND, step_of
 
 MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
-_FAR = np.log(10)  # log ratio of a close to the one before, or of a high or low to its bar, from which it is noted
+_FAR = np.log(
+    10
+)  # log ratio of a close to the one before, or of a high or low to its bar, from which it is noted
 _SMALLEST_SPLIT = np.log(1.9)
 _SPLITS = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000])
-_NEAR_A_SPLIT, _STAYS = 0.1, 0.25  # tolerances in log ratio: of the jump to a split, and of the medians around it to the jump
+_NEAR_A_SPLIT, _STAYS = (
+    0.1,
+    0.25,
+)  # tolerances in log ratio: of the jump to a split, and of the medians around it to the jump
 _AROUND = 5  # bars before and after a split that are compared
 _ROUNDING = 1e-4  # share of a price by which a close may be outside high and low, as with adjusted prices
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataNote:
-    """A remark on a symbol's bars or on a file: its subject, a text shared by all remarks of its kind, and details."""
+    """A remark on a symbol's bars or on a file: its subject, a text shared by all remarks of its kind, and
+    details.
+    """
 
     subject: str
     text: str
@@ -56,7 +63,9 @@ def oddities(symbol: str, timeframe: str, timestamp_N: np.ndarray, values_CN: np
     return notes
 
 
-def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _cases(
+    open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: np.ndarray
+) -> list[tuple[str, np.ndarray]]:
     highest, lowest = np.maximum(open_N, close_N), np.minimum(open_N, close_N)
     far = np.zeros(len(close_N), dtype=bool)
     far[1:] = (np.abs(np.diff(np.log(close_N))) > _FAR) & ~_jumps(open_N, close_N)[1:]
@@ -75,13 +84,17 @@ def _cases(open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: n
 
 
 def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
-    """Return (N,) bool: bars that open at a split's ratio to the previous close, with prices staying there."""
+    """Return (N,) bool: bars that open at a split's ratio to the previous close, with prices staying
+    there.
+    """
     jumps = np.zeros(len(close_N), dtype=bool)
     gap = np.abs(np.log(open_N[1:]) - np.log(close_N[:-1]))
     for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
         before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
         moved = abs(float(np.log(np.median(after)) - np.log(np.median(before))))
-        jumps[row + 1] = np.abs(np.log(_SPLITS) - gap[row]).min() < _NEAR_A_SPLIT and abs(moved - gap[row]) < _STAYS
+        jumps[row + 1] = (
+            np.abs(np.log(_SPLITS) - gap[row]).min() < _NEAR_A_SPLIT and abs(moved - gap[row]) < _STAYS
+        )
     return jumps
 
 
@@ -93,7 +106,11 @@ def _splits(symbol: str, timestamp_N: np.ndarray, open_N: np.ndarray, close_N: n
     for row in rows[:3]:
         ratio = float(close_N[row - 1] / open_N[row])
         nearest = int(_SPLITS[np.abs(np.log(_SPLITS) - abs(np.log(ratio))).argmin()])
-        cases.append(f"{nearest}:1 at {_time(timestamp_N[row])}" if ratio > 1 else f"1:{nearest} at {_time(timestamp_N[row])}")
+        cases.append(
+            f"{nearest}:1 at {_time(timestamp_N[row])}"
+            if ratio > 1
+            else f"1:{nearest} at {_time(timestamp_N[row])}"
+        )
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     text = "prices jump as at a split; bring adjusted prices, such as a column Adj Close"
     return [DataNote(subject=symbol, text=text, detail=", ".join(cases) + more)]

@@ -34,7 +34,13 @@ def series_of(symbol: str, parts: Sequence[Part], columns: Sequence[str]) -> lis
         if part.path.suffix == ARRAY:
             rows = load(part.path)
             timestamp, values = rows["timestamp"].copy(), np.ascontiguousarray(rows["values"].T)
-            one = Series(file=part.file, symbol=symbol, timestamp=timestamp, values=values, is_adjusted=part.is_adjusted)
+            one = Series(
+                file=part.file,
+                symbol=symbol,
+                timestamp=timestamp,
+                values=values,
+                is_adjusted=part.is_adjusted,
+            )
             series.append(one)
         else:
             source = open_candles(part.path, part.file)
@@ -52,4 +58,6 @@ def _oldest_first(series: Series) -> Series:
     """Return a series sorted newest first reversed; any other unchanged."""
     if len(series.timestamp) < 2 or not (np.diff(series.timestamp) < 0).all():
         return series
-    return replace(series, timestamp=series.timestamp[::-1].copy(), values=np.ascontiguousarray(series.values[:, ::-1]))
+    return replace(
+        series, timestamp=series.timestamp[::-1].copy(), values=np.ascontiguousarray(series.values[:, ::-1])
+    )

@@ -1,4 +1,6 @@
-"""Check the path of candles by file names only, before a command loads or starts anything else. Standard library only."""
+"""Check the path of candles by file names only, before a command loads or starts anything else. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def check_path(path: str) -> None:
     except UnicodeEncodeError as error:
         raise DataError(f"{path} can't be read", why="its path is not UTF-8", do="Rename it.") from error
     except OSError as error:
-        raise DataError(f"cannot read {path}", why=str(error.strerror), do="Check the path and its permissions.") from error
+        raise DataError(
+            f"cannot read {path}", why=str(error.strerror), do="Check the path and its permissions."
+        ) from error
     if not there:
         raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
     if place.is_file() and not place.name.lower().endswith(SUFFIXES):
@@ -48,7 +52,13 @@ def check_path(path: str) -> None:
 
 def no_candles(folder: Path) -> DataError:
     """Return the error for a folder without a candle file."""
-    others = sorted({item.suffix.lower() for item in folder.iterdir() if item.is_file() and item.suffix.lower() in _ADVICE})
+    others = sorted(
+        {
+            item.suffix.lower()
+            for item in folder.iterdir()
+            if item.is_file() and item.suffix.lower() in _ADVICE
+        }
+    )
     return DataError(
         f"data folder {folder} holds no candles",
         why=f"no file ends in {', '.join(SUFFIXES)}",
@@ -57,12 +67,16 @@ def no_candles(folder: Path) -> DataError:
 
 
 def _may_hold_candles(folder: Path) -> bool:
-    """Return whether a file in or below a folder has a candle file's suffix; True if not all of it can be checked."""
+    """Return whether a file in or below a folder has a candle file's suffix; True if not all of it can be
+    checked.
+    """
     unreadable: list[OSError] = []
     looked = 0
     for _, folders, names in os.walk(folder, onerror=unreadable.append):
         folders[:] = [name for name in folders if name[0] not in HIDDEN]
         looked += len(names)
-        if looked > _MOST_NAMES or any(name[0] not in HIDDEN and name.lower().endswith(SUFFIXES) for name in names):
+        if looked > _MOST_NAMES or any(
+            name[0] not in HIDDEN and name.lower().endswith(SUFFIXES) for name in names
+        ):
             return True
     return bool(unreadable)

@@ -1,4 +1,5 @@
-"""Cross-sectional ranks: replace each value by its rank among the series that are present on its date. Numpy only.
+"""Cross-sectional ranks: replace each value by its rank among the series that are present on its date. Numpy
+only.
 
 Shapes: D dates, S series.
 """
@@ -13,7 +14,8 @@ UNIT = math.sqrt(12)  # scales ranks spread evenly over an interval of 1 to a de
 
 
 def ranks(values_DS: np.ndarray) -> np.ndarray:
-    """Return (D, S) float64: the rank of each value on its date, from about -1.73 to 1.73, with mean 0; NaN where it is NaN.
+    """Return (D, S) float64: the rank of each value on its date, from about -1.73 to 1.73, with mean 0; NaN
+    where it is NaN.
 
     Equal values share their mean rank; a value alone on its date has 0. Each date is ranked by itself.
     """

@@ -1,7 +1,8 @@
-"""Read the candles of a folder or file, one symbol in memory at a time: choose the files and join a symbol's bars from them.
+"""Read the candles of a folder or file, one symbol in memory at a time: choose the files and join a symbol's
+bars from them.
 
-A file that is known, by its name or symbol column, to have one symbol is read when that symbol is requested. Any other is read
-once, in parts, and split into an array file per symbol in the caller's scratch folder.
+A file that is known, by its name or symbol column, to have one symbol is read when that symbol is requested.
+Any other is read once, in parts, and split into an array file per symbol in the caller's scratch folder.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class OtherTimeframe(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
-    """A file that was read: the symbols used with their number of bars, and everything that it holds, used or not.
+    """A file that was read: the symbols used with their number of bars, and everything that it holds, used or
+    not.
 
     `further` are the names of its columns that are not part of a bar.
     """
@@ -63,10 +65,10 @@ class _CandleFile:
 class CandleFolder:
     """The requested candles, by symbol. Raises DataError if there are none, or if it is ambiguous which.
 
-    `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0: all). `columns` are
-    further columns that every file read must have; an empty cell takes the last earlier value. `files` are the names of the
-    files with these symbols, if a plan names them: no other is opened. A symbol without bars of the timeframe is resampled
-    from shorter ones.
+    `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0:
+    all). `columns` are further columns that every file read must have; an empty cell takes the last earlier
+    value. `files` are the names of the files with these symbols, if a plan names them: no other is opened. A
+    symbol without bars of the timeframe is resampled from shorter ones.
     """
 
     def __init__(
@@ -89,7 +91,11 @@ class CandleFolder:
         by_symbol = {symbol: _longest(looks, symbol, chosen) for file in looks for symbol in file.written}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in looks])
-        if chosen and not wanted and (exact := {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}):
+        if (
+            chosen
+            and not wanted
+            and (exact := {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen})
+        ):
             known = exact  # files of other timeframes are ignored
         self.symbols = wanted or _without(path, known, exclude)
         self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
@@ -156,12 +162,18 @@ class CandleFolder:
         return candles
 
     def rows(self, symbol: str) -> int:
-        """Return the number of rows in the files of a symbol that was read, before joining and cutting to the last bars."""
+        """Return the number of rows in the files of a symbol that was read, before joining and cutting to the
+        last bars.
+        """
         return sum(file.held[symbol].bars for file in self._of[symbol] if symbol in file.held)
 
     def files(self) -> tuple[FileRead, ...]:
-        """Return the files. Call it after every symbol was read; bars of symbols that could not be read are not counted."""
-        taken = {id(file): {symbol for symbol in self.symbols if file in self._of[symbol]} for file in self._files}
+        """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
+        not counted.
+        """
+        taken = {
+            id(file): {symbol for symbol in self.symbols if file in self._of[symbol]} for file in self._files
+        }
         return tuple(
             FileRead(
                 path=file.source.path,
@@ -177,7 +189,9 @@ class CandleFolder:
         )
 
     def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
-        """Return the files that may have the wanted bars: those of the timeframe, and if needed those of shorter bars."""
+        """Return the files that may have the wanted bars: those of the timeframe, and if needed those of
+        shorter bars.
+        """
         listing = candle_files(self._path)
         for name in listing.not_read:
             text = f"its folder {name}/ is not read, because there are candle files beside it"
@@ -187,23 +201,39 @@ class CandleFolder:
         first = [file for file in files if not chosen or named[file] in ("", chosen)]
         looks = [self._look(open_candles(files[file], file), wanted) for file in first]
         _settle(looks)
-        there = {symbol for file in looks if not chosen or file.timeframe == chosen for symbol in file.written}
+        there = {
+            symbol for file in looks if not chosen or file.timeframe == chosen for symbol in file.written
+        }
         if chosen and (not there or set(wanted) - there):
-            shorter = [file for file in files if named[file] and named[file] != chosen and can_resample(named[file], chosen)]
+            shorter = [
+                file
+                for file in files
+                if named[file] and named[file] != chosen and can_resample(named[file], chosen)
+            ]
             looks += [self._look(open_candles(files[file], file), wanted) for file in shorter]
         if not looks:
             raise _no_such_timeframe(self._path, chosen, named.values())
         return looks
 
     def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
-        """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one timeframe."""
-        if self._path.is_file() and len(wanted) == 1 and not source.name_timeframe and not source.has_symbol_column:
+        """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one
+        timeframe.
+        """
+        if (
+            self._path.is_file()
+            and len(wanted) == 1
+            and not source.name_timeframe
+            and not source.has_symbol_column
+        ):
             # `predict --data my.csv`: the name has no symbol, so it is the requested one
             source = replace(source, name_symbol=wanted[0])
         only = only_symbol(source)
         if only is not None and source.name_timeframe:
-            return _CandleFile(source=source, timeframe=source.name_timeframe, written={only.symbol: only.written})
-        # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted or not.
+            return _CandleFile(
+                source=source, timeframe=source.name_timeframe, written={only.symbol: only.written}
+            )
+        # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted
+        # or not.
         arrays, held = self._split(source, set(wanted) if wanted and source.name_timeframe else None)
         timeframe = source.name_timeframe
         if not timeframe:
@@ -213,8 +243,12 @@ class CandleFolder:
         written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
         return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
 
-    def _split(self, source: CandleHeader, symbols: set[str] | None) -> tuple[dict[str, Path], dict[str, Held]]:
-        """Write the bars of each of `symbols` (None: all) to an array file; return these files and the file's content."""
+    def _split(
+        self, source: CandleHeader, symbols: set[str] | None
+    ) -> tuple[dict[str, Path], dict[str, Held]]:
+        """Write the bars of each of `symbols` (None: all) to an array file; return these files and the file's
+        content.
+        """
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
         held: dict[str, Held] = {}
@@ -244,15 +278,22 @@ class CandleFolder:
                 text = f"prices are adjusted by column {source.adjusted.strip()}"
                 self._notes.append(DataNote(subject=source.file, text=text))
             if "volume" not in source.columns:
-                self._notes.append(DataNote(subject=source.file, text="there is no volume, so it counts as zero"))
+                self._notes.append(
+                    DataNote(subject=source.file, text="there is no volume, so it counts as zero")
+                )
             elif source.columns["volume"] == source.ticks:
                 self._notes.append(
-                    DataNote(subject=source.file, text=f"volume is column {source.ticks.strip()}, as there is no other")
+                    DataNote(
+                        subject=source.file,
+                        text=f"volume is column {source.ticks.strip()}, as there is no other",
+                    )
                 )
 
 
 def _settle(files: Sequence[_CandleFile]) -> None:
-    """Give files with a single bar, such as partitions by day, the timeframe of the others, else that of all their bars."""
+    """Give files with a single bar, such as partitions by day, the timeframe of the others, else that of all
+    their bars.
+    """
     single = [file for file in files if not file.timeframe]
     if not single:
         return
@@ -264,31 +305,48 @@ def _settle(files: Sequence[_CandleFile]) -> None:
 
 
 def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_CandleFile]:
-    """Return the files with a symbol's bars of a timeframe; if there are none, those of the longest bars to resample from."""
+    """Return the files with a symbol's bars of a timeframe; if there are none, those of the longest bars to
+    resample from.
+    """
     held_by = [file for file in files if symbol in file.written]
     if not chosen:
         return held_by
-    usable = {file.timeframe for file in held_by if file.timeframe == chosen or can_resample(file.timeframe, chosen)}
+    usable = {
+        file.timeframe for file in held_by if file.timeframe == chosen or can_resample(file.timeframe, chosen)
+    }
     timeframe = chosen if chosen in usable else max(usable, key=step_of, default="")
     return [file for file in held_by if file.timeframe == timeframe]
 
 
-def read_parts(symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()) -> Candles:
+def read_parts(
+    symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()
+) -> Candles:
     """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
     base = parts[0].timeframe if parts else ""
     return candles_of(symbol, timeframe, series_of(symbol, parts, columns), bars, columns, base=base)
 
 
 def read_candles(
-    path: Path, *, symbols: Sequence[str] = (), timeframe: str = "", bars: int = 0, columns: Sequence[str] = ()
+    path: Path,
+    *,
+    symbols: Sequence[str] = (),
+    timeframe: str = "",
+    bars: int = 0,
+    columns: Sequence[str] = (),
 ) -> dict[str, Candles]:
-    """Return the candles of `symbols` (none: all) of a folder or file, in this order, as `CandleFolder` reads them."""
+    """Return the candles of `symbols` (none: all) of a folder or file, in this order, as `CandleFolder` reads
+    them.
+    """
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
-        folder = CandleFolder(Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns)
+        folder = CandleFolder(
+            Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns
+        )
         return {symbol: folder.read(symbol) for symbol in folder.symbols}
 
 
-def _refuse_unknown(path: Path, wanted: tuple[str, ...], chosen: str, known: set[str], frames: Iterable[str]) -> None:
+def _refuse_unknown(
+    path: Path, wanted: tuple[str, ...], chosen: str, known: set[str], frames: Iterable[str]
+) -> None:
     if not known:
         raise _no_such_timeframe(path, chosen, frames)
     for symbol in wanted:
@@ -304,14 +362,20 @@ def _refuse_unknown(path: Path, wanted: tuple[str, ...], chosen: str, known: set
 
 
 def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:
-    """Return the known symbols without the excluded ones. Raises DataError for an unknown one, or if none is left."""
+    """Return the known symbols without the excluded ones. Raises DataError for an unknown one, or if none is
+    left.
+    """
     for symbol in exclude:
         if symbol not in known:
             do = nearest(symbol, known) or "Leave it out of data.exclude."
-            raise DataError(f"unknown symbol '{symbol}' in data.exclude", why=f"{path} does not hold it", do=do)
+            raise DataError(
+                f"unknown symbol '{symbol}' in data.exclude", why=f"{path} does not hold it", do=do
+            )
     if not known - set(exclude):
         raise DataError(
-            "no symbol is left to train", why=f"data.exclude names all of {path}", do="Leave one out of data.exclude."
+            "no symbol is left to train",
+            why=f"data.exclude names all of {path}",
+            do="Leave one out of data.exclude.",
         )
     return tuple(sorted(known - set(exclude)))
 

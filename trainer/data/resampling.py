@@ -1,8 +1,8 @@
 """Steps between bars: infer the timeframe, and resample bars to longer ones.
 
-A longer bar begins at a multiple of its length since 1970 (weeks on Mondays) in UTC. It is made of the bars that exist in it;
-without any, it is missing too. The first and the last are dropped if the series does not cover them, so that no bar covers only
-a part of its time, in training or in a prediction.
+A longer bar begins at a multiple of its length since 1970 (weeks on Mondays) in UTC. It is made of the bars
+that exist in it; without any, it is missing too. The first and the last are dropped if the series does not
+cover them, so that no bar covers only a part of its time, in training or in a prediction.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ _WEEK = 7 * DAY
 
 
 def commonest_step(timestamps: np.ndarray) -> str:
-    """Return the timeframe of the most frequent step of a sorted series; `events` if fewer than half of the steps have it."""
+    """Return the timeframe of the most frequent step of a sorted series; `events` if fewer than half of the
+    steps have it.
+    """
     steps, counts = np.unique(np.diff(timestamps), return_counts=True)
     if not len(steps) or counts.max() * 2 < counts.sum() or steps[counts.argmax()] <= 0:
         return EVENTS
     return name_of(int(steps[counts.argmax()]))
 
 
-def resample(timestamp_N: np.ndarray, values_CN: np.ndarray, base: str, timeframe: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times (M,) and values (C, M) of longer bars; rows are open, high, low, close, volume and further columns.
+def resample(
+    timestamp_N: np.ndarray, values_CN: np.ndarray, base: str, timeframe: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times (M,) and values (C, M) of longer bars; rows are open, high, low, close, volume and
+    further columns.
 
     Of a further column, a longer bar has the last value.
     """

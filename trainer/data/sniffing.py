@@ -1,4 +1,5 @@
-"""Detect the format of a CSV from its first lines: encoding, separator, decimal sign, header or known export without one.
+"""Detect the format of a CSV from its first lines: encoding, separator, decimal sign, header or known export
+without one.
 
 An ambiguous file, such as one with 47,123, is refused with advice on how to write it.
 """
@@ -12,7 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.data.bounds import first_line, text_stream
-from trainer.data.tables import ADJUSTED, DATES, FIELDS, HEADERLESS, NAMES, TICKS, TWO_LEVELS, VOLUME_OF, Headerless, plain_name
+from trainer.data.tables import (
+    ADJUSTED,
+    DATES,
+    FIELDS,
+    HEADERLESS,
+    NAMES,
+    TICKS,
+    TWO_LEVELS,
+    VOLUME_OF,
+    Headerless,
+    plain_name,
+)
 from trainer.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
@@ -37,7 +49,9 @@ class CsvShape:
     columns: tuple[str, ...] = ()
     symbol: str = ""  # of a header of two levels
     source: str = ""  # of an export without a header
-    sample: dict[str, str] = field(default_factory=dict)  # cells of the first bar by column, if the header is known
+    sample: dict[str, str] = field(
+        default_factory=dict
+    )  # cells of the first bar by column, if the header is known
 
 
 def sniff(path: Path) -> CsvShape:
@@ -64,7 +78,9 @@ def sniff(path: Path) -> CsvShape:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a text file has candles: a header of candles, or the first line of a known export without one."""
+    """Return whether a text file has candles: a header of candles, or the first line of a known export
+    without one.
+    """
     try:
         shape = sniff(path)
     except DataError:  # the reader reports it
@@ -99,7 +115,9 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return [line]
 
 
-def _two_levels(path: Path, names: list[str], lines: list[str], number: int, delimiter: str, encoding: str) -> CsvShape:
+def _two_levels(
+    path: Path, names: list[str], lines: list[str], number: int, delimiter: str, encoding: str
+) -> CsvShape:
     """Return the shape of a file whose header has fields, then tickers, then the index's name."""
     tickers, index = _cells(lines[number + 1], delimiter), _cells(lines[number + 2], delimiter)
     if plain_name(tickers[0]) != TWO_LEVELS[plain_name(names[0])]:
@@ -117,12 +135,19 @@ def _two_levels(path: Path, names: list[str], lines: list[str], number: int, del
     rows = [_cells(row, delimiter) for row in lines[first:] if row.strip()]
     decimal = _decimal(path, list(columns), rows, delimiter)
     return CsvShape(
-        delimiter=delimiter, encoding=encoding, skip_rows=first, columns=columns, symbol=different[0], decimal=decimal
+        delimiter=delimiter,
+        encoding=encoding,
+        skip_rows=first,
+        columns=columns,
+        symbol=different[0],
+        decimal=decimal,
     )
 
 
 def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str) -> str:
-    """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be decimal sign or thousands separator."""
+    """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be decimal sign or
+    thousands separator.
+    """
     numbers = {*ADJUSTED, *TICKS}.union(*(NAMES[field] for field in FIELDS))
     plain = [plain_name(name) for name in names]
     places = [place for place, name in enumerate(plain) if name in numbers or name.startswith(VOLUME_OF)]
@@ -148,7 +173,10 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str
 def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
     """Raise DataError if there are bars above the header, as in concatenated files."""
     for row in rows:
-        if len(row) >= width - 1 and sum(bool(_NUMBER.fullmatch(cell.strip().replace(",", "."))) for cell in row) > 3:
+        if (
+            len(row) >= width - 1
+            and sum(bool(_NUMBER.fullmatch(cell.strip().replace(",", "."))) for cell in row) > 3
+        ):
             raise DataError(
                 f"{path} has bars above its header",
                 why=first_line(ValueError(",".join(row))),
@@ -157,7 +185,9 @@ def _refuse_bars_above(path: Path, rows: list[list[str]], width: int) -> None:
 
 
 def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:
-    """Return the shape of a known export without a header; for any other file, assume that its first line is the header."""
+    """Return the shape of a known export without a header; for any other file, assume that its first line is
+    the header.
+    """
     rows = [line for line in lines if line.strip()]
     first = rows[0] if rows else ""
     delimiter = next((mark for mark in ";\t|" if first.count(mark) >= 4), ",") if first else ","
@@ -184,7 +214,9 @@ def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:
 
 
 def _is(known: Headerless, cells: list[str]) -> bool:
-    times = len(known.columns) - len([name for name in known.columns if name not in ("date", "time", "open_time")])
+    times = len(known.columns) - len(
+        [name for name in known.columns if name not in ("date", "time", "open_time")]
+    )
     return (
         len(cells) == len(known.columns)
         and bool(re.fullmatch(known.begins, " ".join(cell.strip() for cell in cells[:times])))

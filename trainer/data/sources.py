@@ -1,4 +1,5 @@
-"""Read the rows of one candle file as numpy arrays, whole or in parts, a series per symbol. `candles` joins files.
+"""Read the rows of one candle file as numpy arrays, whole or in parts, a series per symbol. `candles` joins
+files.
 
 `headers` chooses the columns, `times` and `symbol_columns` decode them, `bounds` limits their size.
 """
@@ -32,7 +33,8 @@ _BLOCK_BYTES = 64 << 20  # per part of a CSV; column types are inferred from the
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The bars of one symbol in one file, in its order: `timestamp` (N,) int64 ns UTC, `values` (5 + C, N) float64.
+    """The bars of one symbol in one file, in its order: `timestamp` (N,) int64 ns UTC, `values` (5 + C, N)
+    float64.
 
     The rows of `values` are FIELDS, then the C requested columns; NaN for an empty cell.
     """
@@ -75,7 +77,8 @@ def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Serie
 def stream_series(
     source: CandleHeader, symbols: set[str] | None, columns: Sequence[str] = ()
 ) -> Iterator[tuple[list[Series], list[Held]]]:
-    """Yield parts of a file, in its order: the bars of `symbols` (None: all), and the part's content of every symbol.
+    """Yield parts of a file, in its order: the bars of `symbols` (None: all), and the part's content of every
+    symbol.
 
     Only one part is in memory. Raises DataError.
     """
@@ -90,7 +93,9 @@ def stream_series(
 
 
 def open_candles(path: Path, file: str = "") -> CandleHeader:
-    """Return a candle file's header, with ticks as volume if there is none or it is all zero. Raises DataError."""
+    """Return a candle file's header, with ticks as volume if there is none or it is all zero. Raises
+    DataError.
+    """
     source = open_source(path, file)
     if not source.ticks or "volume" in source.columns and not _is_zero(source, source.columns["volume"]):
         return source
@@ -99,7 +104,9 @@ def open_candles(path: Path, file: str = "") -> CandleHeader:
 
 def _is_zero(source: CandleHeader, name: str) -> bool:
     """Return whether a column is all zeros."""
-    return not any(np.any(_floats(source, name, table.column(0))) for table in _batches(source, [name], [name]))
+    return not any(
+        np.any(_floats(source, name, table.column(0))) for table in _batches(source, [name], [name])
+    )
 
 
 def _numbers(source: CandleHeader, columns: Sequence[str]) -> list[str]:
@@ -126,7 +133,10 @@ def _series_of(
     timestamp = nanoseconds(source, [table.column(name) for name in source.times], evidence)
     values = np.zeros((len(FIELDS) + len(columns), table.num_rows))  # a missing volume is zero
     fields = [(row, source.columns[field]) for row, field in enumerate(FIELDS) if field in source.columns]
-    for row, name in [*fields, *((len(FIELDS) + row, source.column_of(name)) for row, name in enumerate(columns))]:
+    for row, name in [
+        *fields,
+        *((len(FIELDS) + row, source.column_of(name)) for row, name in enumerate(columns)),
+    ]:
         values[row] = _floats(source, name, table.column(name))
     if source.adjusted:
         adjust(source, timestamp, values, _floats(source, source.adjusted, table.column(source.adjusted)))
@@ -143,11 +153,15 @@ def _series_of(
 
 def _series(source: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
     adjusted = bool(source.adjusted)
-    return Series(file=source.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted)
+    return Series(
+        file=source.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted
+    )
 
 
 def _empty(source: CandleHeader) -> DataError:
-    return DataError(f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder.")
+    return DataError(
+        f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder."
+    )
 
 
 def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
@@ -161,9 +175,12 @@ def _table(source: CandleHeader, names: Sequence[str], numbers: Collection[str] 
     """Return columns by their names in the file, in this order. Those of `numbers` are read as floats."""
     try:
         if source.shape is None:
-            # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again (2026-11-22).
+            # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again
+            # (2026-11-22).
             with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
-                return file.read(columns=list(names), use_threads=file.metadata.num_rows > _FEW_ROWS).select(names)
+                return file.read(columns=list(names), use_threads=file.metadata.num_rows > _FEW_ROWS).select(
+                    names
+                )
         with text_stream(source.path) as stream:
             return pa_csv.read_csv(stream, **_csv_options(source, names, numbers))
     except UNREADABLE as error:
@@ -198,7 +215,10 @@ def _csv_options(source: CandleHeader, names: Sequence[str], numbers: Collection
     return {
         **read_options(source.shape),
         "convert_options": pa_csv.ConvertOptions(
-            include_columns=list(names), column_types=types, strings_can_be_null=False, decimal_point=source.shape.decimal
+            include_columns=list(names),
+            column_types=types,
+            strings_can_be_null=False,
+            decimal_point=source.shape.decimal,
         ),
     }
 
@@ -207,7 +227,9 @@ def _unreadable(source: CandleHeader, error: Exception) -> DataError:
     if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
         return _no_number(source, source.names[int(match[1])], error)
     return DataError(
-        f"{source.path} can't be read", why=first_line(error), do="Replace the file, or move it out of the data folder."
+        f"{source.path} can't be read",
+        why=first_line(error),
+        do="Replace the file, or move it out of the data folder.",
     )
 
 

@@ -34,38 +34,57 @@ class Spans:
         return (("train", self.train), ("validation", self.validation), ("test", self.test))
 
 
-def split(num_bars: int, *, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0) -> Spans:
-    """Split bars `first` to `num_bars` by time. The fractions are shares of these bars; the embargo is taken from the older
-    span.
+def split(
+    num_bars: int, *, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0
+) -> Spans:
+    """Split bars `first` to `num_bars` by time. The fractions are shares of these bars; the embargo is taken
+    from the older span.
 
-    A window belongs to the span that contains its last bar and its whole label, so with `embargo >= horizon` no label of one
-    span shares a bar with the next.
+    A window belongs to the span that contains its last bar and its whole label, so with `embargo >= horizon`
+    no label of one span shares a bar with the next.
     """
     usable = max(0, num_bars - first)
     test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
-    return _ending_at(num_bars, test_bars=test_bars, validation_bars=validation_bars, embargo=embargo, first=first)
+    return _ending_at(
+        num_bars, test_bars=test_bars, validation_bars=validation_bars, embargo=embargo, first=first
+    )
 
 
 def walk_forward(
-    num_bars: int, *, folds: int, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0
+    num_bars: int,
+    *,
+    folds: int,
+    validation_fraction: float,
+    test_fraction: float,
+    embargo: int,
+    first: int = 0,
 ) -> tuple[Spans, ...]:
-    """Split into `folds` expanding folds, oldest first: each trains from `first` on, and its test span follows the previous.
+    """Split into `folds` expanding folds, oldest first: each trains from `first` on, and its test span
+    follows the previous.
 
-    The fractions are shares of all usable bars in each fold, so the tests of 4 folds at 0.15 cover the last 60 %. One fold
-    equals `split`. Raises DataError if the first fold keeps less than a tenth of the bars for training.
+    The fractions are shares of all usable bars in each fold, so the tests of 4 folds at 0.15 cover the last
+    60 %. One fold equals `split`. Raises DataError if the first fold keeps less than a tenth of the bars for
+    training.
     """
     usable = max(0, num_bars - first)
     test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
     spans = tuple(
         _ending_at(
-            num_bars - later * test_bars, test_bars=test_bars, validation_bars=validation_bars, embargo=embargo, first=first
+            num_bars - later * test_bars,
+            test_bars=test_bars,
+            validation_bars=validation_bars,
+            embargo=embargo,
+            first=first,
         )
         for later in reversed(range(folds))
     )
     if folds > 1 and len(spans[0].train) < usable // 10:
         raise DataError(
             f"{folds} folds leave {len(spans[0].train)} of {usable} bars to train the first one",
-            why=f"each tests {test_fraction:g} of the bars, and the first validates {validation_fraction:g} before that",
+            why=(
+                f"each tests {test_fraction:g} of the bars, and the first validates {validation_fraction:g}"
+                " before that"
+            ),
             do="Lower folds or test_fraction.",
         )
     return spans

@@ -1,4 +1,6 @@
-"""The symbols of a candle file, from its symbol column, else from its name, checked by the rule of `trainer.symbols`."""
+"""The symbols of a candle file, from its symbol column, else from its name, checked by the rule of
+`trainer.symbols`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
     """Return each symbol of a column with its rows (N,) int64, ascending. Raises DataError."""
     if column.null_count:
         raise DataError(
-            f"{source.path} has {column.null_count} rows without a symbol", do="Fill the column, or drop those rows."
+            f"{source.path} has {column.null_count} rows without a symbol",
+            do="Fill the column, or drop those rows.",
         )
     try:
         if not pa.types.is_dictionary(column.type):
@@ -57,7 +60,11 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
     if None in names:
         raise _unreadable(source, ValueError("a name in its dictionary is empty"))
     if len(names) > MOST_SYMBOLS:
-        raise DataError(f"{source.path} has {len(names):,} symbols", why=f"at most {MOST_SYMBOLS:,} are read", do="Split it.")
+        raise DataError(
+            f"{source.path} has {len(names):,} symbols",
+            why=f"at most {MOST_SYMBOLS:,} are read",
+            do="Split it.",
+        )
     order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     rows = [order[(ends[code - 1] if code else 0) : ends[code]] for code in range(len(names))]
@@ -80,7 +87,9 @@ def checked(source: CandleHeader, written: str) -> FileSymbol:
 
 
 def _only_one(source: CandleHeader) -> FileSymbol | None:
-    """Return the only symbol in a parquet file's symbol column; None if there are several, or rows without one."""
+    """Return the only symbol in a parquet file's symbol column; None if there are several, or rows without
+    one.
+    """
     name, seen = source.columns["symbol"], set[str]()
     with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
         for batch in file.iter_batches(columns=[name]):
@@ -95,4 +104,6 @@ def _only_one(source: CandleHeader) -> FileSymbol | None:
 
 def _unreadable(source: CandleHeader, error: Exception) -> DataError:
     what = f"the symbols of {source.path} can't be read"
-    return DataError(what, why=first_line(error), do=f"Write column {source.columns.get('symbol', 'symbol')} as text.")
+    return DataError(
+        what, why=first_line(error), do=f"Write column {source.columns.get('symbol', 'symbol')} as text."
+    )

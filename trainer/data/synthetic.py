@@ -2,8 +2,9 @@
 
     python -m trainer.data.synthetic --out DIR --symbols A,B,C --bars N --timeframe 1m --seed 0
 
-A geometric random walk whose volatility clusters over an hour, half a day and a week, with a daily pattern in volatility and
-volume. Signs of returns are independent: a model that forecasts direction on them has seen the future.
+A geometric random walk whose volatility clusters over an hour, half a day and a week, with a daily pattern in
+volatility and volume. Signs of returns are independent: a model that forecasts direction on them has seen the
+future.
 """
 
 from __future__ import annotations
@@ -22,20 +23,28 @@ from trainer.symbols import brief, flaw, tidy
 
 MOST_BARS = 10_000_000  # of a symbol: nineteen years of minutes
 START = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, a Monday
-_CLUSTERS = ((60, 0.3), (720, 0.4), (10_080, 0.4))  # duration in bars of a volatility level, deviation of its log
+_CLUSTERS = (
+    (60, 0.3),
+    (720, 0.4),
+    (10_080, 0.4),
+)  # duration in bars of a volatility level, deviation of its log
 _VOLATILITY_PER_DAY = 0.03
 _TICKS_PER_BAR = 8  # moves within a bar, for high and low
 
 
 def synthetic_candles(symbol: str, *, bars: int, timeframe: str = "1m", seed: int = 0) -> Candles:
-    """Return `bars` candles without holes from 2024-01-01 on; a symbol's bars depend only on its name and the seed."""
+    """Return `bars` candles without holes from 2024-01-01 on; a symbol's bars depend only on its name and the
+    seed.
+    """
     step = step_of(timeframe) or 60_000_000_000
     random = np.random.default_rng([seed, zlib.crc32(symbol.encode())])
     timestamp = START + step * np.arange(bars, dtype=np.int64)
     day = 1 + 0.4 * np.sin(2 * np.pi * ((timestamp % DAY) / DAY - 0.3))
     level = np.ones(bars)
     for length, spread in _CLUSTERS:
-        level *= np.repeat(np.exp(random.normal(-spread * spread / 2, spread, bars // length + 1)), length)[:bars]
+        level *= np.repeat(np.exp(random.normal(-spread * spread / 2, spread, bars // length + 1)), length)[
+            :bars
+        ]
     deviation = _VOLATILITY_PER_DAY * np.sqrt(step / DAY) * level * day
     ticks = random.standard_normal((bars, _TICKS_PER_BAR)) * (deviation / np.sqrt(_TICKS_PER_BAR))[:, None]
     path = np.cumsum(ticks, axis=1)

@@ -1,7 +1,7 @@
 """Parse times as text: ISO 8601, dates with the day or the month first, month names, times of day.
 
-All dates of a file together decide whether the day or the month comes first; if they leave it open, they are refused. With
-dots the day comes first.
+All dates of a file together decide whether the day or the month comes first; if they leave it open, they are
+refused. With dots the day comes first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_ISO = re.compile(r"\d{4}[-/. ]?\d{1,2}[-/. ]?\d{1,2}([T ]\d{1,2}(:?\d{2})*(\.\d+)?(Z|[+-]\d{2}(:?\d{2})?)?)?")
+_ISO = re.compile(
+    r"\d{4}[-/. ]?\d{1,2}[-/. ]?\d{1,2}([T ]\d{1,2}(:?\d{2})*(\.\d+)?(Z|[+-]\d{2}(:?\d{2})?)?)?"
+)
 _REST = (
     r"(?:[T ]\s*(?P<hour>\d{1,2}):(?P<minute>\d{2})(?P<second>:\d{2}(?:\.\d+)?)?\s*(?P<half>[AaPp][Mm])?)?"
     r"\s*(?P<zone>(?:GMT|UTC)?[+-]\d{2}:?\d{2}|GMT|UTC|Z)?"
@@ -67,7 +69,9 @@ def evidence_of(columns: Sequence[Any]) -> Evidence:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         largest = pc.max(days).as_py()
         return evidence.joined(Evidence(largest=None if largest is None else float(largest)))
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)) or not len(days):
+    if not (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
+    ) or not len(days):
         return evidence
     texts = days.cast(pa.string())
     if pc.all(pc.match_substring_regex(texts, r"^\d{9,19}$")).as_py():
@@ -77,11 +81,15 @@ def evidence_of(columns: Sequence[Any]) -> Evidence:
     if not len(parts):
         return evidence
     first, second = (pc.struct_field(parts, place).cast(pa.int64()) for place in (0, 1))
-    return evidence.joined(Evidence(day_first=pc.max(first).as_py() > 12, month_first=pc.max(second).as_py() > 12))
+    return evidence.joined(
+        Evidence(day_first=pc.max(first).as_py() > 12, month_first=pc.max(second).as_py() > 12)
+    )
 
 
 def text_times(column: Any, evidence: Evidence) -> np.ndarray:
-    """Return a column of texts as (N,) datetime64. Raises ValueError for one that is not a time, or is ambiguous."""
+    """Return a column of texts as (N,) datetime64. Raises ValueError for one that is not a time, or is
+    ambiguous.
+    """
     import pandas as pd  # late: half a second, and only text needs it
 
     texts = column.cast(pa.string()).to_pylist()
@@ -92,7 +100,9 @@ def text_times(column: Any, evidence: Evidence) -> np.ndarray:
 
 
 def clock_nanoseconds(column: Any, evidence: Evidence) -> np.ndarray:
-    """Return a column of times of day as (N,) int64 nanoseconds since midnight. Raises ValueError for another text."""
+    """Return a column of times of day as (N,) int64 nanoseconds since midnight. Raises ValueError for another
+    text.
+    """
     kind = column.type
     if pa.types.is_time(kind):
         return np.asarray(column.cast(pa.time64("ns")).cast(pa.int64()).to_numpy())
@@ -131,7 +141,9 @@ def _iso(text: str, evidence: Evidence) -> str:
         first, second = int(parts["first"]), int(parts["second_part"])
         day, month = (second, first) if _month_comes_first(text, parts["mark"], evidence) else (first, second)
     else:
-        month = int(parts["month_number"]) if "month_number" in parts else _MONTHS.get(parts["month"].lower(), 0)
+        month = (
+            int(parts["month_number"]) if "month_number" in parts else _MONTHS.get(parts["month"].lower(), 0)
+        )
         day = int(parts["day"])
     moment = f"{parts['year']}-{month:02}-{day:02}"
     if parts["hour"]:

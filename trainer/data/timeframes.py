@@ -1,8 +1,8 @@
 """Timeframes: their names and lengths. Standard library only.
 
-A timeframe is a length of time (`30s`, `1m`, `4h`, `1d`, `1w`) or a kind of event bar (`tick2800`, `volume1000`,
-`dollar1000000`, or `events` if only irregularity is known). `timestamp` is the start of a time bar, and the last trade of an
-event bar.
+A timeframe is a length of time (`30s`, `1m`, `4h`, `1d`, `1w`) or a kind of event bar (`tick2800`,
+`volume1000`, `dollar1000000`, or `events` if only irregularity is known). `timestamp` is the start of a time
+bar, and the last trade of an event bar.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from trainer.errors import DataError
 SECOND = 1_000_000_000  # nanoseconds
 DAY = 86_400 * SECOND
 EVENTS = "events"
-UNITS = {"w": 7 * DAY, "d": DAY, "h": 3600 * SECOND, "m": 60 * SECOND, "s": SECOND}  # longest first: 60m is named 1h
+UNITS = {
+    "w": 7 * DAY,
+    "d": DAY,
+    "h": 3600 * SECOND,
+    "m": 60 * SECOND,
+    "s": SECOND,
+}  # longest first: 60m is named 1h
 _TIME = re.compile(r"(\d+)\s*(s|sec|m|min|h|d|w)", re.IGNORECASE)
 _EVENT = re.compile(r"(tick|vol|volume|dollar|range|renko)\d{0,15}|events", re.IGNORECASE)
 _MOST_DIGITS = 10
@@ -22,7 +28,9 @@ _LONGEST = 10_000 * DAY  # a time plus a step stays within int64
 
 
 def step_of(timeframe: str) -> int:
-    """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is not a timeframe."""
+    """Return the length of a bar in nanoseconds, 0 for event bars. Raises DataError for a name that is not a
+    timeframe.
+    """
     match = _TIME.fullmatch(timeframe.strip())
     if match and match[2] != "M":  # 1M is a month, whose length varies
         step = int(match[1][:_MOST_DIGITS]) * UNITS[match[2][0].lower()]
@@ -30,7 +38,9 @@ def step_of(timeframe: str) -> int:
             return step
     elif _EVENT.fullmatch(timeframe.strip()):
         return 0
-    raise DataError(f"'{timeframe}' is not a timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars.")
+    raise DataError(
+        f"'{timeframe}' is not a timeframe", do="Write it as 30s, 1m, 4h, 1d, 1w, or tick2800 for event bars."
+    )
 
 
 def canonical(timeframe: str) -> str:

@@ -1,5 +1,5 @@
-"""Convert the times of a candle file to nanoseconds UTC: timestamps, dates, text, epoch numbers, dates written as 20211231, and
-dates with a time of day in another column.
+"""Convert the times of a candle file to nanoseconds UTC: timestamps, dates, text, epoch numbers, dates
+written as 20211231, and dates with a time of day in another column.
 
 Epoch numbers are in s, ms, us or ns, by the size of the file's largest; a time without a zone is UTC.
 """
@@ -21,7 +21,8 @@ from trainer.errors import DataError
 # Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
 _EPOCH_UNITS = ((9e9, 1_000_000_000), (9e12, 1_000_000), (9e15, 1_000), (9e18, 1))
 _FIRST_EPOCH = 1e8
-# Dates written as numbers, by number of digits. As epoch numbers they would be a few days of 1970, 1976 and 2034.
+# Dates written as numbers, by number of digits. As epoch numbers they would be a few days of 1970, 1976 and
+# 2034.
 _COMPACT = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _FIRST_DAY, _LAST_DAY = 18_000_101, 21_991_231
 # A number 50 times the one before or after it has another unit.
@@ -38,12 +39,14 @@ def is_number(kind: Any) -> bool:
 def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
     """Return a column of times, or one of times of day and one of dates, as (N,) int64 nanoseconds UTC.
 
-    `evidence` is that of the whole file if the columns are a part of it. Raises DataError for a time that is missing, can't be
-    read, or is outside 1800 to 2199.
+    `evidence` is that of the whole file if the columns are a part of it. Raises DataError for a time that is
+    missing, can't be read, or is outside 1800 to 2199.
     """
     for column in columns:
         if column.null_count:
-            raise DataError(f"{source.path} has {column.null_count} bars without a time", do="Drop those rows.")
+            raise DataError(
+                f"{source.path} has {column.null_count} bars without a time", do="Drop those rows."
+            )
     try:
         *clocks, days = (decoded(column) for column in columns)
         evidence = evidence or evidence_of([*clocks, days])
@@ -82,11 +85,15 @@ def check_units(numbers: np.ndarray) -> None:
 
 
 def decoded(column: Any) -> Any:
-    """Return a dictionary-encoded column decoded, any other unchanged. Raises ValueError for texts longer than a time."""
+    """Return a dictionary-encoded column decoded, any other unchanged. Raises ValueError for texts longer
+    than a time.
+    """
     if not pa.types.is_dictionary(column.type):
         return column
     for chunk in column.chunks:
-        if (pc.binary_length(chunk.dictionary.cast(pa.binary())).to_numpy(zero_copy_only=False) > _MOST_TEXT).any():
+        if (
+            pc.binary_length(chunk.dictionary.cast(pa.binary())).to_numpy(zero_copy_only=False) > _MOST_TEXT
+        ).any():
             raise ValueError(f"a time has more than {_MOST_TEXT} characters")
     return column.cast(column.type.value_type)
 
@@ -96,7 +103,9 @@ def _moments(column: Any, evidence: Evidence) -> np.ndarray:
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         zone = getattr(kind, "tz", None)
-        return np.array(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy())  # a copy, which torch may share
+        return np.array(
+            column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy()
+        )  # a copy, which torch may share
     if not is_number(kind):
         if not evidence.has_digits:
             return text_times(column, evidence)
@@ -107,7 +116,9 @@ def _moments(column: Any, evidence: Evidence) -> np.ndarray:
 
 
 def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
-    """Return epoch numbers of one unit, or dates written as 20211231, as times. Raises ValueError for other numbers."""
+    """Return epoch numbers of one unit, or dates written as 20211231, as times. Raises ValueError for other
+    numbers.
+    """
     if largest < _FIRST_EPOCH:
         import pandas as pd  # late: half a second, and only numbers that are dates need it
 
@@ -128,14 +139,26 @@ def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
 
 
 def _compact(numbers: np.ndarray) -> np.ndarray | None:
-    """Return numbers such as 2021123109, 202112310930 or 20211231093000 as times; None if any is not such a number."""
+    """Return numbers such as 2021123109, 202112310930 or 20211231093000 as times; None if any is not such a
+    number.
+    """
     digits = len(str(int(numbers[0]))) if numbers.dtype.kind in "iu" and len(numbers) else 0
     if digits not in _COMPACT:
         return None
-    years, months, days = (numbers // 10 ** (digits - place) % 10**width for place, width in ((4, 4), (6, 2), (8, 2)))
+    years, months, days = (
+        numbers // 10 ** (digits - place) % 10**width for place, width in ((4, 4), (6, 2), (8, 2))
+    )
     clocks = [numbers // 10 ** (digits - place) % 100 for place in range(10, digits + 1, 2)]
     first = 1970 if digits == 10 else 1800  # hours of 1800 to 1969 could be epoch seconds of 2027 to 2032
-    may = (years >= first) & (years < 2200) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31) & (clocks[0] < 24)
+    may = (
+        (years >= first)
+        & (years < 2200)
+        & (months >= 1)
+        & (months <= 12)
+        & (days >= 1)
+        & (days <= 31)
+        & (clocks[0] < 24)
+    )
     for clock in clocks[1:]:
         may &= clock < 60
     if not may.all():
@@ -149,7 +172,9 @@ def _compact(numbers: np.ndarray) -> np.ndarray | None:
 
 
 def _bounded(times: np.ndarray) -> np.ndarray:
-    """Return times (N,) datetime64 as int64 nanoseconds. Raises ValueError for one that is outside 1800 to 2199."""
+    """Return times (N,) datetime64 as int64 nanoseconds. Raises ValueError for one that is outside 1800 to
+    2199.
+    """
     outside = ~((times >= _FIRST) & (times < _LAST))
     if outside.any():
         raise ValueError(f"{times[int(outside.argmax())]} is outside the years 1800 to 2199")

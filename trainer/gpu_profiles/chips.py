@@ -1,7 +1,9 @@
-"""GPU profiles: facts of each chip from trainer/gpu_profiles.toml, overridden by the user's file, with measurements.
+"""GPU profiles: facts of each chip from trainer/gpu_profiles.toml, overridden by the user's file, with
+measurements.
 
-The user's file is $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml. It has the format of the package's file and may
-also set figures; on a node it is the part in the manifest, written as JSON. Standard library only.
+The user's file is $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml. It has the format of the
+package's file and may also set figures; on a node it is the part in the manifest, written as JSON. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_secon
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProfile:
-    """One chip: facts, the user's own figures, and the measurement of the reference model. `bf16`: native support.
+    """One chip: facts, the user's own figures, and the measurement of the reference model. `bf16`: native
+    support.
 
     `share` is the available part of the chip: below 1 for a slice (MIG, vGPU).
     """
@@ -47,11 +50,15 @@ class GpuProfile:
 
     @property
     def key(self) -> str:
-        """Return the key in the cache of measurements: the name, or a derived key for a slice or an unknown chip."""
+        """Return the key in the cache of measurements: the name, or a derived key for a slice or an unknown
+        chip.
+        """
         if self.share < 1:
             return f"{self.name}_1of{round(1 / self.share)}"
         if self.name == "unknown":
-            return "unknown_" + "".join(letter if letter.isalnum() else "_" for letter in self.chip.lower())[:60]
+            return (
+                "unknown_" + "".join(letter if letter.isalnum() else "_" for letter in self.chip.lower())[:60]
+            )
         return self.name
 
 
@@ -73,7 +80,9 @@ KINDS: dict[str, Callable[[Any], bool]] = {  # of each key of a profile's table
     "compute_capability": _is_text,
     "bf16": lambda value: isinstance(value, bool),
     "multiprocessors": _is_whole,
-    "devices": lambda value: isinstance(value, list) and all(isinstance(item, str) and item for item in value),
+    "devices": lambda value: (
+        isinstance(value, list) and all(isinstance(item, str) and item for item in value)
+    ),
     "windows_per_second": _is_number,
     "peak_tflops": lambda value: isinstance(value, dict),
     "peak_source": _is_text,
@@ -96,7 +105,9 @@ def named_profile(name: str) -> GpuProfile:
     """Return the profile of this name. Raises UsageError with the nearest names."""
     known = profiles()
     if name not in known:
-        raise UsageError(f"unknown GPU profile '{name}'", do=nearest(name, known) or "`mayfly profiles` lists them.")
+        raise UsageError(
+            f"unknown GPU profile '{name}'", do=nearest(name, known) or "`mayfly profiles` lists them."
+        )
     return known[name]
 
 
@@ -117,14 +128,20 @@ def user_tables() -> dict[str, dict[str, Any]]:
     path = user_file()
     try:
         text = path.read_text(encoding="utf-8-sig")
-        tables: dict[str, dict[str, Any]] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        tables: dict[str, dict[str, Any]] = (
+            json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        )
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors
-        raise UsageError(f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] per profile.") from error
+        raise UsageError(
+            f"GPU profiles {path} can't be read", why=str(error), do="Write one [table] per profile."
+        ) from error
     for name, values in tables.items():
         if not isinstance(values, dict):
-            raise UsageError(f"GPU profiles {path}: {name} is outside a profile", do=f"Write it under [{name}] or another.")
+            raise UsageError(
+                f"GPU profiles {path}: {name} is outside a profile", do=f"Write it under [{name}] or another."
+            )
     return tables
 
 
@@ -133,17 +150,26 @@ def _profile(name: str, values: Mapping[str, Any]) -> GpuProfile:
 
 
 def _changed(old: GpuProfile | None, name: str, values: dict[str, Any], where: str) -> GpuProfile:
-    """Return a profile with the user's facts and figures instead of the package's. Raises UsageError for a bad table."""
+    """Return a profile with the user's facts and figures instead of the package's. Raises UsageError for a
+    bad table.
+    """
     for key, value in values.items():
         if key not in KINDS:
             raise UsageError(f"{where} has a key '{key}'", do=nearest(key, KINDS))
         if not KINDS[key](value):
-            raise UsageError(f"{where} {key} is {value!r}", do="See the keys and kinds in trainer/gpu_profiles.toml.")
+            raise UsageError(
+                f"{where} {key} is {value!r}", do="See the keys and kinds in trainer/gpu_profiles.toml."
+            )
     facts = {key: value for key, value in values.items() if key not in FIGURES or key == "windows_per_second"}
     yours = {key: value for key, value in values.items() if key in FIGURES}
     if old is not None:
         return replace(old, **{**facts, "devices": tuple(facts.get("devices", old.devices))}, yours=yours)
     if "memory_gib" not in facts:
         raise UsageError(f"{where} has no memory_gib", do="Give it the GiB that nvidia-smi shows.")
-    plain = {"chip": name, "compute_capability": "", "bf16": False, "multiprocessors": packaged()["t4"].multiprocessors}
+    plain = {
+        "chip": name,
+        "compute_capability": "",
+        "bf16": False,
+        "multiprocessors": packaged()["t4"].multiprocessors,
+    }
     return replace(_profile(name, {**plain, **facts}), yours=yours)

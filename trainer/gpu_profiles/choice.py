@@ -1,4 +1,6 @@
-"""Choose the GPU profile of this machine: the one named, else that of the GPU that nvidia-smi shows, else the CPU's."""
+"""Choose the GPU profile of this machine: the one named, else that of the GPU that nvidia-smi shows, else the
+CPU's.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,14 @@ from trainer.errors import UsageError
 from trainer.gpu_profiles.chips import GpuProfile, named_profile, packaged, profiles
 from trainer.gpu_profiles.memory import GIB, USABLE
 
-QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free,compute_cap", "--format=csv,noheader,nounits")
-TOLERANCE = 1.08  # the profile's memory may be this many times what the chip shows: a "16 GiB" T4 with ECC shows 15.0
+QUERY = (
+    "nvidia-smi",
+    "--query-gpu=name,memory.total,memory.free,compute_cap",
+    "--format=csv,noheader,nounits",
+)
+TOLERANCE = (
+    1.08  # the profile's memory may be this many times what the chip shows: a "16 GiB" T4 with ECC shows 15.0
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,9 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The chosen profile and the reason. `memory_gib` is the smaller of the profile's memory and the free memory."""
+    """The chosen profile and the reason. `memory_gib` is the smaller of the profile's memory and the free
+    memory.
+    """
 
     profile: GpuProfile
     why: str
@@ -37,8 +47,15 @@ class Choice:
 
 
 def profile_of(device: Device) -> GpuProfile:
-    """Return the profile for a device by name and memory; a slice of a chip, or an unknown chip, gets a derived one."""
-    named = [(len(name), profile) for profile in profiles().values() for name in profile.devices if _begins(device.name, name)]
+    """Return the profile for a device by name and memory; a slice of a chip, or an unknown chip, gets a
+    derived one.
+    """
+    named = [
+        (len(name), profile)
+        for profile in profiles().values()
+        for name in profile.devices
+        if _begins(device.name, name)
+    ]
     # The most specific name wins: a user's "RTX 4090 Laptop GPU" over "RTX 4090".
     longest = max((length for length, _ in named), default=0)
     alike = [profile for length, profile in named if length == longest]
@@ -49,7 +66,9 @@ def profile_of(device: Device) -> GpuProfile:
 
 
 def _share(whole: GpuProfile, device: Device) -> GpuProfile:
-    """Return the profile of a slice of a divided chip (MIG, vGPU); measurements of the whole chip do not apply to it."""
+    """Return the profile of a slice of a divided chip (MIG, vGPU); measurements of the whole chip do not
+    apply to it.
+    """
     share = device.memory_gib / whole.memory_gib
     return replace(
         whole,
@@ -87,7 +106,9 @@ def choose(name: str, device: Device | None) -> Choice:
             return _on_cpu(f"named by {whose}")
         if device is None:
             raise UsageError(
-                f"GPU profile {wish} is for a GPU", why="this machine shows none", do="Take cpu, or leave the profile out."
+                f"GPU profile {wish} is for a GPU",
+                why="this machine shows none",
+                do="Take cpu, or leave the profile out.",
             )
         check_fits(profile, chip=device.name, memory_gib=device.memory_gib)
         why = f"named by {whose}"
@@ -158,6 +179,9 @@ def _on_cpu(why: str) -> Choice:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB / cores
     cpuinfo = Path("/proc/cpuinfo")  # on Linux; elsewhere no bf16 is assumed
-    bf16 = cpuinfo.exists() and re.search(r"^flags\b.* amx_bf16\b", cpuinfo.read_text(), re.MULTILINE) is not None
+    bf16 = (
+        cpuinfo.exists()
+        and re.search(r"^flags\b.* amx_bf16\b", cpuinfo.read_text(), re.MULTILINE) is not None
+    )
     profile = replace(named_profile("cpu"), memory_gib=round(memory_gib, 2), bf16=bf16)
     return Choice(profile=profile, why=f"{why}: {cores} cores, a worker each", memory_gib=profile.memory_gib)

@@ -1,8 +1,10 @@
-"""The cache of measurements: the fastest settings for each shape of model on each profile, with rate and memory.
+"""The cache of measurements: the fastest settings for each shape of model on each profile, with rate and
+memory.
 
-Its form is always {profile: {shape: entry}}: in `measurements.json` beside the user's profiles, in `memory/measurements.json`
-in the bucket, as `tuned` in a manifest and in a node's result. Readers drop malformed entries: a node may have written them,
-and a bad cache must not stop anything. Standard library only.
+Its form is always {profile: {shape: entry}}: in `measurements.json` beside the user's profiles, in
+`memory/measurements.json` in the bucket, as `tuned` in a manifest and in a node's result. Readers drop
+malformed entries: a node may have written them, and a bad cache must not stop anything. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -42,11 +44,15 @@ def shape_of(job: Job) -> str:
 
 
 def of_a_rank(job: Job, ranks: int) -> Job:
-    """Return the job that a trial times for one of several ranks: plain modules, with a rank's share of the batch."""
+    """Return the job that a trial times for one of several ranks: plain modules, with a rank's share of the
+    batch.
+    """
     if ranks == 1:
         return job
     batch = math.ceil(job.train.batch / ranks)
-    return with_settings(job, batch=batch, micro_batch=min(job.train.micro_batch, batch), strategy="sequential", pack=1)
+    return with_settings(
+        job, batch=batch, micro_batch=min(job.train.micro_batch, batch), strategy="sequential", pack=1
+    )
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:
@@ -120,7 +126,9 @@ def sound(values: Any) -> Measurements:
 
 
 def sound_entry(values: Any) -> Entry | None:
-    """Return an entry reduced to known keys if each value has its type and is within its bounds, else None."""
+    """Return an entry reduced to known keys if each value has its type and is within its bounds, else
+    None.
+    """
     if not isinstance(values, Mapping):
         return None
     entry = {name: values.get(name, default) for name, (default, _) in _KINDS.items()}

@@ -1,9 +1,11 @@
-"""Device memory of training a model, and figures of a chip derived from it: models at a time, slices, batch ceilings.
+"""Device memory of training a model, and figures of a chip derived from it: models at a time, slices, batch
+ceilings.
 
-The formula counts what autograd keeps; it is not fitted. Tests hold it within 10 % of a count on a CPU, and `benchmarks.memory`
-compares it with a GPU. A figure is the first of `yours` (the user's profiles file), `measured <date>` (the cache of
-measurements) and `estimate` (the formula). Figures change the speed of training and never the model: the batch is the job's,
-and a batch that does not fit is sliced. Standard library only.
+The formula counts what autograd keeps; it is not fitted. Tests hold it within 10 % of a count on a CPU, and
+`benchmarks.memory` compares it with a GPU. A figure is the first of `yours` (the user's profiles file),
+`measured <date>` (the cache of measurements) and `estimate` (the formula). Figures change the speed of
+training and never the model: the batch is the job's, and a batch that does not fit is sliced. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -22,25 +24,35 @@ GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
 USABLE = 0.9  # share of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
-BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
+BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = (
+    2,
+    16,
+)  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
 FEWEST_STEPS = 100  # optimizer steps per epoch that a batch ceiling must leave
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # data of the listed ceilings: seven years of 24x7 bars
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
 REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
-BELIEVED = 100.0  # factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile
+BELIEVED = (
+    100.0  # factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile
+)
 LANE_COPIES = 4  # weights, gradients, two moments
-STACKED_COPIES = LANE_COPIES + 1 + 6  # and modules for evaluation, and temporaries of the update over all rows
-STREAM_WORKSPACE = 2 * 8 * 2**20  # cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
+STACKED_COPIES = (
+    LANE_COPIES + 1 + 6
+)  # and modules for evaluation, and temporaries of the update over all rows
+STREAM_WORKSPACE = (
+    2 * 8 * 2**20
+)  # cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
     """Bytes of one model in training.
 
-    `rows`: its symbol's bars. `weights`: with gradients, moments and average. `copies`: the best weights, and a checkpoint's
-    state. `kept`: what the forward pass of a slice keeps for the backward pass. `workspace`: temporaries at the peak of the
-    backward pass. `assumed`: the part of `kept` that can't be counted on a CPU, cuDNN's own.
+    `rows`: its symbol's bars. `weights`: with gradients, moments and average. `copies`: the best weights, and
+    a checkpoint's state. `kept`: what the forward pass of a slice keeps for the backward pass. `workspace`:
+    temporaries at the peak of the backward pass. `assumed`: the part of `kept` that can't be counted on a
+    CPU, cuDNN's own.
     """
 
     rows: float
@@ -62,8 +74,14 @@ class Footprint:
 
 
 def is_half(job: Job, *, on_gpu: bool) -> bool:
-    """Return whether matrix products run in bf16 or fp16: with `auto` on a GPU, except for a user's own module."""
-    return on_gpu and job.model.half_by_default if job.train.precision == "auto" else job.train.precision != "fp32"
+    """Return whether matrix products run in bf16 or fp16: with `auto` on a GPU, except for a user's own
+    module.
+    """
+    return (
+        on_gpu and job.model.half_by_default
+        if job.train.precision == "auto"
+        else job.train.precision != "fp32"
+    )
 
 
 def num_weights(job: Job, *, features: int) -> int:
@@ -77,13 +95,19 @@ def num_trained(job: Job, *, features: int) -> int:
 
 
 def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
-    """Return the footprint of one model of the job on `bars` bars, trained in slices of `windows` windows (or chunks).
+    """Return the footprint of one model of the job on `bars` bars, trained in slices of `windows` windows (or
+    chunks).
 
     If the job leaves its strategy open, it is the larger of fused and not fused.
     """
     stacks = job.model.has_stacked_form
-    kinds = {"auto": (False, True), "fused": (True,)}.get(job.train.strategy, (False,)) if stacks else (False,)
-    options = [_footprint(job, features=features, bars=bars, reads=windows, on_gpu=on_gpu, fused=fused) for fused in kinds]
+    kinds = (
+        {"auto": (False, True), "fused": (True,)}.get(job.train.strategy, (False,)) if stacks else (False,)
+    )
+    options = [
+        _footprint(job, features=features, bars=bars, reads=windows, on_gpu=on_gpu, fused=fused)
+        for fused in kinds
+    ]
     return max(options, key=lambda one: one.total)
 
 
@@ -98,7 +122,9 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         frozen=num_trained(job, features=features) < num_weights(job, features=features),
     )
     part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
-    streams = stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")  # one stream per model
+    streams = (
+        stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")
+    )  # one stream per model
     weights, trained = (FLOAT * count(job, features=features) for count in (num_weights, num_trained))
     averages = 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
@@ -147,7 +173,9 @@ def filling_models(profile: GpuProfile) -> int:
 
 
 def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool = True) -> int:
-    """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps per epoch."""
+    """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps
+    per epoch.
+    """
     most = int(bars * TRAINING_SHARE / FEWEST_STEPS)
     return max(1, _largest(room, job, most=most, features=features, bars=bars, on_gpu=on_gpu))
 
@@ -160,27 +188,41 @@ def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
     room, on_gpu, most = room_gib(profile.memory_gib), profile.name != CPU, 1 << 20
     plain = job_of(model=model, batch=most)
     plain_size, size = (
-        _largest(room, job, most=most, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, on_gpu=on_gpu)
+        _largest(
+            room, job, most=most, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, on_gpu=on_gpu
+        )
         for job in (plain, with_settings(plain, activation_checkpointing=True))
     )
     return plain_size, size
 
 
 def _largest(room: float, job: Job, *, most: int, features: int, bars: int, on_gpu: bool) -> int:
-    """Return the largest power of two up to `most` that fits `room` GiB as one slice of one model; 0 if none does."""
+    """Return the largest power of two up to `most` that fits `room` GiB as one slice of one model; 0 if none
+    does.
+    """
     size = 1
-    while size <= most and footprint(job, features=features, bars=bars, windows=size, on_gpu=on_gpu).total <= room * GIB:
+    while (
+        size <= most
+        and footprint(job, features=features, bars=bars, windows=size, on_gpu=on_gpu).total <= room * GIB
+    ):
         size *= 2
     return size // 2
 
 
 def batch_limit(
-    profile: GpuProfile, job: Job, *, memory_gib: float, features: int, bars: int, windows: int, timeframe: str
+    profile: GpuProfile,
+    job: Job,
+    *,
+    memory_gib: float,
+    features: int,
+    bars: int,
+    windows: int,
+    timeframe: str,
 ) -> int:
     """Return the largest power of two that `batch = "auto"` may choose.
 
-    It is the user's ceiling for the timeframe (such as 5m), else the largest slice that fits `memory_gib` of free memory; but
-    an epoch of `windows` training windows keeps at least 100 steps.
+    It is the user's ceiling for the timeframe (such as 5m), else the largest slice that fits `memory_gib` of
+    free memory; but an epoch of `windows` training windows keeps at least 100 steps.
     """
     ceiling = profile.yours.get("batch", {}).get(timeframe) or batch_ceiling(
         room_gib(memory_gib), job, features=features, bars=bars, on_gpu=profile.name != CPU
@@ -189,10 +231,11 @@ def batch_limit(
 
 
 def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str, Figure]:
-    """Return the figures of chips.FIGURES, each with its basis, for the reference model on seven years of bars.
+    """Return the figures of chips.FIGURES, each with its basis, for the reference model on seven years of
+    bars.
 
-    The batch ceilings are for as many models at a time as the profile says. `memory_gib` is what is free, where that is less
-    than the profile's.
+    The batch ceilings are for as many models at a time as the profile says. `memory_gib` is what is free,
+    where that is less than the profile's.
     """
     room = room_gib(profile.memory_gib if memory_gib is None else min(profile.memory_gib, memory_gib))
     known: dict[str, Any] = {"features": REFERENCE_FEATURES, "on_gpu": profile.name != CPU}
@@ -231,7 +274,11 @@ def _reference_ceilings(room: float, *, on_gpu: bool) -> Mapping[str, int]:
 def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
     """Return the figures from the measurement of the reference model; {} if its rate is implausible."""
     entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
-    if not entry or not entry["date"] or not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED:
+    if (
+        not entry
+        or not entry["date"]
+        or not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED
+    ):
         return {}
     figures: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
     if entry["memory_per_model_gib"]:  # measured on few bars and without the copies
@@ -252,9 +299,9 @@ def fit(
 ) -> Fit:
     """Choose how many of a job's models train at a time in the free memory, and in which slices.
 
-    `bars` are those of the longest symbol. `tuned` is the job with a trial's settings, and `measured_gib` the memory of one
-    model in the trial, on other bars; it overrides the formula. The job's own settings are kept. Raises UsageError if the
-    smallest slice of one model does not fit.
+    `bars` are those of the longest symbol. `tuned` is the job with a trial's settings, and `measured_gib` the
+    memory of one model in the trial, on other bars; it overrides the formula. The job's own settings are
+    kept. Raises UsageError if the smallest slice of one model does not fit.
     """
     room, best = room_gib(memory_gib), tuned or job
     for number, (candidate, windows) in enumerate(_slices(job, best)):
@@ -271,7 +318,13 @@ def fit(
             do="Set bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
-    filling = 1 if job.model.reads == CHUNKS else filling_models(profile) if known.basis == "estimate" else int(known.value)
+    filling = (
+        1
+        if job.model.reads == CHUNKS
+        else filling_models(profile)
+        if known.basis == "estimate"
+        else int(known.value)
+    )
     # Models of a sequential pack step in turn and share the memory of a step.
     shared = (part.kept + part.workspace) / GIB if candidate.train.strategy == "sequential" else 0.0
     models = job.train.pack or max(
@@ -286,9 +339,13 @@ def fit(
 
 
 def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
-    """Yield (job, micro-batch) to try: tuned, then halved; if it can pay, the same with activation checkpointing."""
+    """Yield (job, micro-batch) to try: tuned, then halved; if it can pay, the same with activation
+    checkpointing.
+    """
     batch = best.train.batch or REFERENCE_BATCH
-    candidates = (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
+    candidates = (
+        (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
+    )
     for candidate in dict.fromkeys(candidates):
         windows = min(best.train.micro_batch or batch, batch)
         yield candidate, windows

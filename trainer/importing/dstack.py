@@ -23,7 +23,18 @@ from trainer.importing.shell import take_commands
 from trainer.settings import brief
 
 TAKEN = (
-    *("type", "name", "commands", "env", "resources", "max_duration", "spot_policy", "nodes", "files", "repos"),
+    *(
+        "type",
+        "name",
+        "commands",
+        "env",
+        "resources",
+        "max_duration",
+        "spot_policy",
+        "nodes",
+        "files",
+        "repos",
+    ),
     *("instance_types", "setup"),
 )
 _IMAGE = "the image is AWS's for PyTorch, by the stack's setting image_line; packages: script.requirements"
@@ -31,13 +42,25 @@ _ONE = "one machine runs it, as a user of its own: leave it out"
 ADVICE = {
     **dict.fromkeys(("image", "python", "nvcc", "docker", "registry_auth"), _IMAGE),
     **dict.fromkeys(
-        ("privileged", "user", "entrypoint", "shell", "home_dir", "single_branch", "priority", "startup_order"), _ONE
+        (
+            "privileged",
+            "user",
+            "entrypoint",
+            "shell",
+            "home_dir",
+            "single_branch",
+            "priority",
+            "startup_order",
+        ),
+        _ONE,
     ),
     **dict.fromkeys(
-        ("backends", "regions", "availability_zones"), "the region is AWS_REGION's, the zones are those of the stack"
+        ("backends", "regions", "availability_zones"),
+        "the region is AWS_REGION's, the zones are those of the stack",
     ),
     **dict.fromkeys(
-        ("idle_duration", "creation_policy", "fleets", "pool_name", "stop_condition"), "a machine ends with its script"
+        ("idle_duration", "creation_policy", "fleets", "pool_name", "stop_condition"),
+        "a machine ends with its script",
     ),
     "ports": "nothing comes in: mayfly attach RUN --forward reaches a port",
     "working_dir": "a script begins in its folder: change into it in the command",
@@ -67,7 +90,9 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(TB|GB|MB)?", re.IGNORECASE)
 
 
 def from_dstack(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Path]:
-    """Return a task as a job, and the folder of its files. Raises UsageError for a service or a dev environment."""
+    """Return a task as a job, and the folder of its files. Raises UsageError for a service or a dev
+    environment.
+    """
     if values.get("type") != "task":
         why = f"it is of type {brief(values.get('type'))}"
         raise UsageError(f"{path} is not a task of dstack", why=why, do="Name a file of type: task.")
@@ -92,7 +117,9 @@ def from_dstack(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Pa
     commands = values.get("commands") or []
     if not isinstance(commands, list) or not all(isinstance(line, str) for line in commands):
         raise UsageError(
-            f"commands of the task is {brief(commands)}", why="it must be a list of texts", do="Correct the task file."
+            f"commands of the task is {brief(commands)}",
+            why="it must be a list of texts",
+            do="Correct the task file.",
         )
     take_commands(task, "", "\n".join(commands), strict=True, renamed=VARIABLES, folder=True)
     return task, root
@@ -111,20 +138,30 @@ def _take_files(task: ImportedTask, values: Mapping[str, Any], path: Path) -> Pa
     files, repos = values.get("files") or [], values.get("repos") or []
     named: list[str] = []
     for entry in files if isinstance(files, list) else []:
-        local = str(entry.get("local_path", "") if isinstance(entry, Mapping) else str(entry).partition(":")[0])
+        local = str(
+            entry.get("local_path", "") if isinstance(entry, Mapping) else str(entry).partition(":")[0]
+        )
         inside = PurePosixPath(local)
         if not local or inside.is_absolute() or ".." in inside.parts or local.startswith("~"):
-            task.note(f"files: {brief(local)[1:-1]}", "put it below the task file's folder, and name it in script.files")
+            task.note(
+                f"files: {brief(local)[1:-1]}",
+                "put it below the task file's folder, and name it in script.files",
+            )
             continue
         named.append(inside.as_posix())
         if isinstance(entry, Mapping) or ":" in str(entry):
-            task.note(f"files: {brief(local)[1:-1]}", "it keeps its path from the task file's folder: change the command")
+            task.note(
+                f"files: {brief(local)[1:-1]}",
+                "it keeps its path from the task file's folder: change the command",
+            )
     root = path.parent
     for entry in repos if isinstance(repos, list) else []:
         text = str(entry.get("local_path", "") if isinstance(entry, Mapping) else entry)
         place = Path(path.parent, Path(text.partition(":")[0] or "."))
         if "://" in text or "@" in text or not text or not place.is_dir():
-            task.note("repos", "a Git repository is not fetched: clone it, and name its folder in script.root")
+            task.note(
+                "repos", "a Git repository is not fetched: clone it, and name its folder in script.root"
+            )
         elif not named:
             root = place
     task.script["files"] = named or ["."]
@@ -143,11 +180,17 @@ def _take_resources(task: ImportedTask, resources: Mapping[str, Any]) -> None:
     if types:
         task.machine["instance"] = types
     else:
-        task.note("resources.gpu", f"no type of EC2 that is known here has {brief(asked)}: set machine.instance")
+        task.note(
+            "resources.gpu", f"no type of EC2 that is known here has {brief(asked)}: set machine.instance"
+        )
     if isinstance(asked, Mapping):
         more = [key for key in asked if key not in ("name", "count", "memory")]
         note_unknown(
-            task, "resources.gpu.", more, (), dict.fromkeys(map(str, more), "look at machine.instance: it was left out")
+            task,
+            "resources.gpu.",
+            more,
+            (),
+            dict.fromkeys(map(str, more), "look at machine.instance: it was left out"),
         )
 
 

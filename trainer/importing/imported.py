@@ -22,7 +22,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 @dataclass(kw_only=True)
 class ImportedTask:
-    """The job that a task file is converted to, while it is read, and notes on keys that can't be converted."""
+    """The job that a task file is converted to, while it is read, and notes on keys that can't be
+    converted.
+    """
 
     name: str
     script: dict[str, Any] = field(default_factory=dict)
@@ -53,16 +55,22 @@ def job_name(text: Any, otherwise: str) -> str:
 
 
 def take_variables(task: ImportedTask, key: str, variables: Mapping[str, Any]) -> None:
-    """Take variables into script.env, and names of secrets into script.secrets; note those that can't be taken."""
+    """Take variables into script.env, and names of secrets into script.secrets; note those that can't be
+    taken.
+    """
     env, secrets = task.script.setdefault("env", []), task.script.setdefault("secrets", [])
     for name, value in variables.items():
         text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         where = f"{key}.{name}"
         if not _VARIABLE.fullmatch(str(name)) or str(name).startswith(("MAYFLY_", "AWS_")) or name == "PATH":
-            task.note(where, "a script can't have this variable: rename it (AWS credentials: a run gets none)")
+            task.note(
+                where, "a script can't have this variable: rename it (AWS credentials: a run gets none)"
+            )
         elif is_secret_name(str(name)) or (key == "secrets"):
             secrets.append(str(name))
-            task.note(where, "its value stays here: store it once as a SecureString, see Secrets in docs/scripts.md")
+            task.note(
+                where, "its value stays here: store it once as a SecureString, see Secrets in docs/scripts.md"
+            )
         elif value is None:
             task.note(where, f'it has no value in the file: add "{name}=VALUE" to script.env')
         elif not text.isprintable() or not isinstance(value, (str, int, float)):
@@ -74,14 +82,18 @@ def take_variables(task: ImportedTask, key: str, variables: Mapping[str, Any]) -
 
 
 def take_duration(task: ImportedTask, key: str, value: Any) -> None:
-    """Take the longest duration of a run: seconds, or a text such as 2h; without one a run has DEFAULT_DURATION."""
+    """Take the longest duration of a run: seconds, or a text such as 2h; without one a run has
+    DEFAULT_DURATION.
+    """
     text = f"{value}s" if isinstance(value, int) and not isinstance(value, bool) else str(value or "")
     try:
         parse_duration(text)
         task.machine["max_duration"] = text
     except UsageError:
         task.machine["max_duration"] = DEFAULT_DURATION
-        task.note(key, f"a run has to end: machine.max_duration is {DEFAULT_DURATION}, set what the script needs")
+        task.note(
+            key, f"a run has to end: machine.max_duration is {DEFAULT_DURATION}, set what the script needs"
+        )
 
 
 def note_unknown(
@@ -99,12 +111,16 @@ def text_of(value: Any, key: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise UsageError(f"{key} of the task is {brief(value)}", why="it must be text", do="Correct the task file.")
+        raise UsageError(
+            f"{key} of the task is {brief(value)}", why="it must be text", do="Correct the task file."
+        )
     return value
 
 
 def path_of(text: str, key: str, beside: Path) -> Path:
-    """Return a path of the task, from the folder of its file. Raises UsageError for the home of a user who is not here."""
+    """Return a path of the task, from the folder of its file. Raises UsageError for the home of a user who is
+    not here.
+    """
     try:
         return Path(beside, Path(text).expanduser())
     except RuntimeError as error:
@@ -117,7 +133,9 @@ def mapping_of(value: Any, key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{key} of the task is {brief(value)}", why="it must be a mapping", do="Correct the task file.")
+        raise UsageError(
+            f"{key} of the task is {brief(value)}", why="it must be a mapping", do="Correct the task file."
+        )
     return {str(name): entry for name, entry in value.items()}
 
 

@@ -1,4 +1,5 @@
-"""Shell commands of a task: split into packages to install, lines that Mayfly can't run, and a script of the rest.
+"""Shell commands of a task: split into packages to install, lines that Mayfly can't run, and a script of the
+rest.
 
 A line that is left out becomes `:` with the line behind it, so that an `if` around it stays one.
 """
@@ -15,17 +16,22 @@ from trainer.settings import brief
 
 _PIP = re.compile(r"(?:python3? -m )?(?:uv )?pip3? install (.+)")
 _NEEDS_ROOT = re.compile(r"(?:sudo|apt|apt-get|yum|dnf|snap|modprobe|nvidia-smi -pm)\b")
-_CONDA = re.compile(r"(?:conda|mamba|source activate|\. activate|uv venv|python3? -m venv|source \S*activate)\b")
+_CONDA = re.compile(
+    r"(?:conda|mamba|source activate|\. activate|uv venv|python3? -m venv|source \S*activate)\b"
+)
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+ -]+")
 _SPEC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?(?:[=<>!~]=?[A-Za-z0-9.,<>=!~*+]+)?")
 _QUIET = ("-q", "-qq", "--quiet", "-U", "--upgrade", "--no-cache-dir", "--user", "--system", "-y")
 
 
-def take_commands(task: ImportedTask, setup: str, run: str, *, strict: bool, renamed: Mapping[str, str], folder: bool) -> None:
-    """Take what prepares the machine, then what trains: into the command where it needs no shell, else into a script.
+def take_commands(
+    task: ImportedTask, setup: str, run: str, *, strict: bool, renamed: Mapping[str, str], folder: bool
+) -> None:
+    """Take what prepares the machine, then what trains: into the command where it needs no shell, else into a
+    script.
 
-    `strict` ends the script at the first command that fails. `renamed` has the other tool's variables, and what they are here.
-    `folder`: the task's folder goes along, so that the command may name files of it.
+    `strict` ends the script at the first command that fails. `renamed` has the other tool's variables, and
+    what they are here. `folder`: the task's folder goes along, so that the command may name files of it.
     """
     kept = [*_kept(task, "setup", setup), *_kept(task, "run", run)]
     doing = [line for line in kept if line.strip() and not line.lstrip().startswith(("#", ":"))]
@@ -48,7 +54,9 @@ def _kept(task: ImportedTask, key: str, text: str) -> Iterator[str]:
     """Yield the lines that go into the script."""
     for line in _logical(text):
         plain = line.strip()
-        if (match := _PIP.fullmatch(" ".join(plain.split()))) and not re.search(r"[;&|<>`$]", match[1].replace(">=", "")):
+        if (match := _PIP.fullmatch(" ".join(plain.split()))) and not re.search(
+            r"[;&|<>`$]", match[1].replace(">=", "")
+        ):
             _take_packages(task, key, match[1])
         elif _NEEDS_ROOT.match(plain):
             task.note(
@@ -56,7 +64,9 @@ def _kept(task: ImportedTask, key: str, text: str) -> Iterator[str]:
                 "a script is not root: the image has what PyTorch needs; ask what else it is for",
             )
         elif _CONDA.match(plain):
-            task.note(f"{key}: {brief(plain)[1:-1]}", "a script has one environment, made for it: leave it out")
+            task.note(
+                f"{key}: {brief(plain)[1:-1]}", "a script has one environment, made for it: leave it out"
+            )
         else:
             yield line
             continue
@@ -95,12 +105,16 @@ def _take_packages(task: ImportedTask, key: str, text: str) -> None:
             path = PurePosixPath(file)
             if "requirements" in task.script or path.is_absolute() or ".." in path.parts or not file:
                 task.note(
-                    f"{key}: pip install -r {file}", "a script has one requirements file: put both into script.requirements"
+                    f"{key}: pip install -r {file}",
+                    "a script has one requirements file: put both into script.requirements",
                 )
             else:
                 task.script["requirements"] = path.as_posix()
         elif _SPEC.fullmatch(word):
             task.requirements.append(word)
         else:
-            why = "only packages of the index are installed: put wheels into script.files, or code beside the script"
+            why = (
+                "only packages of the index are installed: put wheels into script.files, or code beside the"
+                " script"
+            )
             task.note(f"{key}: pip install {brief(word)[1:-1]}", why)

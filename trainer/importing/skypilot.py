@@ -27,7 +27,9 @@ TAKEN = ("name", "workdir", "resources", "envs", "secrets", "file_mounts", "setu
 ADVICE = {
     "experimental": "leave it out",
     "config": "leave it out: it is for clouds and Kubernetes",
-    "volumes": "a machine has the disk of the stack's setting volume_gib, or its own; data comes from data.folder",
+    "volumes": (
+        "a machine has the disk of the stack's setting volume_gib, or its own; data comes from data.folder"
+    ),
     "event_callback": "a run's end is told by the stack's setting notify: docs/notifications.md",
 }
 RESOURCES = ("accelerators", "instance_type", "use_spot", "any_of", "ordered")
@@ -40,11 +42,15 @@ OF_RESOURCES = {
     "memory": "it comes with the type: see mayfly launch --dry-run, and machine.instance",
     "disk_size": "the stack's setting volume_gib has it",
     "disk_tier": "the stack's volumes are gp3; fast types have disks of their own",
-    "image_id": "the image is AWS's for PyTorch, by the stack's setting image_line; packages: script.requirements",
+    "image_id": (
+        "the image is AWS's for PyTorch, by the stack's setting image_line; packages: script.requirements"
+    ),
     "ports": "nothing comes in: mayfly attach RUN --forward reaches a port",
     "labels": "every resource has the stack's tags",
     "autostop": "a machine ends with its script: machine.max_duration is the limit",
-    "job_recovery": "script.restarts starts again after a signal, on the same machine; a lost spot machine ends the run",
+    "job_recovery": (
+        "script.restarts starts again after a signal, on the same machine; a lost spot machine ends the run"
+    ),
     "network_tier": "one machine a run needs none",
     "accelerator_args": "it is for TPUs, which AWS has not",
     "max_hourly_cost": "machine.budget bounds the dollars of a run",
@@ -60,7 +66,9 @@ VARIABLES = {
 def from_skypilot(values: Mapping[str, Any], path: Path) -> tuple[ImportedTask, Path]:
     """Return a task as a job, and the folder of its files. Raises UsageError for a service."""
     if "service" in values:
-        raise UsageError(f"{path} is a service", why="Mayfly trains and does not serve", do="Name a task file.")
+        raise UsageError(
+            f"{path} is a service", why="Mayfly trains and does not serve", do="Name a task file."
+        )
     task = ImportedTask(name=job_name(values.get("name"), path.stem))
     note_unknown(task, "", values, TAKEN, ADVICE)
     workdir = values.get("workdir")
@@ -86,9 +94,15 @@ def _take_resources(task: ImportedTask, resources: dict[str, Any]) -> None:
     for key in ("any_of", "ordered"):
         entries = resources.get(key)
         if entries is not None:
-            given = [mapping_of(entry, f"resources.{key}") for entry in (entries if isinstance(entries, list) else [entries])]
+            given = [
+                mapping_of(entry, f"resources.{key}")
+                for entry in (entries if isinstance(entries, list) else [entries])
+            ]
             options = [{**resources, **entry} for entry in given]
-            task.note(f"resources.{key}", "its GPUs and types are in machine.instance, in order; the rest of it is left out")
+            task.note(
+                f"resources.{key}",
+                "its GPUs and types are in machine.instance, in order; the rest of it is left out",
+            )
     note_unknown(task, "resources.", resources, RESOURCES, OF_RESOURCES)
     types: list[str] = []
     for option in options:
@@ -104,7 +118,10 @@ def _types(task: ImportedTask, option: Mapping[str, Any]) -> list[str]:
     if (name := option.get("instance_type")) is not None:
         if str(name) in catalogue():
             return [str(name)]
-        task.note("resources.instance_type", f"{brief(name)} is no GPU type of EC2 that is known here: set machine.instance")
+        task.note(
+            "resources.instance_type",
+            f"{brief(name)} is no GPU type of EC2 that is known here: set machine.instance",
+        )
         return []
     asked = option.get("accelerators")
     if asked is None:
@@ -116,9 +133,16 @@ def _types(task: ImportedTask, option: Mapping[str, Any]) -> list[str]:
     for entry in entries:
         match = re.fullmatch(r"([A-Za-z][\w -]*?)(?::(\d{1,4}(?:\.\d+)?))?", str(entry).strip())
         count = float(match[2] or 1) if match else 0.0
-        found = types_with([match[1]], least=int(count), most=int(count)) if match and count == int(count) and count else []
+        found = (
+            types_with([match[1]], least=int(count), most=int(count))
+            if match and count == int(count) and count
+            else []
+        )
         if not found:
-            task.note("resources.accelerators", f"no type of EC2 that is known here has {brief(entry)}: set machine.instance")
+            task.note(
+                "resources.accelerators",
+                f"no type of EC2 that is known here has {brief(entry)}: set machine.instance",
+            )
         types += found
     return types
 
@@ -134,7 +158,9 @@ def _take_mounts(task: ImportedTask, mounts: Mapping[str, Any], beside: Path) ->
             do = "write results to $MAYFLY_OUT and checkpoints to $MAYFLY_CHECKPOINTS, or make it data.folder"
             task.note(key, f"nothing is mounted: {do}")
         elif not (local or source.startswith("s3://")):
-            task.note(key, "data comes from a folder or an s3:// prefix: copy it there, and name it in data.folder")
+            task.note(
+                key, "data comes from a folder or an s3:// prefix: copy it there, and name it in data.folder"
+            )
         elif task.folder:
             task.note(key, "a run has one data.folder: put this below it")
         else:

@@ -14,9 +14,11 @@ MOST_NODES, MOST_DEPTH = 20_000, 20
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds. Raises UsageError for a file that is none, is too large, or uses aliases.
+    """Return the mapping that a YAML file holds. Raises UsageError for a file that is none, is too large, or
+    uses aliases.
 
-    An alias stands for as much as it likes, so a file of a few lines could fill the memory: it has to be written out.
+    An alias stands for as much as it likes, so a file of a few lines could fill the memory: it has to be
+    written out.
     """
     needs("yaml")
     import yaml  # late: of an extra
@@ -27,7 +29,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", do="Name a SkyPilot or dstack task file.") from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}", why=str(error.strerror), do="Name a SkyPilot or dstack task file.") from error
+        raise UsageError(
+            f"cannot read {path}", why=str(error.strerror), do="Name a SkyPilot or dstack task file."
+        ) from error
     if len(content) > MOST_BYTES:
         raise UsageError(f"{path} has more than {MOST_BYTES >> 10} KiB", do="Name a task file.")
     try:
@@ -41,9 +45,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
                 event.value.encode()  # an escaped half of a character could not be written
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1
-                raise UsageError(f"line {line} of {path} is an alias", why="it is not followed", do="Write out what it means.")
+                raise UsageError(
+                    f"line {line} of {path} is an alias",
+                    why="it is not followed",
+                    do="Write out what it means.",
+                )
         documents = list(yaml.safe_load_all(content.decode("utf-8-sig")))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, a date or a number that is none
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not UTF-8, a date or a number that is none
         why = " ".join(str(error).split())[:200]
         raise UsageError(f"{path} is not YAML", why=why, do="Name a SkyPilot or dstack task file.") from error
     tasks = [document for document in documents if document is not None]
@@ -51,5 +63,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         why = "it holds several documents, such as a pipeline" if tasks else "it is empty"
         raise UsageError(f"{path} is not a task", why=why, do="Give each task a file of its own.")
     if not isinstance(tasks[0], Mapping) or not all(isinstance(key, str) for key in tasks[0]):
-        raise UsageError(f"{path} is not a task", why="it is not a mapping of keys", do="Name a SkyPilot or dstack task file.")
+        raise UsageError(
+            f"{path} is not a task",
+            why="it is not a mapping of keys",
+            do="Name a SkyPilot or dstack task file.",
+        )
     return dict(tasks[0])

@@ -1,1 +1,3 @@
-"""Launch of a run: preflight, plan, ladder, bundle, manifest. `python -m trainer.launch` is `mayfly launch`."""
+"""Launch of a run: preflight, plan, ladder, bundle, manifest. `python -m trainer.launch` is `mayfly
+launch`.
+"""

@@ -1,7 +1,9 @@
-"""The code that a node runs, packed into one wheel: the same bytes for the same sources, stored as code/<sha256>.whl.
+"""The code that a node runs, packed into one wheel: the same bytes for the same sources, stored as
+code/<sha256>.whl.
 
-It holds only the files that agent and training reach (trainer/code_files.py), with the node's lock file, so a change in `cli`
-uploads nothing. The wheel is made here and not by a build tool, so that it has no time, path or file order of the desk.
+It holds only the files that agent and training reach (trainer/code_files.py), with the node's lock file, so a
+change in `cli` uploads nothing. The wheel is made here and not by a build tool, so that it has no time, path
+or file order of the desk.
 """
 
 from __future__ import annotations
@@ -59,11 +61,19 @@ def build_bundle(
     """
     sources = code_files((*NODE, *home_modules(package=package)), package=package)
     _refuse_links(sources, package or Path(next(iter(trainer.__path__))))
-    sources |= {f"trainer/{FOLDER}/{sha256}.py": content for sha256, content in sorted((own_files or {}).items())}
-    sources |= {f"trainer/{SCRIPT_FOLDER}/{path}": content for path, content in sorted((script_files or {}).items())}
+    sources |= {
+        f"trainer/{FOLDER}/{sha256}.py": content for sha256, content in sorted((own_files or {}).items())
+    }
+    sources |= {
+        f"trainer/{SCRIPT_FOLDER}/{path}": content for path, content in sorted((script_files or {}).items())
+    }
     info = f"mayfly-{trainer.__version__}.dist-info"
-    sources[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
-    sources[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: mayfly\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    sources[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: mayfly\nVersion: {trainer.__version__}\n".encode()
+    )
+    sources[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: mayfly\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     record = "".join(f"{name},{_record_hash(content)},{len(content)}\n" for name, content in sources.items())
     sources[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     content = _zipped(sources)

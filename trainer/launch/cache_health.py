@@ -1,4 +1,6 @@
-"""Doctor's check of the file system of the storage mode `efs-cache`: present, encrypted, and mountable from every zone."""
+"""Doctor's check of the file system of the storage mode `efs-cache`: present, encrypted, and mountable from
+every zone.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ def cache(access: Access, outputs: StackOutputs) -> str:
     except ClientError as error:
         if error_code(error) != "FileSystemNotFound":
             raise
-        raise ConfigError(f"the cache {name} is gone", why="the stack's outputs name it", do=_AGAIN) from error
+        raise ConfigError(
+            f"the cache {name} is gone", why="the stack's outputs name it", do=_AGAIN
+        ) from error
     if files["LifeCycleState"] != "available" or not files["Encrypted"]:
         state = files["LifeCycleState"] if files["Encrypted"] else "not encrypted"
-        raise ConfigError(f"the cache {name} is {state}", why="nodes mount one that is available and encrypted", do=_AGAIN)
+        raise ConfigError(
+            f"the cache {name} is {state}", why="nodes mount one that is available and encrypted", do=_AGAIN
+        )
     mounted = {target["SubnetId"] for target in targets if target["LifeCycleState"] == "available"}
     if missing := sorted(zone for zone, subnet in outputs.subnets.items() if subnet not in mounted):
         why = "nodes of that zone can't reach it"

@@ -1,4 +1,6 @@
-"""The candidates of a plan: each type on its market with time, price and cost, or the reason for its refusal. Pure."""
+"""The candidates of a plan: each type on its market with time, price and cost, or the reason for its refusal.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.cost.instances import InstanceType
-from trainer.cost.planner import LONGEST_DEADLINE, Workload, default_max_duration, dollars, estimate, profile_on
+from trainer.cost.planner import (
+    LONGEST_DEADLINE,
+    Workload,
+    default_max_duration,
+    dollars,
+    estimate,
+    profile_on,
+)
 from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
 from trainer.job import Job
 from trainer.launch.gpu_table import on_gpus, too_large
@@ -58,7 +67,9 @@ class PlanCandidate:
             "price_date": self.machine.price_date,
             "boot_allowance_seconds": self.machine.boot.allowance_seconds,
             "seconds": {"p50": round(self.seconds_p50), "p90": round(self.seconds_p90)} if known else None,
-            "dollars": {"p50": round(self.dollars_p50, 4), "p90": round(self.dollars_p90, 4)} if known else None,
+            "dollars": {"p50": round(self.dollars_p50, 4), "p90": round(self.dollars_p90, 4)}
+            if known
+            else None,
             "rate": {"per_gpu_and_second": round(self.rate.per_second, 1), "basis": self.rate.basis},
             "note": self.note,
             "refused": self.refused,
@@ -66,12 +77,20 @@ class PlanCandidate:
 
 
 def weigh(
-    job: Job, work: Workload, machine: InstanceType, offers: Offers, *, rehearsal: bool, rate: Rate | None = None
+    job: Job,
+    work: Workload,
+    machine: InstanceType,
+    offers: Offers,
+    *,
+    rehearsal: bool,
+    rate: Rate | None = None,
 ) -> PlanCandidate:
     """Return one row of the plan: time, price and cost, or the reason for the refusal."""
     zones = offers.zones.get(machine.name, ())
     spot = {
-        zone: offers.spot_usd_per_hour[machine.name, zone] for zone in zones if (machine.name, zone) in offers.spot_usd_per_hour
+        zone: offers.spot_usd_per_hour[machine.name, zone]
+        for zone in zones
+        if (machine.name, zone) in offers.spot_usd_per_hour
     }
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
@@ -84,7 +103,11 @@ def weigh(
     refused = note = ""
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
-        refused = f"offered only in {sold}, where the stack has no subnet" if sold else "not offered in a zone of the stack"
+        refused = (
+            f"offered only in {sold}, where the stack has no subnet"
+            if sold
+            else "not offered in a zone of the stack"
+        )
     elif job.is_script and not places:
         refused = f"it has {machine.num_workers} of the {job.script.gpus:g} GPUs that a value takes"
     elif not on_demand:

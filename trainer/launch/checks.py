@@ -1,6 +1,8 @@
-"""Checks of the account before a launch: the safety net works, and AWS would accept the request. They run concurrently.
+"""Checks of the account before a launch: the safety net works, and AWS would accept the request. They run
+concurrently.
 
-A check raises a TrainerError, or botocore's error, if the launch would fail; it returns a note for the user, '' for none.
+A check raises a TrainerError, or botocore's error, if the launch would fail; it returns a note for the user,
+'' for none.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 
 
 def ask_all(checks: Checks, *, seconds: float) -> list[str]:
-    """Run the checks concurrently and return the notes. Raises the first error, or ConnectionFailed if an answer is late."""
+    """Run the checks concurrently and return the notes. Raises the first error, or ConnectionFailed if an
+    answer is late.
+    """
     return [note for note in ask_at_once(checks, seconds=seconds, doing="cannot check").values() if note]
 
 
 def account_checks(
     access: Access, outputs: StackOutputs, ladder: Sequence[Rung], *, sweep: bool
 ) -> dict[str, Callable[[], str]]:
-    """Return the checks of the account; those that invoke the sweeper only with `sweep`, since it may end overdue instances."""
+    """Return the checks of the account; those that invoke the sweeper only with `sweep`, since it may end
+    overdue instances.
+    """
     checks: dict[str, Callable[[], str]] = {
         "the bucket's versioning": partial(versioning, access, outputs),
         "the quotas": partial(quota_note, access, ladder, seconds=limit_seconds(access)),
@@ -48,19 +54,29 @@ def versioning(access: Access, outputs: StackOutputs) -> str:
     status = s3.get_bucket_versioning(Bucket=outputs.bucket).get("Status", "Disabled")
     if status != "Enabled":
         why = f"its versioning is {status.lower()}: models could be lost, and inputs can't be pinned"
-        raise ConfigError(f"the bucket {outputs.bucket} keeps no versions", why=why, do="Run pulumi up, which enables it.")
+        raise ConfigError(
+            f"the bucket {outputs.bucket} keeps no versions", why=why, do="Run pulumi up, which enables it."
+        )
     return ""
 
 
 def sweeper(access: Access, outputs: StackOutputs) -> str:
     """Invoke the sweeper, the last safety layer, and wait for its answer. Raises ConfigError if it fails."""
-    return function_answers(access, outputs.sweeper_arn, "sweeper", {}, without="Nothing is launched without it.")
+    return function_answers(
+        access, outputs.sweeper_arn, "sweeper", {}, without="Nothing is launched without it."
+    )
 
 
-def function_answers(access: Access, arn: str, kind: str, event: Mapping[str, object], *, without: str) -> str:
-    """Invoke a function of the stack, and wait. Raises ConfigError if it fails; `without` names the consequence."""
+def function_answers(
+    access: Access, arn: str, kind: str, event: Mapping[str, object], *, without: str
+) -> str:
+    """Invoke a function of the stack, and wait. Raises ConfigError if it fails; `without` names the
+    consequence.
+    """
     client = access.client("lambda", total_max_attempts=1, timeout_seconds=limit_seconds(access))
-    answer = client.invoke(FunctionName=arn, InvocationType="RequestResponse", Payload=json.dumps(event).encode())
+    answer = client.invoke(
+        FunctionName=arn, InvocationType="RequestResponse", Payload=json.dumps(event).encode()
+    )
     if "FunctionError" not in answer:
         return ""
     try:
@@ -80,11 +96,16 @@ def spot_role(access: Access) -> str:
         iam.get_role(RoleName=SPOT_ROLE)
     except ClientError as error:
         if error_code(error) != "NoSuchEntity":
-            return f"whether the account has the role {SPOT_ROLE}, without which spot fails, is unknown ({error_code(error)})"
+            return (
+                f"whether the account has the role {SPOT_ROLE}, without which spot fails, is unknown"
+                f" ({error_code(error)})"
+            )
         raise ConfigError(
             f"the account has no role {SPOT_ROLE}, without which EC2 launches nothing on spot",
             why="NoSuchEntity",
-            do="Create it once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com, "
-            "or launch with --on-demand.",
+            do=(
+                "Create it once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com, "
+                "or launch with --on-demand."
+            ),
         ) from error
     return ""

@@ -1,4 +1,6 @@
-"""The encoder of a job: its file at the desk, and its object in the bucket, raw/.files/<sha256>, pinned by version."""
+"""The encoder of a job: its file at the desk, and its object in the bucket, raw/.files/<sha256>, pinned by
+version.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def encoder_file(job: Job) -> DataFile | None:
 
 
 def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
-    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if the bucket lacks it."""
+    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if the bucket
+    lacks it.
+    """
     encoder = encoder_of(job.model)
     if encoder is None:
         return None
@@ -32,4 +36,9 @@ def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
         why = f"there is no {key}" if encoder.encoder_sha256 else "the job does not pin it"
         do = "Launch, or publish, from a desk that has it."
         raise DataError(f"the encoder {encoder.encoder} is not in the bucket", why=why, do=do)
-    return {"key": key, "version_id": stored.version_id, "sha256": encoder.encoder_sha256, "bytes": stored.size}
+    return {
+        "key": key,
+        "version_id": stored.version_id,
+        "sha256": encoder.encoder_sha256,
+        "bytes": stored.size,
+    }

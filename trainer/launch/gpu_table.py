@@ -1,7 +1,8 @@
-"""GPUs x time x dollars for a job whose model trains on all GPUs of a machine together. Pure; the plan shows it.
+"""GPUs x time x dollars for a job whose model trains on all GPUs of a machine together. Pure; the plan shows
+it.
 
-One type for each chip and number of GPUs, the cheapest that the image supports, at list prices. Quotas and zones are checked
-for the plan's candidates only.
+One type for each chip and number of GPUs, the cheapest that the image supports, at list prices. Quotas and
+zones are checked for the plan's candidates only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ COUNTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class OnGpus:
-    """A job's model on all GPUs of one type: placement, time and cost, or in `refused` the reason why it does not fit."""
+    """A job's model on all GPUs of one type: placement, time and cost, or in `refused` the reason why it does
+    not fit.
+    """
 
     machine: InstanceType
     link: str
@@ -57,7 +60,11 @@ class OnGpus:
             needed = f"{self.placement.memory_gib:.1f} GiB by the memory formula"
             return f"the model fits its one GPU, {self.placement.words} ({needed})"
         law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
-        return f"{law}: not worthwhile over {self.link}" if self.is_pointless else f"{law}, {self.placement.words}"
+        return (
+            f"{law}: not worthwhile over {self.link}"
+            if self.is_pointless
+            else f"{law}, {self.placement.words}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--dry-run --json` prints it."""
@@ -117,8 +124,8 @@ def gpu_table(
 ) -> tuple[OnGpus, ...]:
     """Return a row for each chip and number of GPUs, cheapest type each, by chip in the catalogue's order.
 
-    `asked` are the candidates with their region's prices. Empty if each GPU trains models of its own, and for a user's own
-    model without a trial.
+    `asked` are the candidates with their region's prices. Empty if each GPU trains models of its own, and for
+    a user's own model without a trial.
     """
     if work.together is None or not job.model.is_measured:
         return ()
@@ -136,10 +143,14 @@ def gpu_table(
 
 
 def instead(rows: Sequence[OnGpus], *, seconds: float = math.inf, usd: float = math.inf) -> str:
-    """Return the cheapest three types of a table that are done within a time and an amount, for an error; '' if none is."""
+    """Return the cheapest three types of a table that are done within a time and an amount, for an error; ''
+    if none is.
+    """
     able = [row for row in rows if not row.refused and row.seconds_p50 <= seconds and row.dollars_p50 <= usd]
     cheapest = sorted(able, key=lambda row: row.dollars_p50)[:3]
-    named = [f"{row.machine.name} ({row.seconds_p50 / 3600:.1f} h, ${row.dollars_p50:.2f})" for row in cheapest]
+    named = [
+        f"{row.machine.name} ({row.seconds_p50 / 3600:.1f} h, ${row.dollars_p50:.2f})" for row in cheapest
+    ]
     return f" Or take {', '.join(named)}." if named else ""
 
 

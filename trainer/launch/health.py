@@ -1,7 +1,7 @@
 """Checks of the deployed stack: everything that could keep a run from starting, ending or sending messages.
 
-As in `checks`, some of which it reuses, a check raises a TrainerError, or botocore's error, for a problem, and returns a note
-for the user, '' for none.
+As in `checks`, some of which it reuses, a check raises a TrainerError, or botocore's error, for a problem,
+and returns a note for the user, '' for none.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
 from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
-OLD_IMAGE = timedelta(days=180)  # AWS drops images of discontinued lines; drivers and fixes are that old by then
+OLD_IMAGE = timedelta(
+    days=180
+)  # AWS drops images of discontinued lines; drivers and fixes are that old by then
 OLD_BUILD = timedelta(days=45)  # a pipeline builds once a month
 START_BUILD = (
-    "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder list-image-pipelines"
+    "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder"
+    " list-image-pipelines"
 )
 SEE_BUILDS = "aws imagebuilder list-image-pipeline-images --image-pipeline-arn ARN says why"
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
@@ -42,7 +45,14 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
     return {
         "bucket": partial(checks.versioning, access, outputs),
         "sweeper": partial(checks.sweeper, access, outputs),
-        "control": partial(checks.function_answers, access, outputs.control_arn, "control function", _DROPPED, without=without),
+        "control": partial(
+            checks.function_answers,
+            access,
+            outputs.control_arn,
+            "control function",
+            _DROPPED,
+            without=without,
+        ),
         "schedules": partial(schedules, access, outputs),
         "alarms": partial(alarms, access, outputs),
         "messages": partial(messages, access, outputs),
@@ -56,7 +66,9 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
 
 
 def schedules(access: Access, outputs: StackOutputs) -> str:
-    """Check that the schedules that call the functions exist and are enabled, retrains included. Raises ConfigError."""
+    """Check that the schedules that call the functions exist and are enabled, retrains included. Raises
+    ConfigError.
+    """
     scheduler = access.client("scheduler")
     retrain_group = f"{outputs.project}-{outputs.stack}-retrains"
     wanted = [(outputs.schedule_group, name, target) for name, target in STANDING.items()]
@@ -77,31 +89,49 @@ def schedules(access: Access, outputs: StackOutputs) -> str:
 def alarms(access: Access, outputs: StackOutputs) -> str:
     """Check the alarms. Raises ConfigError for one that is missing, disabled or raised."""
     prefix = f"{outputs.project}-{outputs.stack}-"
-    kept = access.client("cloudwatch").describe_alarms(AlarmNames=[f"{prefix}{name}" for name in ALARMS])["MetricAlarms"]
+    kept = access.client("cloudwatch").describe_alarms(AlarmNames=[f"{prefix}{name}" for name in ALARMS])[
+        "MetricAlarms"
+    ]
     by_name = {alarm["AlarmName"].removeprefix(prefix): alarm for alarm in kept}
     if missing := [name for name in ALARMS if not by_name.get(name, {}).get("ActionsEnabled")]:
         what = f"the alarm {', '.join(missing)} is missing or switched off"
-        raise ConfigError(what, why="nobody would be notified", do="Run pulumi up --refresh, which restores it.")
+        raise ConfigError(
+            what, why="nobody would be notified", do="Run pulumi up --refresh, which restores it."
+        )
     if raised := [name for name in ALARMS if by_name[name]["StateValue"] == "ALARM"]:
         why = "; ".join(str(by_name[name]["StateReason"]) for name in raised)
         do = " ".join(str(by_name[name].get("AlarmDescription", "")) for name in raised)
         raise ConfigError(f"the alarm {', '.join(raised)} is raised", why=why, do=do)
     waiting = [name for name in ALARMS if by_name[name]["StateValue"] == "INSUFFICIENT_DATA"]
-    return f"no data yet for {', '.join(waiting)}: look again a quarter of an hour after pulumi up" if waiting else ""
+    return (
+        f"no data yet for {', '.join(waiting)}: look again a quarter of an hour after pulumi up"
+        if waiting
+        else ""
+    )
 
 
 def messages(access: Access, outputs: StackOutputs) -> str:
-    """Check the topic's subscriptions. Returns a note for an unconfirmed address, and if there is no subscriber."""
-    pages = access.client("sns").get_paginator("list_subscriptions_by_topic").paginate(TopicArn=outputs.topic_arn)
+    """Check the topic's subscriptions. Returns a note for an unconfirmed address, and if there is no
+    subscriber.
+    """
+    pages = (
+        access.client("sns").get_paginator("list_subscriptions_by_topic").paginate(TopicArn=outputs.topic_arn)
+    )
     subscribed = [one for page in pages for one in page["Subscriptions"]]
     pending = [one["Endpoint"] for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
     if pending:
-        return f"{', '.join(pending)} has not confirmed yet: follow the link in AWS's first message, or nothing arrives there"
+        return (
+            f"{', '.join(pending)} has not confirmed yet: follow the link in AWS's first message, or nothing"
+            " arrives there"
+        )
     notifier = [one for one in subscribed if one["Protocol"] == "lambda"]
     if len(subscribed) > len(notifier) or _has_webhook(access, outputs):
         return ""
     webhook = webhook_parameter(outputs.project, outputs.stack)
-    return f"nobody is notified: pulumi config set notify_email ADDRESS, or put a webhook's URL in the SecureString {webhook}"
+    return (
+        "nobody is notified: pulumi config set notify_email ADDRESS, or put a webhook's URL in the"
+        f" SecureString {webhook}"
+    )
 
 
 def dead_letters(access: Access, outputs: StackOutputs) -> str:
@@ -119,7 +149,9 @@ def dead_letters(access: Access, outputs: StackOutputs) -> str:
 
 
 def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
-    """Check the images of the next launches. Raises ConfigError as a launch does; an old or unbaked one is a note."""
+    """Check the images of the next launches. Raises ConfigError as a launch does; an old or unbaked one is a
+    note.
+    """
     ec2, notes = access.client("ec2"), []
     for line in outputs.images:
         image = find_image(access, ec2, outputs=outputs, line=line)
@@ -127,22 +159,34 @@ def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None
         if outputs.image_pipeline and not is_baked(image, outputs):
             notes.append(f"no image of {line} is baked yet: {START_BUILD}")
         elif outputs.image_pipeline and age > OLD_BUILD:
-            notes.append(f"the newest baked image of {line} is {age.days} days old, so its builds fail: {SEE_BUILDS}")
+            notes.append(
+                f"the newest baked image of {line} is {age.days} days old, so its builds fail: {SEE_BUILDS}"
+            )
         elif age > OLD_IMAGE:
             notes.append(
-                f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line, then pulumi up"
+                f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line,"
+                " then pulumi up"
             )
     return "; ".join(notes)
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:
     """Check the quotas of GPU instances. Raises QuotaError if all are 0; those that are 0 are a note."""
-    codes = sorted({code for one in catalogue().values() for code in (one.on_demand_quota_code, one.spot_quota_code) if code})
+    codes = sorted(
+        {
+            code
+            for one in catalogue().values()
+            for code in (one.on_demand_quota_code, one.spot_quota_code)
+            if code
+        }
+    )
     known, unread = read_quotas(access, codes, seconds=limit_seconds(access))
     none = [quota for quota in known.values() if quota.value == 0]
     links = ", ".join(f"{quota.name}: {QUOTA_CONSOLE}/{quota.code}" for quota in none)
     if none and len(none) == len(known):
-        raise QuotaError("the account may run no GPU instance", why="each quota is 0 vCPUs", do=f"Ask for more at {links}.")
+        raise QuotaError(
+            "the account may run no GPU instance", why="each quota is 0 vCPUs", do=f"Ask for more at {links}."
+        )
     notes = [f"0 vCPUs; ask for more where you need them: {links}"] if none else []
     return "; ".join([*notes, *(f"quota {code} can't be read ({error})" for code, error in unread.items())])
 

@@ -1,4 +1,6 @@
-"""A run on the caller's own machine: its record and its manifest. Nothing is priced, and nothing is launched."""
+"""A run on the caller's own machine: its record and its manifest. Nothing is priced, and nothing is
+launched.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,11 @@ def here_record(
     named: bool,
     rehearsal: bool,
 ) -> RunRecord:
-    """Return the record of a run that begins now, in state "running". Without a `max_duration` it has the longest default.
+    """Return the record of a run that begins now, in state "running". Without a `max_duration` it has the
+    longest default.
 
-    `bars` are the candles of a training, by symbol; a script has none. `named`: whether the user named its longest duration.
+    `bars` are the candles of a training, by symbol; a script has none. `named`: whether the user named its
+    longest duration.
     """
     pieces = pieces_of(job, (), timeframe="") if job.is_script else workload(job, bars).pieces
     longest = job.machine.max_duration_or(LONGEST_DEADLINE)
@@ -84,7 +88,9 @@ def here_record(
 def here_manifest(
     record: RunRecord, job: Job, bundle: BundleName, inputs: ScriptInputs | ChosenCandles, objects: Objects
 ) -> dict[str, Any]:
-    """Return the manifest, and write the plan of the bars that it pins. The agent itself finds the machine's devices."""
+    """Return the manifest, and write the plan of the bars that it pins. The agent itself finds the machine's
+    devices.
+    """
     if isinstance(inputs, ScriptInputs):
         return {
             "format": FORMAT,
@@ -128,8 +134,12 @@ def register_here(record: RunRecord, manifest: dict[str, Any], objects: Objects)
     begin_run(objects, record)
 
 
-def work_sha256(job: Job, bundle: BundleName, bucket: str, inputs: Iterable[Mapping[str, Any]], plan: bytes) -> str:
-    """Return the hash by which a run is resumed: of code, settings except the machine's, data, plan and bucket."""
+def work_sha256(
+    job: Job, bundle: BundleName, bucket: str, inputs: Iterable[Mapping[str, Any]], plan: bytes
+) -> str:
+    """Return the hash by which a run is resumed: of code, settings except the machine's, data, plan and
+    bucket.
+    """
     settings = {table: values for table, values in job.to_dict().items() if table != "machine"}
     read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in inputs)
     known = (settings, bundle.sha256, bucket, read, hashlib.sha256(plan).hexdigest())

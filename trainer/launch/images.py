@@ -1,4 +1,6 @@
-"""Match the stack's image lines with the types of a launch; refuse what can't work before anything is created. Pure."""
+"""Match the stack's image lines with the types of a launch; refuse what can't work before anything is
+created. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,29 @@ def line_for(machines: Sequence[InstanceType], outputs: StackOutputs) -> str:
     by_system = {system_of(machine.name): machine.name for machine in reversed(machines)}
     if len(by_system) > 1:
         named = " and ".join(f"{name} ({system})" for system, name in sorted(by_system.items()))
-        why, do = "a run pins one machine image, which is for one architecture", "Name types of one architecture."
+        why, do = (
+            "a run pins one machine image, which is for one architecture",
+            "Name types of one architecture.",
+        )
         raise UsageError(f"{named} can't be in one launch", why=why, do=do)
     (system,) = by_system
     lines = [line for line in outputs.images if architecture_of(line) == system]
     if not lines:
-        why = f"it is {system}, and the stack has image lines for {', '.join(map(architecture_of, outputs.images))} only"
+        why = (
+            f"it is {system}, and the stack has image lines for"
+            f" {', '.join(map(architecture_of, outputs.images))} only"
+        )
         do = f"pulumi config set image_line_{system} LINE, then pulumi up; or choose another type."
         raise ConfigError(f"the stack has no image for {by_system[system]}", why=why, do=do)
     return lines[0]
 
 
 def refuse_unfit(machines: Sequence[InstanceType], outputs: StackOutputs, *, named: bool) -> None:
-    """Raise ConfigError for a type that can't work on the stack's image line, or if no type of a default choice can.
+    """Raise ConfigError for a type that can't work on the stack's image line, or if no type of a default
+    choice can.
 
-    `named`: the job names these types. A retired one has its own refusal, with replacements (`machines.refuse_retired`).
+    `named`: the job names these types. A retired one has its own refusal, with replacements
+    (`machines.refuse_retired`).
     """
     line = line_for(machines, outputs)
     verdicts = [verdict_on(machine, line) for machine in machines]

@@ -1,7 +1,8 @@
 """Choose the objects of a data set, raw/<set>/, that a run reads, by their index entries. Downloads nothing.
 
-`data/sync` uploads them with their hash and writes raw-index/<sha256>.json. For a file that was uploaded by other means,
-raw-index/<key>/<version>.json has the hash, once `cli/taken` has checked it. The manifest pins them by version and hash.
+`data/sync` uploads them with their hash and writes raw-index/<sha256>.json. For a file that was uploaded by
+other means, raw-index/<key>/<version>.json has the hash, once `cli/taken` has checked it. The manifest pins
+them by version and hash.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenCandles:
-    """The data of a run: symbols with their bars, one timeframe. `inputs` is empty while the files are at the desk."""
+    """The data of a run: symbols with their bars, one timeframe. `inputs` is empty while the files are at the
+    desk.
+    """
 
     timeframe: str
     bars: Mapping[str, int]  # symbol -> bars
@@ -71,11 +74,15 @@ class ChosenCandles:
 
 
 def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
-    """Return every object directly under raw/<data_set>/ with a valid file name, with hash and index entry, by key."""
+    """Return every object directly under raw/<data_set>/ with a valid file name, with hash and index entry,
+    by key.
+    """
     prefix = f"{RAW}{data_set}/"
     keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        return tuple(item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None)
+        return tuple(
+            item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None
+        )
 
 
 def choose(
@@ -88,39 +95,60 @@ def choose(
     exclude: Collection[str] = (),
     data_set: str = "main",
 ) -> ChosenCandles:
-    """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an error.
+    """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an
+    error.
 
-    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe or column.
+    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe or
+    column.
     """
     known, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
         why = "its files were never checked"
-        raise DataError(f"{raw} holds nothing usable ({names})", why=why, do="Name the same files with --data PATH, once.")
+        raise DataError(
+            f"{raw} holds nothing usable ({names})", why=why, do="Name the same files with --data PATH, once."
+        )
     frames = sorted({str(item.summary["timeframe"]) for item in known})
     if not timeframe and len(frames) > 1:
-        raise DataError(f"{raw} holds several timeframes: {', '.join(frames)}", do="Choose one with --timeframe.")
+        raise DataError(
+            f"{raw} holds several timeframes: {', '.join(frames)}", do="Choose one with --timeframe."
+        )
     timeframe = canonical(timeframe) if timeframe else frames[0]
     fitting = [frame for frame in frames if frame == timeframe or can_resample(frame, timeframe)]
     if not fitting:
-        raise DataError(f"{raw} holds no {timeframe} bars", why=f"it has {', '.join(frames)}", do="Choose with --timeframe.")
-    base = max(fitting, key=step_of)  # as the node chooses: this timeframe, else the longest that it can be made from
+        raise DataError(
+            f"{raw} holds no {timeframe} bars",
+            why=f"it has {', '.join(frames)}",
+            do="Choose with --timeframe.",
+        )
+    base = max(
+        fitting, key=step_of
+    )  # as the node chooses: this timeframe, else the longest that it can be made from
     spans = _spans([item for item in known if item.summary["timeframe"] == base])
     for symbol in symbols or exclude:
         if symbol not in spans:
             do = nearest(symbol, spans) or "Choose with --symbols."
-            raise DataError(f"unknown symbol '{symbol}'", why=f"{raw} has {', '.join(spans)} at {timeframe}", do=do)
+            raise DataError(
+                f"unknown symbol '{symbol}'", why=f"{raw} has {', '.join(spans)} at {timeframe}", do=do
+            )
     there = {symbol: spans[symbol] for symbol in (symbols or sorted(spans)) if symbol not in exclude}
-    errors = {symbol: too_few(symbol, _most_bars(held, base, timeframe), timeframe) for symbol, held in there.items()}
+    errors = {
+        symbol: too_few(symbol, _most_bars(held, base, timeframe), timeframe)
+        for symbol, held in there.items()
+    }
     short = [error for error in errors.values() if error]
     ratio = step_of(timeframe) // step_of(base) if base != timeframe else 1
-    bars = {symbol: max(1, sum(held.values()) // ratio) for symbol, held in there.items() if not errors[symbol]}
+    bars = {
+        symbol: max(1, sum(held.values()) // ratio) for symbol, held in there.items() if not errors[symbol]
+    }
     if not bars:
         raise (
             short[0]
             if short
             else DataError(
-                "no symbol is left to train", why=f"data.exclude names all that {raw} has", do="Remove one from data.exclude."
+                "no symbol is left to train",
+                why=f"data.exclude names all that {raw} has",
+                do="Remove one from data.exclude.",
             )
         )
     used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
@@ -141,17 +169,23 @@ def _spans(inputs: Sequence[Input]) -> dict[str, dict[tuple[str, str], int]]:
     spans: dict[str, dict[tuple[str, str], int]] = {}
     for item in inputs:
         for entry in item.summary["holds"]:
-            spans.setdefault(str(entry["symbol"]), {})[str(entry["first"]), str(entry["last"])] = int(entry["bars"])
+            spans.setdefault(str(entry["symbol"]), {})[str(entry["first"]), str(entry["last"])] = int(
+                entry["bars"]
+            )
     return spans
 
 
 def _most_bars(spans: Mapping[tuple[str, str], int], base: str, timeframe: str) -> int:
-    """Return an upper bound on the bars of the timeframe: a market's day may have fewer minutes than the clock's."""
+    """Return an upper bound on the bars of the timeframe: a market's day may have fewer minutes than the
+    clock's.
+    """
     bars = sum(spans.values())
     if base == timeframe:
         return bars
     try:
-        times = [datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() for span in spans for time in span]
+        times = [
+            datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() for span in spans for time in span
+        ]
     except ValueError:  # an index entry that is not ours
         return bars
     return min(bars, int((max(times) - min(times)) * SECOND) // step_of(timeframe) + 1)
@@ -168,7 +202,9 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
         symbol: tuple(
             item
             for first, last, item in parts
-            if any(item.sha256 != other.sha256 and first <= end and start <= last for start, end, other in parts)
+            if any(
+                item.sha256 != other.sha256 and first <= end and start <= last for start, end, other in parts
+            )
         )
         for symbol, parts in spans.items()
     }
@@ -176,11 +212,16 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that a file lacks. For index entries older than 2026-11-22 the node checks it."""
+    """Raise DataError for a column that a file lacks. For index entries older than 2026-11-22 the node checks
+    it.
+    """
     there = item.summary.get("further", columns)
     for name in columns:
         if name not in there:
-            do = nearest(name, there) or "Leave it out of data.columns, or bring files that have it with --data PATH."
+            do = (
+                nearest(name, there)
+                or "Leave it out of data.columns, or bring files that have it with --data PATH."
+            )
             why = f"its columns besides those of a bar: {', '.join(there) or 'none'}"
             raise DataError(f"{item.key} has no column {name}", why=why, do=do)
 
@@ -200,7 +241,9 @@ def _described(key: str, objects: Objects) -> Input | None:
 
 
 def write_index(item: Input, objects: Objects) -> None:
-    """Store the index entry of an object that was uploaded by other means, by its hash, and its hash by key and version."""
+    """Store the index entry of an object that was uploaded by other means, by its hash, and its hash by key
+    and version.
+    """
     objects.put(key=f"{INDEX}{item.sha256}.json", body=json.dumps(item.summary, indent=1).encode())
     objects.put(key=hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
 
@@ -210,7 +253,11 @@ def read_summary(body: bytes) -> dict[str, Any]:
     try:
         fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
         holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
-        summary = {"timeframe": fields.text("timeframe"), "synthetic": bool(fields.truth("synthetic")), "holds": holds}
+        summary = {
+            "timeframe": fields.text("timeframe"),
+            "synthetic": bool(fields.truth("synthetic")),
+            "holds": holds,
+        }
         if "further" in fields.values:
             summary["further"] = [name.text(most=MOST_TEXT) for name in fields.value("further").items()]
         return {**fields.values, **summary}
@@ -222,7 +269,12 @@ def _held(fields: Fields) -> dict[str, Any]:
     symbol = fields.text("symbol")
     if why := flaw(symbol):
         raise Unsound(f"{fields.name}.symbol can't be used: {why}")
-    return {"symbol": symbol, "bars": fields.whole("bars"), "first": fields.text("first"), "last": fields.text("last")}
+    return {
+        "symbol": symbol,
+        "bars": fields.whole("bars"),
+        "first": fields.text("first"),
+        "last": fields.text("last"),
+    }
 
 
 def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:

@@ -1,6 +1,8 @@
-"""Measurements of earlier runs for a launch: settings and rates on the planned chips, and the user's own profiles.
+"""Measurements of earlier runs for a launch: settings and rates on the planned chips, and the user's own
+profiles.
 
-Reads the measurements in the bucket and the user's file at this desk. Writes nothing: `control.learn` adds measurements.
+Reads the measurements in the bucket and the user's file at this desk. Writes nothing: `control.learn` adds
+measurements.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def shapes_of(job: Job) -> dict[int, str]:
 
 
 def known_tunings(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Measurements:
-    """Return the entries for the job's shapes on these profiles; none if the bucket's measurements can't be read."""
+    """Return the entries for the job's shapes on these profiles; none if the bucket's measurements can't be
+    read.
+    """
     shapes = set(shapes_of(job).values())
     try:
         stored = objects.get(key=OBJECT)
@@ -47,7 +51,9 @@ def known_tunings(job: Job, profiles: Sequence[GpuProfile], objects: Objects) ->
         return {}
     known = from_bytes(stored.body) if stored else {}
     keys = [profile.key for profile in profiles]
-    found = {key: {shape: entry for shape, entry in known.get(key, {}).items() if shape in shapes} for key in keys}
+    found = {
+        key: {shape: entry for shape, entry in known.get(key, {}).items() if shape in shapes} for key in keys
+    }
     return {key: entries for key, entries in found.items() if entries}
 
 
@@ -60,20 +66,27 @@ def known_boots(objects: Objects) -> Boots:
     return boots_from(stored.body) if stored else {}
 
 
-def known_rates(job: Job, machines: Sequence[InstanceType], objects: Objects, *, rehearsal: bool) -> dict[str, Rate]:
+def known_rates(
+    job: Job, machines: Sequence[InstanceType], objects: Objects, *, rehearsal: bool
+) -> dict[str, Rate]:
     """Return instance type -> the rate of one of its GPUs (in a rehearsal: of a core) for the job's models.
 
-    Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another chip's, is ignored.
+    Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another
+    chip's, is ignored.
     """
     profiles = {machine.name: profile_on(machine, rehearsal=rehearsal) for machine in machines}
     known = known_tunings(job, list(profiles.values()), objects)
     shapes = shapes_of(job)
     by_name = {machine.name: shapes.get(machine.num_workers, shapes[1]) for machine in machines}
-    return {name: rate_of(one, job, known.get(one.key, {}).get(by_name[name])) for name, one in profiles.items()}
+    return {
+        name: rate_of(one, job, known.get(one.key, {}).get(by_name[name])) for name, one in profiles.items()
+    }
 
 
 def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:
-    """Return the entries of the user's file for the profiles that this launch may need, in the file's format."""
+    """Return the entries of the user's file for the profiles that this launch may need, in the file's
+    format.
+    """
     tables = user_tables()
     needed = {profile.name for profile in profiles} | {job.machine.gpu_profile}
     return {name: table for name, table in tables.items() if name in needed}

@@ -1,7 +1,7 @@
 """The capacity ladder: the order in which pools are asked. Pure; prices and zones come in.
 
-Order: the user's types as given, and within a type its zones, cheapest first if spot prices differ. Every zone of a type is
-asked before the next type.
+Order: the user's types as given, and within a type its zones, cheapest first if spot prices differ. Every
+zone of a type is asked before the next type.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def build_ladder(
             launch_template_id=launch_template_id,
             image_id=image_id,
             vcpus=pool.machine.vcpus,
-            quota_code=pool.machine.spot_quota_code if pool.market == "spot" else pool.machine.on_demand_quota_code,
+            quota_code=pool.machine.spot_quota_code
+            if pool.market == "spot"
+            else pool.machine.on_demand_quota_code,
             default_seconds=pool.default_seconds,
             estimate_seconds=pool.estimate_seconds,
             p90_seconds=pool.p90_seconds,

@@ -1,4 +1,6 @@
-"""The instance types of a job: its own or the defaults, limited by its GPU profile; retired types are refused. Pure."""
+"""The instance types of a job: its own or the defaults, limited by its GPU profile; retired types are
+refused. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xl
 
 
 def machines_of(job: Job) -> list[InstanceType]:
-    """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the job's profile.
+    """Return the types to weigh: the job's own, else those of DEFAULT_TYPES whose GPU is as large as the
+    job's profile.
 
-    The manifest carries a user's own profile. Raises UsageError for an unknown type or profile, for the CPU's, and for a
-    profile that is larger than a GPU of the job's.
+    The manifest carries a user's own profile. Raises UsageError for an unknown type or profile, for the
+    CPU's, and for a profile that is larger than a GPU of the job's.
     """
     refuse_other_vendors(job.machine.instance)
     machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]
@@ -55,11 +58,15 @@ def refuse_small_disks(machines: Sequence[InstanceType], input_bytes: int, *, vo
         if volume_gib and input_bytes > most:
             why = f"its disk has {most / 2**30:,.0f} GiB"
             do = "Name a type with larger local disks, or raise the stack's volume_gib."
-            raise UsageError(f"{machine.name} can't hold {input_bytes / 2**30:,.1f} GiB of data", why=why, do=do)
+            raise UsageError(
+                f"{machine.name} can't hold {input_bytes / 2**30:,.1f} GiB of data", why=why, do=do
+            )
 
 
 def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> None:
-    """Refuse types that AWS no longer starts, before any write. Raises UsageError naming replacements with time and cost."""
+    """Refuse types that AWS no longer starts, before any write. Raises UsageError naming replacements with
+    time and cost.
+    """
     for machine in machines:
         if machine.launchable:
             continue
@@ -74,7 +81,10 @@ def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> N
         raise UsageError(
             f"{machine.name} cannot be launched on AWS",
             why=why,
-            do=f"Use {listed}; the nearest is --instance {nearest_type}. With --rehearse {machine.name} still runs.",
+            do=(
+                f"Use {listed}; the nearest is --instance {nearest_type}. With --rehearse {machine.name}"
+                " still runs."
+            ),
         )
 
 
@@ -88,4 +98,7 @@ def _option(machine: InstanceType, work: Workload | None) -> str:
     if work is None:
         return f"{machine.name} (${price:.2f}/h)"
     time = estimate(work, machine, rehearsal=False)
-    return f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min, ${dollars(time.seconds_p50, price):.2f})"
+    return (
+        f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min,"
+        f" ${dollars(time.seconds_p50, price):.2f})"
+    )

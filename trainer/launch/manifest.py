@@ -1,7 +1,9 @@
-"""manifest.json: pins everything that a run depends on: code, lock, job, inputs by version and hash, plan, image.
+"""manifest.json: pins everything that a run depends on: code, lock, job, inputs by version and hash, plan,
+image.
 
-It also has data that speeds up a training and changes no model: measured settings of the planned chips, the user's profiles.
-Written before the launch; the node reads nothing else about its run. Two runs of one manifest are comparable.
+It also has data that speeds up a training and changes no model: measured settings of the planned chips, the
+user's profiles. Written before the launch; the node reads nothing else about its run. Two runs of one
+manifest are comparable.
 """
 
 from __future__ import annotations
@@ -18,12 +20,28 @@ from trainer.launch.bundle import BundleName
 from trainer.runs.record import Rung, from_iso, iso
 from trainer.runs.store import Conflict, Objects, manifest_key, record_key
 
-# 3, before 2026-11-22: no `program`; 2, before that day, too: no `plan`; 1, before jobs had tables: `job` was flat
+# 3, before 2026-11-22: no `program`; 2, before that day, too: no `plan`; 1, before jobs had tables: `job` was
+# flat
 FORMAT = 4
-LEFT_BEHIND = timedelta(minutes=15)  # age of a manifest without a record whose writer has ended: control is called for ten
-# The command that a node runs. The agent replaces the variables (`trainer.node.trainer_process`): files, folders, devices.
+LEFT_BEHIND = timedelta(
+    minutes=15
+)  # age of a manifest without a record whose writer has ended: control is called for ten
+# The command that a node runs. The agent replaces the variables (`trainer.node.trainer_process`): files,
+# folders, devices.
 PROGRAM = (
-    *("$PYTHON", "-m", "trainer.train", "--job", "$JOB", "--data", "$DATA", "--out", "$OUT", "--events", "$EVENTS"),
+    *(
+        "$PYTHON",
+        "-m",
+        "trainer.train",
+        "--job",
+        "$JOB",
+        "--data",
+        "$DATA",
+        "--out",
+        "$OUT",
+        "--events",
+        "$EVENTS",
+    ),
     *("--workers", "$WORKERS", "--device", "$DEVICE", "--machine", "$MACHINE"),
 )
 
@@ -72,7 +90,8 @@ def build_manifest(
                 "gpu_memory_gib": machine.gpu_memory_gib,
                 "link": link_of(machine).name,
                 "bus_gb_per_s": round(link_of(machine).bus_gb_per_s, 1),
-                "usd_per_hour": machine.price_usd_per_hour,  # on demand, in the stack's region; None: not known
+                # on demand, in the stack's region; None: not known
+                "usd_per_hour": machine.price_usd_per_hour,
                 "spot_usd_per_hour": {
                     rung.availability_zone: rung.price_usd_per_hour
                     for rung in ladder
@@ -91,8 +110,8 @@ def build_manifest(
 def write_manifest(manifest: dict[str, Any], objects: Objects) -> None:
     """Create the manifest of a run. Raises Conflict if it exists.
 
-    It never changes, with one exception: control registers the same run again if an earlier call was killed before it wrote
-    the record.
+    It never changes, with one exception: control registers the same run again if an earlier call was killed
+    before it wrote the record.
     """
     key, body = manifest_key(manifest["run_id"]), json.dumps(manifest, indent=1).encode()
     try:

@@ -67,7 +67,9 @@ class LaunchPlan:
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            why = "this script has not run yet" if self.is_script else "the machine tries your own model first"
+            why = (
+                "this script has not run yet" if self.is_script else "the machine tries your own model first"
+            )
             return f"not estimated: {why}"
         if self.is_script:
             return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
@@ -78,7 +80,8 @@ class LaunchPlan:
         if not by_basis:
             return "an estimate, not measured"
         measured = [
-            f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}" for basis, of in by_basis.items()
+            f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}"
+            for basis, of in by_basis.items()
         ]
         some = any(candidate.rate.is_estimate for candidate in self.candidates)
         return ", ".join([*measured, "else an estimate"] if some else measured)
@@ -121,11 +124,11 @@ def make_plan(
 ) -> LaunchPlan:
     """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
 
-    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the profiles'. `boots`
-    are those that earlier runs measured.
+    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the
+    profiles'. `boots` are those that earlier runs measured.
 
-    Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget or no plan ends
-    before its hard stop, UsageError for a `max_duration` beyond the cap.
+    Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget or no plan
+    ends before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
     rates_on_aws = {} if rehearsal else rates or {}  # a rehearsal's are this machine's cores'
     asked = [] if rehearsal else offers.priced.machines
@@ -193,14 +196,18 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
     )
 
 
-def _within_budget(candidates: Sequence[PlanCandidate], budget: float, table: Sequence[OnGpus]) -> list[PlanCandidate]:
+def _within_budget(
+    candidates: Sequence[PlanCandidate], budget: float, table: Sequence[OnGpus]
+) -> list[PlanCandidate]:
     """Refuse the candidates that exceed the budget. Raises BudgetError if none is left."""
     if not budget:
         return list(candidates)
     marked = [
-        replace(candidate, refused=candidate.refused or "over the budget")
-        if candidate.is_estimated and candidate.dollars_p50 > budget
-        else candidate
+        (
+            replace(candidate, refused=candidate.refused or "over the budget")
+            if candidate.is_estimated and candidate.dollars_p50 > budget
+            else candidate
+        )
         for candidate in candidates
     ]
     if all(candidate.refused for candidate in marked):
@@ -209,7 +216,10 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float, table: Se
         raise BudgetError(
             f"a budget of ${budget:g} is too small",
             why=f"the cheapest plan, {cheapest.machine.name}, is estimated at ${enough:.3f}{_by(cheapest)}",
-            do=f"Raise --budget, train fewer symbols or epochs, or name a cheaper --instance.{instead(table, usd=budget)}",
+            do=(
+                "Raise --budget, train fewer symbols or epochs, or name a cheaper"
+                f" --instance.{instead(table, usd=budget)}"
+            ),
         )
     return marked
 
@@ -217,16 +227,24 @@ def _within_budget(candidates: Sequence[PlanCandidate], budget: float, table: Se
 def _within_time(
     candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job, table: Sequence[OnGpus]
 ) -> list[PlanCandidate]:
-    """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is left."""
+    """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is
+    left.
+    """
     marked = [_over_time(candidate, run_limit, job) for candidate in candidates]
     if all(candidate.refused for candidate in marked):
-        fastest = min((one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50)
+        fastest = min(
+            (one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50
+        )
         limit = _limit(fastest, run_limit, job)
         usd = job.machine.budget or math.inf
         raise BudgetError(
-            f"no plan ends before its hard stop of {_hours(limit.duration.total_seconds())}, set by {CAUSES[limit.cause]}",
-            why=f"the fastest, {fastest.machine.name}, is estimated at {_hours(fastest.seconds_p50)}{_by(fastest)}",
-            do=f"{REMEDIES[limit.cause]}{instead(table, seconds=run_limit.duration.total_seconds(), usd=usd)}",
+            f"no plan ends before its hard stop of {_hours(limit.duration.total_seconds())}, set by"
+            f" {CAUSES[limit.cause]}",
+            why=(
+                f"the fastest, {fastest.machine.name}, is estimated at"
+                f" {_hours(fastest.seconds_p50)}{_by(fastest)}"
+            ),
+            do=(REMEDIES[limit.cause] + instead(table, seconds=run_limit.duration.total_seconds(), usd=usd)),
         )
     return marked
 
@@ -266,7 +284,8 @@ def _default_seconds(candidate: PlanCandidate, job: Job) -> float:
 
 
 def _estimate_seconds(candidate: PlanCandidate, job: Job) -> float:
-    """Return the limit by the estimate if the job names a duration; 0 if no run has measured the estimate's rate.
+    """Return the limit by the estimate if the job names a duration; 0 if no run has measured the estimate's
+    rate.
 
     An unmeasured estimate is a guess, which must not end a training whose owner said how long it may take.
     """

@@ -27,8 +27,8 @@ from trainer.stack_outputs import StackOutputs
 def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
     """Choose the files of the job's data set that it trains on. Raises DataError if none is left.
 
-    Symbols that a machine would refuse for the number of their bars alone are left out here. A panel's stay, if one is long
-    enough: they count in the ranks of their dates.
+    Symbols that a machine would refuse for the number of their bars alone are left out here. A panel's stay,
+    if one is long enough: they count in the ranks of their dates.
     """
 
     def too_short(symbol: str, bars: int, timeframe: str) -> DataError | None:
@@ -52,7 +52,9 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
         candles = chosen(lambda symbol, bars, timeframe: None)
     if job.data.panel and len(candles.bars) < 2:
         why = f"raw/{job.data.set}/ has only {next(iter(candles.bars))} at {candles.timeframe}"
-        raise DataError("a panel of one symbol", why=why, do="Add candles of others with --data, or leave data.panel out.")
+        raise DataError(
+            "a panel of one symbol", why=why, do="Add candles of others with --data, or leave data.panel out."
+        )
     return candles
 
 
@@ -82,7 +84,9 @@ def plan_launch(
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
         boots=boots,
-        storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=candles.input_bytes),
+        storage=storage_cost(
+            outputs.storage, throughput=outputs.efs_throughput, input_bytes=candles.input_bytes
+        ),
     )
 
 
@@ -107,14 +111,24 @@ def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
     inputs = list_inputs(objects, job.data.set)
     if not inputs:
         do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
-        raise DataError(f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do)
+        raise DataError(
+            f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do
+        )
     return inputs
 
 
 def plan_retrain(
-    job: Job, candles: ChosenCandles, access: Access, outputs: StackOutputs, objects: Objects, *, pinned_image: str = ""
+    job: Job,
+    candles: ChosenCandles,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    *,
+    pinned_image: str = "",
 ) -> PlannedRetrain:
-    """Query account and rates, and plan a job that trains on these candles of its set. Raises a TrainerError."""
+    """Query account and rates, and plan a job that trains on these candles of its set. Raises a
+    TrainerError.
+    """
     machines = machines_of(job)
     if not access.rehearsal:
         if job.machine.instance:

@@ -27,14 +27,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """The account's offers: the image, and for each type the zones with a subnet of the stack and the price there."""
+    """The account's offers: the image, and for each type the zones with a subnet of the stack and the price
+    there.
+    """
 
     image_line: str
     image_id: str
     launch_template_id: str
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
-    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones without a subnet of the stack
-    spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)  # (type, zone) -> the latest price
+    elsewhere: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # type -> zones without a subnet of the stack
+    spot_usd_per_hour: dict[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # (type, zone) -> the latest price
     volume_gib: int = 0  # of the machine's root disk, by the template; 0: not known
     baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the requested types, with their list prices in the region
@@ -49,17 +55,20 @@ def look(
     pinned_image: str = "",
     templates: Mapping[str, str] | None = None,
 ) -> Offers:
-    """Query image, zones and spot prices concurrently. Raises a TrainerError if a call fails or the stack is unfit.
+    """Query image, zones and spot prices concurrently. Raises a TrainerError if a call fails or the stack is
+    unfit.
 
-    A pinned image is used while it exists, otherwise the newest of the stack's line, a baked one if there is any. `templates`:
-    launch templates other than those of training, by image line.
+    A pinned image is used while it exists, otherwise the newest of the stack's line, a baked one if there is
+    any. `templates`: launch templates other than those of training, by image line.
     """
     line = line_for(machines, outputs)
     names = [machine.name for machine in machines]
     template = (templates or outputs.launch_templates)[line]
     ec2 = access.client("ec2")
     asked: dict[str, Callable[[], Any]] = {
-        "the image": partial(find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template),
+        "the image": partial(
+            find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template
+        ),
         "the zones": partial(_zones, ec2, names=names),
         "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
     }
@@ -70,9 +79,13 @@ def look(
         image_line=line,
         image_id=str(answers["the image"]["ImageId"]),
         launch_template_id=template,
-        zones={name: tuple(one for one in zones if one in outputs.subnets) for name, zones in answers["the zones"].items()},
+        zones={
+            name: tuple(one for one in zones if one in outputs.subnets)
+            for name, zones in answers["the zones"].items()
+        },
         elsewhere={
-            name: tuple(one for one in zones if one not in outputs.subnets) for name, zones in answers["the zones"].items()
+            name: tuple(one for one in zones if one not in outputs.subnets)
+            for name, zones in answers["the zones"].items()
         },
         spot_usd_per_hour=answers.get("the spot prices", {}),
         volume_gib=answers["the image"]["VolumeGib"],
@@ -87,7 +100,9 @@ def limit_seconds(access: Access) -> float:
 
 
 def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: str) -> dict[str, T]:
-    """Run the queries concurrently and return the answers. Raises the first error, or ConnectionFailed if one is late."""
+    """Run the queries concurrently and return the answers. Raises the first error, or ConnectionFailed if one
+    is late.
+    """
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
 
     pool = ThreadPoolExecutor(max_workers=max(1, len(asked)))
@@ -111,10 +126,11 @@ def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: 
 def find_image(
     access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "", template: str = ""
 ) -> dict[str, Any]:
-    """Describe the image of a line, and check that the template's volume replaces the image's root disk and is large enough.
+    """Describe the image of a line, and check that the template's volume replaces the image's root disk and
+    is large enough.
 
-    A wrong device name adds a second volume and leaves the root at its default size, without an error. A volume smaller than
-    the image's snapshot is refused at the launch.
+    A wrong device name adds a second volume and leaves the root at its default size, without an error. A
+    volume smaller than the image's snapshot is refused at the launch.
     """
     parameter = outputs.images[line]
     image_id, images = pinned, _images(ec2, pinned) if pinned else []
@@ -126,7 +142,9 @@ def find_image(
         images = ec2.describe_images(ImageIds=[image_id])["Images"]
     if not images:
         raise ConfigError(
-            f"image {image_id} does not exist", why=f"{parameter} names it", do="Set another image line in Pulumi."
+            f"image {image_id} does not exist",
+            why=f"{parameter} names it",
+            do="Set another image line in Pulumi.",
         )
     versions = ec2.describe_launch_template_versions(
         LaunchTemplateId=template or outputs.launch_templates[line], Versions=["$Default"]
@@ -136,10 +154,15 @@ def find_image(
     names = [disk.get("DeviceName", "") for disk in disks]
     if names and root not in names:
         why = f"the template sizes {', '.join(names)}"
-        raise ConfigError(f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it again.")
+        raise ConfigError(
+            f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it again."
+        )
     needed, given = _root_gib(images[0], root), _root_gib({"BlockDeviceMappings": disks}, root)
     if 0 < given < needed:
-        why, do = f"its snapshot takes {needed} GiB", f"Run pulumi config set volume_gib {needed}, then pulumi up."
+        why, do = (
+            f"its snapshot takes {needed} GiB",
+            f"Run pulumi config set volume_gib {needed}, then pulumi up.",
+        )
         raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
     return {**images[0], "ImageId": image_id, "VolumeGib": given}
 
@@ -176,7 +199,11 @@ def _images(ec2: Any, image_id: str) -> list[Any]:
 
 def _root_gib(mapped: Any, root: str) -> int:
     """Return the size of the root volume in a list of block devices, 0 if it has none."""
-    sizes = [disk.get("Ebs", {}).get("VolumeSize", 0) for disk in mapped["BlockDeviceMappings"] if disk["DeviceName"] == root]
+    sizes = [
+        disk.get("Ebs", {}).get("VolumeSize", 0)
+        for disk in mapped["BlockDeviceMappings"]
+        if disk["DeviceName"] == root
+    ]
     return int(max(sizes, default=0))
 
 

@@ -1,7 +1,8 @@
-"""A prepare run, planned and registered: a short run on a cheap machine that refreshes, checks and indexes a data set.
+"""A prepare run, planned and registered: a short run on a cheap machine that refreshes, checks and indexes a
+data set.
 
-It comes before a scheduled run if the job has a refresh script, or if the set has files without an index entry: control has no
-pyarrow, and a GPU bills from its first second. Otherwise it is a run like any other.
+It comes before a scheduled run if the job has a refresh script, or if the set has files without an index
+entry: control has no pyarrow, and a GPU bills from its first second. Otherwise it is a run like any other.
 """
 
 from __future__ import annotations
@@ -54,8 +55,12 @@ def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
     return bool(job.data.refresh) or bool(unindexed(inputs))
 
 
-def plan_prepare(access: Access, outputs: StackOutputs, *, budget_usd: float, pinned_image: str = "") -> PlannedPrepare:
-    """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not offered."""
+def plan_prepare(
+    access: Access, outputs: StackOutputs, *, budget_usd: float, pinned_image: str = ""
+) -> PlannedPrepare:
+    """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not
+    offered.
+    """
     machine = cpu_instance_type(outputs.prepare_type)
     offers = look(
         access,
@@ -71,12 +76,22 @@ def plan_prepare(access: Access, outputs: StackOutputs, *, budget_usd: float, pi
         why = "no zone of the stack offers it" if not zones else "its price is not known"
         do = "Set another prepare_type and run pulumi up."
         raise ConfigError(f"no prepare run on {machine.name} in {outputs.region}", why=why, do=do)
-    pools = Pools(machine=machine, market="on_demand", on_demand_usd_per_hour=price, price_by_zone=dict.fromkeys(zones, price))
-    limit = time_limit(run=TimeLimit(duration=LONGEST, cause="prepare"), budget_usd=budget_usd, on_demand_usd_per_hour=price)
+    pools = Pools(
+        machine=machine,
+        market="on_demand",
+        on_demand_usd_per_hour=price,
+        price_by_zone=dict.fromkeys(zones, price),
+    )
+    limit = time_limit(
+        run=TimeLimit(duration=LONGEST, cause="prepare"), budget_usd=budget_usd, on_demand_usd_per_hour=price
+    )
     return PlannedPrepare(
         offers=offers,
         ladder=build_ladder(
-            [pools], subnets=outputs.subnets, launch_template_id=offers.launch_template_id, image_id=offers.image_id
+            [pools],
+            subnets=outputs.subnets,
+            launch_template_id=offers.launch_template_id,
+            image_id=offers.image_id,
         ),
         hard_stop_usd=dollars(limit.duration.total_seconds(), price),
         budget_usd=budget_usd,
@@ -122,13 +137,19 @@ def prepare_record(
 def register_prepare(
     record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers, objects: Objects
 ) -> None:
-    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record exists."""
+    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record
+    exists.
+    """
     write_manifest(prepare_manifest(record, job, code, inputs, offers), objects)
     begin_run(objects, record)
 
 
-def prepare_manifest(record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers) -> dict[str, Any]:
-    """Return the manifest: every file of the set by version, those that are not indexed marked, and the secrets' names."""
+def prepare_manifest(
+    record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers
+) -> dict[str, Any]:
+    """Return the manifest: every file of the set by version, those that are not indexed marked, and the
+    secrets' names.
+    """
     return {
         "format": FORMAT,
         "work": record.work,

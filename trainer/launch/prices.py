@@ -1,7 +1,8 @@
-"""On-demand list prices of the stack's region: the package's table in us-east-1, the AWS Price List elsewhere.
+"""On-demand list prices of the stack's region: the package's table in us-east-1, the AWS Price List
+elsewhere.
 
-Budgets and deadlines follow from these prices, so an unknown one must not be too low: if the Price List does not answer,
-a price is the table's times UNKNOWN_REGION_FACTOR, and the plan says so.
+Budgets and deadlines follow from these prices, so an unknown one must not be too low: if the Price List does
+not answer, a price is the table's times UNKNOWN_REGION_FACTOR, and the plan says so.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 from trainer.access import Access, error_code
 from trainer.cost.instances import TABLE_REGION, InstanceType
 
-# The Price List answers in us-east-1, eu-central-1 and ap-south-1 only (AWS Price List guide, looked up 2026-11-22).
+# The Price List answers in us-east-1, eu-central-1 and ap-south-1 only (AWS Price List guide, looked up
+# 2026-11-22).
 PRICE_LIST_REGION = "us-east-1"
-# A bound, not a measurement: us-gov-west-1 lists GPU types at 1.26 times us-east-1 (Karpenter's price file, 2026-07-20), and
-# no region at twice the price is known to us.
+# A bound, not a measurement: us-gov-west-1 lists GPU types at 1.26 times us-east-1 (Karpenter's price file,
+# 2026-07-20), and no region at twice the price is known to us.
 UNKNOWN_REGION_FACTOR = 2.0
 _PARALLEL = 8
 
@@ -41,8 +43,8 @@ def table_prices(machines: Sequence[InstanceType]) -> PricedTypes:
 def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str, today: date) -> PricedTypes:
     """Return the types with their prices in a region; asks AWS if it is not the table's.
 
-    A type that is not sold there has no price. An error of the Price List (a missing permission, no network) is no error
-    here: the prices are then the table's times UNKNOWN_REGION_FACTOR.
+    A type that is not sold there has no price. An error of the Price List (a missing permission, no network)
+    is no error here: the prices are then the table's times UNKNOWN_REGION_FACTOR.
     """
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
 
@@ -64,10 +66,17 @@ def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str
 def _assumed(machines: Sequence[InstanceType], *, region: str, why: str) -> PricedTypes:
     """Return the types with assumed prices, for a region whose prices are unknown."""
     raised = [
-        replace(machine, price_usd_per_hour=machine.price_usd_per_hour and machine.price_usd_per_hour * UNKNOWN_REGION_FACTOR)
+        replace(
+            machine,
+            price_usd_per_hour=machine.price_usd_per_hour
+            and machine.price_usd_per_hour * UNKNOWN_REGION_FACTOR,
+        )
         for machine in machines
     ]
-    basis = f"{UNKNOWN_REGION_FACTOR:g} x the list prices of {TABLE_REGION}, since those of {region} are unknown ({why})"
+    basis = (
+        f"{UNKNOWN_REGION_FACTOR:g} x the list prices of {TABLE_REGION}, since those of {region} are unknown"
+        f" ({why})"
+    )
     return PricedTypes(machines=tuple(raised), basis=basis)
 
 
@@ -88,7 +97,9 @@ def _price(client: Any, instance_type: str, *, region: str) -> float | None:
 
 
 def prices_in(product: str) -> list[float]:
-    """Return the on-demand dollars an hour in one product of the Price List (JSON text); none if it has another shape."""
+    """Return the on-demand dollars an hour in one product of the Price List (JSON text); none if it has
+    another shape.
+    """
     try:
         terms = json.loads(product)["terms"]["OnDemand"].values()
         dimensions = [one for term in terms for one in term["priceDimensions"].values()]

@@ -33,7 +33,10 @@ class Quota:
 
     def refusal(self, rung: Rung) -> str:
         """Return the numbers that show why a rung's type does not fit."""
-        return f"{self.name} ({self.code}) is {self.value:g} vCPUs, {self.used} in use; {rung.instance_type} needs {rung.vcpus}"
+        return (
+            f"{self.name} ({self.code}) is {self.value:g} vCPUs, {self.used} in use; {rung.instance_type}"
+            f" needs {rung.vcpus}"
+        )
 
 
 def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str:
@@ -47,7 +50,9 @@ def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str
     over = [rung for rung in types if rung.quota_code in quotas and not quotas[rung.quota_code].allows(rung)]
     if len(over) == len(types):
         first = over[0]
-        links = ", ".join(f"{QUOTA_CONSOLE}/{code}" for code in dict.fromkeys(rung.quota_code for rung in over))
+        links = ", ".join(
+            f"{QUOTA_CONSOLE}/{code}" for code in dict.fromkeys(rung.quota_code for rung in over)
+        )
         raise QuotaError(
             f"the account's quota does not allow {first.instance_type} {first.market.replace('_', '-')}",
             why="; ".join(quotas[rung.quota_code].refusal(rung) for rung in over),
@@ -57,14 +62,18 @@ def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str
     return "; ".join([*notes, *(f"quota {code} can't be read ({error})" for code, error in unread.items())])
 
 
-def read_quotas(access: Access, codes: Sequence[str], *, seconds: float) -> tuple[dict[str, Quota], dict[str, str]]:
+def read_quotas(
+    access: Access, codes: Sequence[str], *, seconds: float
+) -> tuple[dict[str, Quota], dict[str, str]]:
     """Return the quotas with their use, by code, and for each that can't be read the code of the error."""
     with ThreadPoolExecutor(max_workers=len(codes) + 1) as pool:
         used = pool.submit(vcpus_in_use, access, seconds=seconds)
         asked = {code: pool.submit(_read, access, code, seconds=seconds) for code in codes}
     answers = {code: answer.result() for code, answer in asked.items()}
     quotas = {
-        code: Quota(code=code, name=quota["QuotaName"], value=float(quota["Value"]), used=used.result().get(code, 0))
+        code: Quota(
+            code=code, name=quota["QuotaName"], value=float(quota["Value"]), used=used.result().get(code, 0)
+        )
         for code, quota in answers.items()
         if isinstance(quota, dict)
     }
@@ -84,7 +93,11 @@ def counted(instances: Iterable[Any]) -> dict[str, int]:
     used: dict[str, int] = {}
     for item in instances:
         if known := catalogue().get(item["InstanceType"]):
-            code = known.spot_quota_code if item.get("InstanceLifecycle") == "spot" else known.on_demand_quota_code
+            code = (
+                known.spot_quota_code
+                if item.get("InstanceLifecycle") == "spot"
+                else known.on_demand_quota_code
+            )
             used[code] = used.get(code, 0) + known.vcpus
     return used
 

@@ -1,6 +1,8 @@
-"""Check a script's requirements.txt at the desk: packages with or without hashes, and none that the image provides.
+"""Check a script's requirements.txt at the desk: packages with or without hashes, and none that the image
+provides.
 
-With hashes each line is one version, as the node installs it. Without, versions and hashes are made at the desk.
+With hashes each line is one version, as the node installs it. Without, versions and hashes are made at the
+desk.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Iterator
 from trainer.errors import UsageError
 
 MOST_REQUIREMENTS = 500
-# Packages that a script can't replace, since they are built for the image's driver. nvidia-ml-py is not part of CUDA.
+# Packages that a script can't replace, since they are built for the image's driver. nvidia-ml-py is not part
+# of CUDA.
 IMAGES_OWN = re.compile(r"torch|torchvision|torchaudio|triton|nvidia-(?!ml-py$)[a-z0-9-]+")
 _NAME = r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9,._ -]*\])?"
 _REQUIREMENT = re.compile(_NAME + r"\s*==\s*[A-Za-z0-9.+!_-]+\s*(;[^\\]*?)?")
@@ -27,7 +30,9 @@ def normalized(name: str) -> str:
 
 
 def has_hashes(name: str, content: bytes) -> bool:
-    """Return whether any line of a requirements.txt has a hash; `check_requirements` then requires one in each."""
+    """Return whether any line of a requirements.txt has a hash; `check_requirements` then requires one in
+    each.
+    """
     return any(_ANY_HASH.search(line) for line in requirement_lines(name, content))
 
 
@@ -37,15 +42,24 @@ def requirement_lines(name: str, content: bytes) -> list[str]:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8", do="Save it as UTF-8.") from error
-    lines = [line.partition(" #")[0].strip() for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines()]
+    lines = [
+        line.partition(" #")[0].strip()
+        for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines()
+    ]
     wanted = [line for line in lines if line and not line.startswith("#")]
     if len(wanted) > MOST_REQUIREMENTS:
-        raise UsageError(f"{name} names {len(wanted):,} packages", why=f"{MOST_REQUIREMENTS} are the most", do="Name fewer.")
+        raise UsageError(
+            f"{name} names {len(wanted):,} packages",
+            why=f"{MOST_REQUIREMENTS} are the most",
+            do="Name fewer.",
+        )
     return wanted
 
 
 def check_requirements(name: str, content: bytes) -> None:
-    """Raise UsageError for a line that is not a package or, if any has a hash, is not `package==version --hash=...`."""
+    """Raise UsageError for a line that is not a package or, if any has a hash, is not `package==version
+    --hash=...`.
+    """
     if has_hashes(name, content):
         _check_hashed(name, requirement_lines(name, content))
     else:
@@ -72,7 +86,9 @@ def _check_hashed(name: str, lines: list[str]) -> None:
             raise UsageError(f"{name} has {match[1]} without a hash", why=why, do=do)
         if IMAGES_OWN.fullmatch(normalized(match[1])):
             why = "the image brings it, built for its driver"
-            raise UsageError(f"{name} names {match[1]}", why=why, do="Remove it: pip-compile --unsafe-package does.")
+            raise UsageError(
+                f"{name} names {match[1]}", why=why, do="Remove it: pip-compile --unsafe-package does."
+            )
 
 
 def _check_unhashed(name: str, lines: list[str]) -> None:

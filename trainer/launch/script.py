@@ -1,8 +1,9 @@
 """Plan and register a script's run: what it costs at most, its manifest, its record.
 
-Its duration is estimated from the last run of the same script (files, command, variables and data) on that type, among the runs
-that ended last; without one it is not estimated. For a script over values, the mean duration of a value and each value's share
-of it are known. In any case `max_duration` and the budget end the run.
+Its duration is estimated from the last run of the same script (files, command, variables and data) on that
+type, among the runs that ended last; without one it is not estimated. For a script over values, the mean
+duration of a value and each value's share of it are known. In any case `max_duration` and the budget end the
+run.
 """
 
 from __future__ import annotations
@@ -39,21 +40,26 @@ RECEIPTS_AT_ONCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class KnownTimes:
-    """Measured speed of the same script: pieces a second by instance type, on one place, and each piece's share of the mean."""
+    """Measured speed of the same script: pieces a second by instance type, on one place, and each piece's
+    share of the mean.
+    """
 
     rates: Mapping[str, Rate] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)  # by piece, in the last run on any type
 
 
 def known_times(objects: Objects, names: Iterable[str], sha256: str, *, rehearsal: bool) -> KnownTimes:
-    """Return how long the same script took in its last runs, by the pieces that were done; unreadable receipts are skipped.
+    """Return how long the same script took in its last runs, by the pieces that were done; unreadable
+    receipts are skipped.
 
     `names`: the names in the ids of its runs, that is of its job and its retrain.
     """
     parts = [f"-{name}-" for name in names]
     ended = [run_id for run_id in read_index(objects).ended if any(part in run_id for part in parts)]
     with ThreadPoolExecutor(RECEIPTS_AT_ONCE) as pool:
-        receipts = [receipt for receipt in pool.map(lambda run_id: _receipt(objects, run_id), ended) if receipt]
+        receipts = [
+            receipt for receipt in pool.map(lambda run_id: _receipt(objects, run_id), ended) if receipt
+        ]
     rates: dict[str, Rate] = {}
     shares: dict[str, float] = {}
     for receipt in receipts:
@@ -71,10 +77,14 @@ def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
     """Return the seconds of each piece that was done, if the receipt is of this script."""
     if receipt["work"] != KIND:
         return {}
-    if [item["sha256"] for item in receipt["scripts"]] == [sha256] and receipt["state"] == "done":  # with what was uploaded
+    if [item["sha256"] for item in receipt["scripts"]] == [sha256] and receipt[
+        "state"
+    ] == "done":  # with what was uploaded
         return {receipt["scripts"][0]["piece"]: max(1.0, receipt["seconds"]["train"])}
     return {
-        item["piece"]: max(1.0, item["seconds"]) for item in receipt["scripts"] if item["done"] and item["sha256"] == sha256
+        item["piece"]: max(1.0, item["seconds"])
+        for item in receipt["scripts"]
+        if item["done"] and item["sha256"] == sha256
     }
 
 
@@ -88,8 +98,13 @@ def plan_script(
     input_bytes: int,
     boots: Boots | None = None,
 ) -> LaunchPlan:
-    """Return the plan of a script's job, estimated from known times. Raises a TrainerError as `make_plan` does."""
-    pieces = tuple(replace(piece, estimate=known.shares.get(piece.title, 1.0)) for piece in pieces_of(job, (), timeframe=""))
+    """Return the plan of a script's job, estimated from known times. Raises a TrainerError as `make_plan`
+    does.
+    """
+    pieces = tuple(
+        replace(piece, estimate=known.shares.get(piece.title, 1.0))
+        for piece in pieces_of(job, (), timeframe="")
+    )
     unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
     return make_plan(
         job,
@@ -120,12 +135,18 @@ def script_record(
     by = {"preflight_at": preflight_at, "now": now}
     record = new_record(job, plan, bundle, outputs, **by, run_id=run_id, driver=driver)
     if job.script.secrets:  # the one role that reads them; the training role does not
-        record = replace(record, instance_role_id=outputs.script_role_id, instance_profile=outputs.script_profile_arn)
-    return replace(record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0)
+        record = replace(
+            record, instance_role_id=outputs.script_role_id, instance_profile=outputs.script_profile_arn
+        )
+    return replace(
+        record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0
+    )
 
 
 def register_script(record: RunRecord, manifest: dict[str, Any], objects: Objects) -> None:
-    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record exists."""
+    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record
+    exists.
+    """
     write_manifest(manifest, objects)
     begin_run(objects, record)
 
@@ -159,7 +180,9 @@ def script_manifest(
         "script_files": dict(files),
         "script_sha256": sha256,
         "attach": dict(attach),
-        "secrets": {name: f"{script_secrets_path(record.project, record.stack)}{name}" for name in job.script.secrets},
+        "secrets": {
+            name: f"{script_secrets_path(record.project, record.stack)}{name}" for name in job.script.secrets
+        },
         "image": {"line": offers.image_line, "id": offers.image_id},
         "inputs": [dict(entry) for entry in inputs],
         "pieces": [

@@ -1,7 +1,8 @@
 """Files that a script's launch uploads: the script's own, in the bundle, and its data folder, by hash.
 
-The script's files are those that the job names, else those that its command names and the modules beside them that they import.
-Data goes to raw/.files/<sha256>, so that the same file is uploaded once. No data set's name begins with a dot, so none has it.
+The script's files are those that the job names, else those that its command names and the modules beside them
+that they import. Data goes to raw/.files/<sha256>, so that the same file is uploaded once. No data set's name
+begins with a dot, so none has it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ class DataFile:
 
 
 def script_files(script: ScriptSettings) -> dict[str, bytes]:
-    """Return the content of a script's files by their relative paths. Raises UsageError for what can't be sent."""
+    """Return the content of a script's files by their relative paths. Raises UsageError for what can't be
+    sent.
+    """
     root = Path(script.root or ".")
     if script.requirements and (root / script.requirements).is_dir():
         raise UsageError(
-            f"{root / script.requirements} is a folder", why="script.requirements names it", do="Name the file in it."
+            f"{root / script.requirements} is a folder",
+            why="script.requirements names it",
+            do="Name the file in it.",
         )
     named = script.files or tuple(_named_by_command(script, root))
     paths = [*named, *([script.requirements] if script.requirements else [])]
@@ -58,38 +63,54 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
         if len(files) > MOST_FILES or size > MOST_FILE_BYTES:
             why = f"{MOST_FILES:,} files and {MOST_FILE_BYTES / 2**20:.0f} MiB are the most"
             raise UsageError(
-                "the script's files are too large", why=why, do="Name fewer in script.files; data goes into --data."
+                "the script's files are too large",
+                why=why,
+                do="Name fewer in script.files; data goes into --data.",
             )
         if not script.files and place.suffix == ".py":
             paths.extend(module for module in _imported(content, place.parent, root) if module not in paths)
     if not files:
         do = "Name a file in script.command, such as python train.py, or in script.files."
-        raise UsageError("the script has no file", why=f"no word of {script.command!r} is a file in {root}", do=do)
+        raise UsageError(
+            "the script has no file", why=f"no word of {script.command!r} is a file in {root}", do=do
+        )
     if script.requirements:
         check_requirements(script.requirements, files[Path(script.requirements).as_posix()])
     return dict(sorted(files.items()))
 
 
 def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DataFile]) -> str:
-    """Return the hash of what a script's duration depends on: command, variables, files and data, each by path and sha256.
+    """Return the hash of what a script's duration depends on: command, variables, files and data, each by
+    path and sha256.
 
-    Of a script over values, the variables' names and the GPUs of a value count: another value changes no value's duration.
+    Of a script over values, the variables' names and the GPUs of a value count: another value changes no
+    value's duration.
     """
     read = sorted((file.path, file.sha256) for file in data)
     over = [script.value_variables, script.gpus] if script.over else []
-    known = (script.words, sorted(script.variables.items()), script.requirements, sorted(files.items()), read, *over)
+    known = (
+        script.words,
+        sorted(script.variables.items()),
+        script.requirements,
+        sorted(files.items()),
+        read,
+        *over,
+    )
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 
 def data_files(folder: str) -> list[DataFile]:
     """Return every file under a folder with its hash, by path; names that begin with a dot are left out.
 
-    Raises DataError for a folder that is missing or empty, for a link, a name that no node takes, and too many files.
+    Raises DataError for a folder that is missing or empty, for a link, a name that no node takes, and too
+    many files.
     """
     root = Path(folder)
     if not root.is_dir():
         do = "Name a folder, or an s3:// prefix, with --data."
-        raise DataError(f"{folder} is not a folder", why="it is a file" if root.exists() else "it does not exist", do=do)
+        raise DataError(
+            f"{folder} is not a folder", why="it is a file" if root.exists() else "it does not exist", do=do
+        )
     places = sorted(_walk(root))
     if not places:
         raise DataError(f"{folder} holds no file", do="Name another folder with --data, or leave it out.")
@@ -101,7 +122,9 @@ def data_files(folder: str) -> list[DataFile]:
 
 
 def upload_data(files: Iterable[DataFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
-    """Upload the files that raw/.files/ lacks, and return the entries of the manifest's inputs, with their paths."""
+    """Upload the files that raw/.files/ lacks, and return the entries of the manifest's inputs, with their
+    paths.
+    """
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
 
     client = access.client("s3", timeout_seconds=120.0)
@@ -130,26 +153,36 @@ def _hashed(place: Path, root: Path) -> DataFile:
         with place.open("rb") as body:
             sha256 = hashlib.file_digest(body, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"cannot read {place}", why=str(error.strerror), do="Check its permissions.") from error
+        raise DataError(
+            f"cannot read {place}", why=str(error.strerror), do="Check its permissions."
+        ) from error
     return DataFile(place=place, path=place.relative_to(root).as_posix(), sha256=sha256, bytes=size)
 
 
 def _named_by_command(script: ScriptSettings, root: Path) -> Iterator[str]:
-    """Yield the words of a command that are files under the root. Raises UsageError for a script that is not there."""
+    """Yield the words of a command that are files under the root. Raises UsageError for a script that is not
+    there.
+    """
     for number, word in enumerate(script.words):
         if not word.startswith(("-", "/", "$")) and (root / word).is_file():
             yield word
         elif number and word.endswith(".py") and not word.startswith("$"):
             why = f"script.command names it, and {root} does not have it"
-            raise UsageError(f"{word} does not exist", why=why, do="Check the path; it is relative to the job file.")
+            raise UsageError(
+                f"{word} does not exist", why=why, do="Check the path; it is relative to the job file."
+            )
 
 
 def _files_under(root: Path, path: str) -> Iterator[Path]:
-    """Yield the file of that relative path, or all of that folder. Raises UsageError for what is not below the root."""
+    """Yield the file of that relative path, or all of that folder. Raises UsageError for what is not below
+    the root.
+    """
     place = root / path
     if Path(path).is_absolute() or ".." in Path(path).parts:
         do = "Put it into the job file's folder, and name it relative to that."
-        raise UsageError(f"{path} can't be sent", why="a script's files lie in the folder of its job file", do=do)
+        raise UsageError(
+            f"{path} can't be sent", why="a script's files lie in the folder of its job file", do=do
+        )
     if place.is_symlink():
         raise UsageError(f"{place} is a symbolic link", do="Name the file itself.")
     if place.is_dir():
@@ -159,7 +192,9 @@ def _files_under(root: Path, path: str) -> Iterator[Path]:
 
 
 def _walk(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """Yield the files below a folder, by name. Raises DataError for a link, and for a name that no node takes."""
+    """Yield the files below a folder, by name. Raises DataError for a link, and for a name that no node
+    takes.
+    """
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _LEFT_OUT)
         for name in (*folders, *sorted(names)):
@@ -167,7 +202,9 @@ def _walk(folder: Path, root: Path | None = None) -> Iterator[Path]:
             if name.startswith("."):
                 continue
             if place.is_symlink():
-                raise DataError(f"{place} is a symbolic link", why="it may lead anywhere", do="Put the file itself there.")
+                raise DataError(
+                    f"{place} is a symbolic link", why="it may lead anywhere", do="Put the file itself there."
+                )
             if why := path_flaw(place.relative_to(root or folder).as_posix()):
                 raise DataError(f"{place} can't be sent", why=why, do="Rename it.")
         yield from (Path(here) / name for name in sorted(names) if not name.startswith("."))
@@ -180,13 +217,19 @@ def _read(place: Path) -> bytes:
         if place.stat().st_size > MOST_FILE_BYTES:
             size = place.stat().st_size / 2**20
             raise UsageError(
-                f"{place} has {size:.0f} MiB", why=f"{MOST_FILE_BYTES / 2**20:.0f} is the most", do="Put it into --data."
+                f"{place} has {size:.0f} MiB",
+                why=f"{MOST_FILE_BYTES / 2**20:.0f} is the most",
+                do="Put it into --data.",
             )
         return place.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(f"{place} does not exist", do="Check the path; it is relative to the job file.") from error
+        raise UsageError(
+            f"{place} does not exist", do="Check the path; it is relative to the job file."
+        ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {place}", why=str(error.strerror), do="Check its permissions.") from error
+        raise UsageError(
+            f"cannot read {place}", why=str(error.strerror), do="Check its permissions."
+        ) from error
 
 
 def _imported(content: bytes, here: Path, root: Path) -> Iterator[str]:
@@ -197,7 +240,9 @@ def _imported(content: bytes, here: Path, root: Path) -> Iterator[str]:
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                names |= {node.module.partition(".")[0]} if node.module else {alias.name for alias in node.names}
+                names |= (
+                    {node.module.partition(".")[0]} if node.module else {alias.name for alias in node.names}
+                )
     for name in sorted(names):
         for place in (here / f"{name}.py", here / name, root / f"{name}.py", root / name):
             if place.is_file() or (place / "__init__.py").is_file():

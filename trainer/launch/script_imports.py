@@ -1,8 +1,9 @@
-"""Find the packages that a script's files import, at the versions of the desk's environment, without running them.
+"""Find the packages that a script's files import, at the versions of the desk's environment, without running
+them.
 
-Reads the static imports of the files that the command names and of those that they import. Leaves out the standard library, the
-script's own modules, imports for type checkers, and packages of the machine's image. An import under an `if`, or whose
-ImportError is caught, may be missing here. Standard library only.
+Reads the static imports of the files that the command names and of those that they import. Leaves out the
+standard library, the script's own modules, imports for type checkers, and packages of the machine's image. An
+import under an `if`, or whose ImportError is caught, may be missing here. Standard library only.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ class Import:
         return self.names[0].partition(".")[0]
 
 
-def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Collection[str] = ()) -> list[str]:
+def packages_of(
+    files: Mapping[str, bytes], words: Sequence[str], *, brought: Collection[str] = ()
+) -> list[str]:
     """Return `name==version` of each package that the files import or the command names, by name.
 
-    `words` are the command's. `brought`: names of packages that the machine has, which are left out. A module that this
-    environment lacks may come from a wheel among the files. Raises UsageError for a module that is found nowhere, and for a
-    package that was installed here from a folder or a repository.
+    `words` are the command's. `brought`: names of packages that the machine has, which are left out. A module
+    that this environment lacks may come from a wheel among the files. Raises UsageError for a module that is
+    found nowhere, and for a package that was installed here from a folder or a repository.
     """
     modules, wheels = metadata.packages_distributions(), _modules_of_wheels(files)
     brought = {normalized(name) for name in brought}
@@ -58,7 +61,11 @@ def packages_of(files: Mapping[str, bytes], words: Sequence[str], *, brought: Co
             for name in _owners(item, sorted(set(modules[item.top]))):
                 if normalized(name) not in brought and not IMAGES_OWN.fullmatch(normalized(name)):
                     found[normalized(name)] = f"{name}=={_version(name, item)}"
-        elif not item.optional and not IMAGES_OWN.fullmatch(normalized(item.top)) and not (brought and _is_installed(item.top)):
+        elif (
+            not item.optional
+            and not IMAGES_OWN.fullmatch(normalized(item.top))
+            and not (brought and _is_installed(item.top))
+        ):
             why = "neither the script's files nor this environment has it"
             do = "Install it here, add it to script.files, or name all packages in script.requirements."
             raise UsageError(f"{item.file} imports {item.top}", why=why, do=do)
@@ -74,8 +81,8 @@ def versions_here() -> dict[str, str]:
 def imports_of(files: Mapping[str, bytes], words: Sequence[str] = ()) -> list[Import]:
     """Return the imports that are neither of the standard library nor of the files themselves.
 
-    Starts from the Python files that the command's words name, as a file or as a module (from all if they name none), and
-    follows imports among the files.
+    Starts from the Python files that the command's words name, as a file or as a module (from all if they
+    name none), and follows imports among the files.
     """
     own: dict[str, list[str]] = {}  # files by module name and by folder
     for place in (PurePosixPath(path) for path in files if path.endswith(".py")):
@@ -83,7 +90,11 @@ def imports_of(files: Mapping[str, bytes], words: Sequence[str] = ()) -> list[Im
             own.setdefault(name, []).append(str(place))
     module = next((word for before, word in pairwise(words) if before == "-m"), "").partition(".")[0]
     named = [word for word in words if word in files and word.endswith(".py")] + own.get(module, [])
-    left, seen, imports = named or [path for path in files if path.endswith(".py")], set[str](), list[Import]()
+    left, seen, imports = (
+        named or [path for path in files if path.endswith(".py")],
+        set[str](),
+        list[Import](),
+    )
     while left:
         path = left.pop(0)
         if path in seen:
@@ -103,7 +114,12 @@ def _walk(node: ast.AST, file: str, *, optional: bool) -> Iterator[Import]:
             yield Import(names=(alias.name,), file=file, optional=optional)
     elif isinstance(node, ast.ImportFrom) and (node.level or not node.module):
         for alias in node.names:  # a module beside it, or a name of one
-            yield Import(names=((node.module or alias.name).partition(".")[0],), file=file, optional=True, relative=True)
+            yield Import(
+                names=((node.module or alias.name).partition(".")[0],),
+                file=file,
+                optional=True,
+                relative=True,
+            )
     elif isinstance(node, ast.ImportFrom) and node.module:
         deeper = tuple(f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*")
         yield Import(names=(*deeper, node.module), file=file, optional=optional)
@@ -135,7 +151,9 @@ def _catches(kind: ast.expr | None) -> bool:
 
 
 def _programs(words: Sequence[str], modules: Collection[str]) -> Iterator[Import]:
-    """Yield the installed package whose program or module a command runs: `accelerate launch`, `python -m lightning`."""
+    """Yield the installed package whose program or module a command runs: `accelerate launch`, `python -m
+    lightning`.
+    """
     if not words:
         return
     module = words[2] if len(words) > 2 and words[1] == "-m" else ""
@@ -146,12 +164,16 @@ def _programs(words: Sequence[str], modules: Collection[str]) -> Iterator[Import
 
 
 def _owners(item: Import, names: Sequence[str]) -> Sequence[str]:
-    """Return the packages that have the imported module of a shared namespace, such as google; all if none is seen to."""
+    """Return the packages that have the imported module of a shared namespace, such as google; all if none is
+    seen to.
+    """
     if len(names) < 2:
         return names
     for dotted in item.names:
         place = dotted.replace(".", "/")
-        having = [name for name in names if any(_has(str(file), place) for file in metadata.files(name) or ())]
+        having = [
+            name for name in names if any(_has(str(file), place) for file in metadata.files(name) or ())
+        ]
         if having:
             return having
     return names
@@ -177,7 +199,11 @@ def _is_local(package: metadata.Distribution) -> bool:
         return False
     with suppress(ValueError):
         about = json.loads(text)
-        return not (isinstance(about, dict) and "archive_info" in about and str(about.get("url", "")).startswith("https://"))
+        return not (
+            isinstance(about, dict)
+            and "archive_info" in about
+            and str(about.get("url", "")).startswith("https://")
+        )
     return True
 
 

@@ -1,7 +1,8 @@
-"""Plan a script's retrain: from its published files, and from published data or what its data set has at that time.
+"""Plan a script's retrain: from its published files, and from published data or what its data set has at that
+time.
 
-A folder's data is pinned when it is published. `data.folder = "s3://BUCKET/raw/SET"`, of the stack's own bucket, is listed at
-each scheduled time, so that new files reach the script. Desk and control share this.
+A folder's data is pinned when it is published. `data.folder = "s3://BUCKET/raw/SET"`, of the stack's own
+bucket, is listed at each scheduled time, so that new files reach the script. Desk and control share this.
 """
 
 from __future__ import annotations
@@ -52,16 +53,26 @@ def data_set_of(folder: str, bucket: str) -> str:
 def data_now(
     folder: str, pinned: Iterable[Mapping[str, Any]], objects: Objects, *, bucket: str
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the inputs that a script's run reads: the pinned ones, or what its data set holds now. Raises DataError."""
+    """Return the inputs that a script's run reads: the pinned ones, or what its data set holds now. Raises
+    DataError.
+    """
     if not (data_set := data_set_of(folder, bucket)):
         return tuple(pinned)
     listed, prefix = list_inputs(objects, data_set), f"{RAW}{data_set}/"
     if not listed or len(listed) > MOST_DATA_FILES:
-        why = f"there is nothing in {prefix}" if not listed else f"{len(listed):,} files, a run takes {MOST_DATA_FILES:,}"
-        raise DataError(f"the data set '{data_set}' can't be read by a script", why=why, do="Correct it, or name another.")
+        why = (
+            f"there is nothing in {prefix}"
+            if not listed
+            else f"{len(listed):,} files, a run takes {MOST_DATA_FILES:,}"
+        )
+        raise DataError(
+            f"the data set '{data_set}' can't be read by a script", why=why, do="Correct it, or name another."
+        )
     if unknown := [item.key for item in listed if not item.sha256]:
         do = f"Copy it with a hash: aws s3 cp --checksum-algorithm SHA256 FILE s3://{bucket}/{prefix}"
-        raise DataError(f"{len(unknown)} files of {prefix} have no sha256", why=f"such as {unknown[0]}", do=do)
+        raise DataError(
+            f"{len(unknown)} files of {prefix} have no sha256", why=f"such as {unknown[0]}", do=do
+        )
     return tuple({"path": item.key.removeprefix(prefix), **item.pinned()} for item in listed)
 
 
@@ -77,7 +88,9 @@ def plan_script_retrain(
     retrain: str,
     pinned_image: str = "",
 ) -> PlannedScript:
-    """Query the account and earlier runs, and plan a script that is, or will be, published. Raises a TrainerError."""
+    """Query the account and earlier runs, and plan a script that is, or will be, published. Raises a
+    TrainerError.
+    """
     machines = machines_of(job)
     if not access.rehearsal:
         if job.machine.instance:

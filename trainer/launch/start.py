@@ -1,4 +1,5 @@
-"""Write what a run needs to the bucket: plan of the data, manifest, then the record. Then `control.drive` takes over.
+"""Write what a run needs to the bucket: plan of the data, manifest, then the record. Then `control.drive`
+takes over.
 
 Nothing here starts a machine. If it is killed half-way, it leaves a manifest that nothing reads.
 """
@@ -61,7 +62,9 @@ def new_record(
 
 
 def attach_entry(outputs: StackOutputs, public_key: str = "") -> dict[str, str]:
-    """Return the manifest's entry for a stack's setting `attach`: {} if it is off; with the run's key, if it has one."""
+    """Return the manifest's entry for a stack's setting `attach`: {} if it is off; with the run's key, if it
+    has one.
+    """
     if outputs.attach == "off":
         return {}
     return {"mode": outputs.attach, **({"public_key": public_key} if public_key else {})}
@@ -70,7 +73,14 @@ def attach_entry(outputs: StackOutputs, public_key: str = "") -> dict[str, str]:
 def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     """Return pieces as a record keeps them: by name, kind and series."""
     return tuple(
-        RunPiece(model=piece.name, piece=piece.title, kind=piece.kind, series=piece.series, fold=piece.fold, seed=piece.seed)
+        RunPiece(
+            model=piece.name,
+            piece=piece.title,
+            kind=piece.kind,
+            series=piece.series,
+            fold=piece.fold,
+            seed=piece.seed,
+        )
         for piece in pieces
     )
 
@@ -85,7 +95,8 @@ def register(
     *,
     attach: Mapping[str, str],
 ) -> None:
-    """Write plan, manifest, index entry and record, in this order, so that everything that a record names exists.
+    """Write plan, manifest, index entry and record, in this order, so that everything that a record names
+    exists.
 
     `attach` is the manifest's entry on access (`attach_entry`). The code was uploaded before.
     Raises Conflict if the run's manifest or record exists.

@@ -25,7 +25,9 @@ def chunk_models() -> list[str]:
 
 
 def network_of(name: str) -> Any:
-    """Return the `network` module of a model's home: `build`, and `stacked` if it has a stacked form. Loads torch."""
+    """Return the `network` module of a model's home: `build`, and `stacked` if it has a stacked form. Loads
+    torch.
+    """
     return import_module(f"{home_of(name).__module__}.network")
 
 

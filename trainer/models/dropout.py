@@ -1,8 +1,8 @@
 """Dropout whose mask is a pure function of (key, position): no generator, no state, the same on every device.
 
-Owns the hash and the mask; the model decides where to apply it, `trainer.train.seeds` makes the keys. Such a mask depends
-neither on the other models of a pack nor on how a batch is sliced: element (row, t, h) of a step's batch always has the same
-number.
+Owns the hash and the mask; the model decides where to apply it, `trainer.train.seeds` makes the keys. Such a
+mask depends neither on the other models of a pack nor on how a batch is sliced: element (row, t, h) of a
+step's batch always has the same number.
 
 Shapes: M models, T time steps, B batch, H hidden size.
 """
@@ -17,8 +17,11 @@ _MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # as a signed 32-bit number; products wr
 _LANES = 2  # 16-bit numbers per 32-bit hash: the probability is exact to 1/65536
 
 
-def keep_mask(keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, int, int], probability: float) -> torch.Tensor:
-    """Return boolean masks (M, T, B, H), True with `probability`, for rows first_row to first_row + B of each model's batch.
+def keep_mask(
+    keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, int, int], probability: float
+) -> torch.Tensor:
+    """Return boolean masks (M, T, B, H), True with `probability`, for rows first_row to first_row + B of each
+    model's batch.
 
     `keys_M2` has two int32 numbers per model; the masks are on its device.
     """
@@ -27,7 +30,9 @@ def keep_mask(keys_M2: torch.Tensor, *, first_row: int, shape_TBH: tuple[int, in
     device = keys_M2.device
     key_1, key_2 = keys_M2[:, :1], keys_M2[:, 1:]  # (M, 1) each
     row_1B = torch.arange(first_row, first_row + rows, device=device, dtype=torch.int32)[None, :]
-    cell = torch.arange(steps * width // _LANES, device=device, dtype=torch.int32).view(steps, 1, width // _LANES)
+    cell = torch.arange(steps * width // _LANES, device=device, dtype=torch.int32).view(
+        steps, 1, width // _LANES
+    )
     # A row's numbers start at a hash of its position, so that slices do not depend on the batch's length.
     hashed = cell + _mix(row_1B, key_2, key_1).view(len(keys_M2), 1, rows, 1)
     hashed = _mix(hashed, key_1.view(-1, 1, 1, 1), key_2.view(-1, 1, 1, 1))

@@ -2,8 +2,8 @@
 
 In a prepare run it refreshes and checks a data set instead (refresh.py).
 
-bootstrap.sh starts it as `python -m trainer.node.agent` with the variables of `environment.AgentEnvironment`; on the caller's
-own machine `mayfly agent` starts it. Exits with the code in result.json. Never imports torch.
+bootstrap.sh starts it as `python -m trainer.node.agent` with the variables of `environment.AgentEnvironment`;
+on the caller's own machine `mayfly agent` starts it. Exits with the code in result.json. Never imports torch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def main() -> int:
         handlers=[logging.StreamHandler(), logging.FileHandler(log_file)],
     )
     logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
-    status = report.Status(identity=own_identity(settings.here) if settings.here else read_identity(settings.metadata_endpoint))
+    status = report.Status(
+        identity=own_identity(settings.here) if settings.here else read_identity(settings.metadata_endpoint)
+    )
     status.enter("boot", settings.booted_at)
     status.boot = report.boot(settings.booted_at, settings.boot_stages, utc_now(), baked=settings.baked)
     access = Access(region=settings.region, endpoint_url=settings.endpoint_url, folder=settings.folder)
@@ -83,8 +85,12 @@ def main() -> int:
         return run(node)
 
 
-def end_at_deadline(node: Node, *, now: Callable[[], datetime] = utc_now, pause: Callable[[float], None] = time.sleep) -> None:
-    """Wait for the deadline and stop the work, on a machine that, unlike an EC2 instance, does not end then."""
+def end_at_deadline(
+    node: Node, *, now: Callable[[], datetime] = utc_now, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait for the deadline and stop the work, on a machine that, unlike an EC2 instance, does not
+    end then.
+    """
     while (left := (node.status.identity.deadline - now()).total_seconds()) > 0:
         pause(min(left, DEADLINE_SECONDS))
     node.stop("deadline")
@@ -121,7 +127,9 @@ def run(node: Node) -> int:
         error = raised
         log.error("%s", raised)
     except BaseException as raised:  # a bug of ours: report it before the machine ends
-        error = TrainingFailed("the node's agent failed", why=f"{type(raised).__name__}: {raised}", do="Read `mayfly logs`.")
+        error = TrainingFailed(
+            "the node's agent failed", why=f"{type(raised).__name__}: {raised}", do="Read `mayfly logs`."
+        )
         log.exception("the agent failed")
         raise
     finally:
@@ -197,7 +205,9 @@ def prepare(node: Node, manifest: dict[str, Any]) -> None:
 
 
 def train(node: Node, manifest: dict[str, Any]) -> int:
-    """Run the trainer to its end, uploading each model as soon as it is done; return the trainer's exit code."""
+    """Run the trainer to its end, uploading each model as soon as it is done; return the trainer's
+    exit code.
+    """
     assert node.status.devices is not None
     job_file = node.work / "job.json"
     job_file.write_text(json.dumps(with_encoder(node, manifest)))
@@ -209,7 +219,9 @@ def train(node: Node, manifest: dict[str, Any]) -> int:
     machine = lay_out_machine(node.work / "machine.json", node, manifest)
     files = TrainerFiles(job=job_file, plan=planned_file(node, manifest), machine=machine, profiles=profiles)
     program = manifest["program"]
-    with TrainerProcess(program, work=node.work, files=files, workers=devices.found, device=devices.kind) as trainer:
+    with TrainerProcess(
+        program, work=node.work, files=files, workers=devices.found, device=devices.kind
+    ) as trainer:
         while trainer.poll() is None:
             if node.is_stopping():
                 trainer.stop()
@@ -237,7 +249,9 @@ def with_encoder(node: Node, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned_file(node: Node, manifest: dict[str, Any]) -> Path | None:
-    """Return the path of the launch's data plan; None if the launch has none, so that the trainer makes it."""
+    """Return the path of the launch's data plan; None if the launch has none, so that the trainer
+    makes it.
+    """
     return node.work / "plan" / PurePosixPath(manifest["plan"]["key"]).name if manifest.get("plan") else None
 
 
@@ -259,12 +273,16 @@ def lay_out_machine(path: Path, node: Node, manifest: dict[str, Any]) -> Path:
     price = machine.get("spot_usd_per_hour", {}).get(identity.spot_zone, machine.get("usd_per_hour"))
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
     known = {key: value for key, value in {**expected, "usd_per_hour": price}.items() if value is not None}
-    path.write_text(json.dumps({"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}))
+    path.write_text(
+        json.dumps({"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)})
+    )
     return path
 
 
 def lay_out_profiles(folder: Path, manifest: dict[str, Any]) -> Path:
-    """Write the manifest's GPU profiles and measurements as files, as on a desk; return the path of the profiles."""
+    """Write the manifest's GPU profiles and measurements as files, as on a desk; return the path of the
+    profiles.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "measurements.json").write_text(json.dumps(manifest.get("tuned") or {}))
     profiles = folder / "gpu_profiles.json"
@@ -292,7 +310,9 @@ def finish(node: Node, error: TrainerError | None, trainer_exit: int | None) -> 
     """Write result.json and return its exit code."""
     node.enter("end")
     status = node.status
-    ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, trainer_exit=trainer_exit, now=utc_now())
+    ended = report.ending(
+        status=status, stop_reason=node.stop_reason, error=error, trainer_exit=trainer_exit, now=utc_now()
+    )
     unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
     value = report.result(
         status,

@@ -1,8 +1,9 @@
 """The shared cache of inputs, a mounted folder that every node of the stack writes: nothing in it is trusted.
 
-An entry is named by the hash of an input's key, version and sha256, and its bytes are hashed each time they are copied.
-Anything else there (a link, a pipe, other bytes) is refused, and replaced by a rename once the input was fetched from S3. Names
-have no folders and no link is followed, so nothing outside the folder is read or written.
+An entry is named by the hash of an input's key, version and sha256, and its bytes are hashed each time they
+are copied. Anything else there (a link, a pipe, other bytes) is refused, and replaced by a rename once the
+input was fetched from S3. Names have no folders and no link is followed, so nothing outside the folder is
+read or written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any, Literal
 log = logging.getLogger(__name__)
 LAYOUT = "inputs-1"  # the folder below the mount; another layout gets another name
 BLOCK_BYTES = 1 << 20
-UNUSED_SECONDS = 90 * 86400.0  # age at which unused entries are removed by the next node that adds one: EFS bills for storage
+UNUSED_SECONDS = (
+    90 * 86400.0
+)  # age at which unused entries are removed by the next node that adds one: EFS bills for storage
 HALF_WRITTEN_SECONDS = 86400.0  # likewise for partial files of a node that died
 MOST_LISTED = 100_000  # entries that one prune looks at
 ENTRY_ERRORS = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO)  # a link, another user's file, a socket
@@ -70,7 +73,9 @@ class InputCache:
         """Add an input's bytes by a rename, which replaces anything of that name. Raises CacheUnusable."""
         new = f".new-{secrets.token_hex(16)}"
         try:
-            target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self.folder)
+            target = os.open(
+                new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self.folder
+            )
             try:
                 with source.open("rb") as file:
                     while block := file.read(BLOCK_BYTES):
@@ -86,7 +91,10 @@ class InputCache:
     def prune(self) -> None:
         """Remove entries that no node has used for 90 days; ignore failures."""
         now = self.clock()
-        with suppress(OSError), os.scandir(self.folder) as entries:  # its server may fail now: the inputs are here
+        with (
+            suppress(OSError),
+            os.scandir(self.folder) as entries,
+        ):  # its server may fail now: the inputs are here
             for number, entry in enumerate(entries):
                 if number >= MOST_LISTED:
                     break
@@ -111,7 +119,9 @@ def open_cache(mount: Path) -> InputCache:
         try:
             with suppress(FileExistsError):
                 os.mkdir(LAYOUT, 0o700, dir_fd=root)
-            return InputCache(folder=os.open(LAYOUT, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root))
+            return InputCache(
+                folder=os.open(LAYOUT, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+            )
         finally:
             os.close(root)
     except OSError as error:

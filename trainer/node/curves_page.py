@@ -1,7 +1,8 @@
-"""Learning curves of a running node as a web page on its loopback, which `mayfly attach --tensorboard` forwards.
+"""Learning curves of a running node as a web page on its loopback, which `mayfly attach --tensorboard`
+forwards.
 
-If the image has TensorBoard, that is served instead. The page is made from the events that also go to S3; it writes nothing. A
-node whose stack has attach = off serves nothing.
+If the image has TensorBoard, that is served instead. The page is made from the events that also go to S3; it
+writes nothing. A node whose stack has attach = off serves nothing.
 """
 
 from __future__ import annotations
@@ -28,24 +29,32 @@ REFRESH_SECONDS = 10
 MOST_EVENTS_BYTES = 256 * 1024 * 1024
 WIDTH, HEIGHT, MARGIN = 480, 160, 8  # of a model's picture
 COLOURS = dict(zip(LOSSES, ("#888", "#06c"), strict=True))
-_PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="{refresh}"><title>{title}</title>
-<style>body{{font:14px sans-serif;margin:2em}}figure{{display:inline-block;margin:1em}}svg{{border:1px solid #ccc}}</style>
+_PAGE = """<!doctype html><meta charset="utf-8">
+<meta http-equiv="refresh" content="{refresh}"><title>{title}</title>
+<style>body{{font:14px sans-serif;margin:2em}}figure{{display:inline-block;margin:1em}}
+svg{{border:1px solid #ccc}}</style>
 <h1>{title}</h1><p>{legend}</p>{figures}
 """
 Curves = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its losses
 
 
 def serve_curves(node: Node, manifest: Mapping[str, Any], *, port: int = CURVES_PORT) -> int:
-    """Serve the node's curves if its stack allows attaching; return the port, 0 for none. A failure is a log line."""
+    """Serve the node's curves if its stack allows attaching; return the port, 0 for none. A failure is a log
+    line.
+    """
     if not manifest.get("attach") or node.rehearsal:
         return 0
     try:
         if importlib.util.find_spec("tensorboard") is not None:
             boards = node.work / "models" / "observed" / "tensorboard"
             where = ("--logdir", str(boards), "--host", HOST, "--port", str(port))
-            subprocess.Popen([sys.executable, "-m", "tensorboard.main", *where], cwd=node.work, start_new_session=True)
+            subprocess.Popen(
+                [sys.executable, "-m", "tensorboard.main", *where], cwd=node.work, start_new_session=True
+            )
             return port
-        server = ThreadingHTTPServer((HOST, port), page_handler(node.status.identity.run_id, node.work / "events/events.jsonl"))
+        server = ThreadingHTTPServer(
+            (HOST, port), page_handler(node.status.identity.run_id, node.work / "events/events.jsonl")
+        )
     except OSError as error:
         log.warning("the learning curves are not served: %s", error)
         return 0
@@ -91,8 +100,12 @@ def read_curves(events: Path) -> Curves:
 
 def page(title: str, curves: Curves) -> str:
     """Return the page: a picture for each piece."""
-    legend = ", ".join(f'<span style="color:{COLOURS[loss]}">{loss.replace("_", " ")}</span>' for loss in LOSSES)
-    figures = "".join(_figure(piece, curves[piece]) for piece in sorted(curves)) or "<p>no epoch has ended yet</p>"
+    legend = ", ".join(
+        f'<span style="color:{COLOURS[loss]}">{loss.replace("_", " ")}</span>' for loss in LOSSES
+    )
+    figures = (
+        "".join(_figure(piece, curves[piece]) for piece in sorted(curves)) or "<p>no epoch has ended yet</p>"
+    )
     return _PAGE.format(refresh=REFRESH_SECONDS, title=html.escape(title), legend=legend, figures=figures)
 
 
@@ -102,10 +115,17 @@ def _figure(piece: str, epochs: Mapping[int, Mapping[str, Any]]) -> str:
     finite = {loss: [point for point in points if point[1] is not None] for loss, points in losses.items()}
     values = [value for points in finite.values() for _, value in points] or [0.0]
     box = Box(epochs=(numbers[0], numbers[-1]), losses=(min(values), max(values)))
-    lines = "".join(_line([box.place(*point) for point in points], COLOURS[loss]) for loss, points in finite.items())
-    last = ", ".join(f"{loss.replace('_', ' ')} {points[-1][1]:.4f}" for loss, points in finite.items() if points)
+    lines = "".join(
+        _line([box.place(*point) for point in points], COLOURS[loss]) for loss, points in finite.items()
+    )
+    last = ", ".join(
+        f"{loss.replace('_', ' ')} {points[-1][1]:.4f}" for loss, points in finite.items() if points
+    )
     caption = html.escape(f"{piece}: epoch {numbers[-1]}, {last}")
-    return f'<figure><svg width="{WIDTH}" height="{HEIGHT}">{lines}</svg><figcaption>{caption}</figcaption></figure>'
+    return (
+        f'<figure><svg width="{WIDTH}"'
+        f' height="{HEIGHT}">{lines}</svg><figcaption>{caption}</figcaption></figure>'
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Take broken devices out of service while a script runs over many values. Pure.
 
-A broken GPU fails each value within seconds, and would drain the queue. A device on which IN_A_ROW values in a row failed
-within QUICK_SECONDS each is suspect: it gets no value while another device is at work. It is taken out of service once another
-device passes a value, or runs one for longer than QUICK_SECONDS. Its failed values are tried once more elsewhere; if one fails
-there too, the device is put back in service.
+A broken GPU fails each value within seconds, and would drain the queue. A device on which IN_A_ROW values in
+a row failed within QUICK_SECONDS each is suspect: it gets no value while another device is at work. It is
+taken out of service once another device passes a value, or runs one for longer than QUICK_SECONDS. Its failed
+values are tried once more elsewhere; if one fails there too, the device is put back in service.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class _Row:
 
 
 class DeviceService:
-    """The service state of devices. Arguments named `at_work`: devices at work -> seconds since their oldest value began."""
+    """The service state of devices. Arguments named `at_work`: devices at work -> seconds since their oldest
+    value began.
+    """
 
     def __init__(self, devices: Iterable[Devices]) -> None:
         self._rows = {one: _Row() for one in devices}
@@ -37,7 +39,9 @@ class DeviceService:
         self._sound = False  # whether any value passed, or ran for longer than QUICK_SECONDS
 
     def ended(self, devices: Devices, value: str, *, passed: bool, seconds: float) -> Devices | None:
-        """Record the end of a value; return the devices that it puts back in service, since their value failed here too."""
+        """Record the end of a value; return the devices that it puts back in service, since their value
+        failed here too.
+        """
         first, row = self._again.get(value), self._rows[devices]
         if passed or seconds > QUICK_SECONDS:
             self._sound = True
@@ -58,10 +62,14 @@ class DeviceService:
         """Return whether a value may begin on a device."""
         if devices in self._out:
             return False
-        return not (self._is_suspect(devices) and any(other not in self._out for other in at_work if other != devices))
+        return not (
+            self._is_suspect(devices) and any(other not in self._out for other in at_work if other != devices)
+        )
 
     def taken_out(self, at_work: Mapping[Devices, float]) -> dict[Devices, list[str]]:
-        """Take broken devices out of service; return each with its values, which are to be tried elsewhere."""
+        """Take broken devices out of service; return each with its values, which are to be tried
+        elsewhere.
+        """
         taken: dict[Devices, list[str]] = {}
         for devices, row in self._rows.items():
             others = self._rows.keys() - self._out - {devices}
@@ -77,7 +85,11 @@ class DeviceService:
     def is_hopeless(self, at_work: Mapping[Devices, float]) -> bool:
         """Return whether every value so far failed quickly, so that the script itself must be at fault."""
         enough = max(FIRST, IN_A_ROW * len(self._rows))
-        return not self._sound and self._failed_quickly >= enough and max(at_work.values(), default=0.0) <= QUICK_SECONDS
+        return (
+            not self._sound
+            and self._failed_quickly >= enough
+            and max(at_work.values(), default=0.0) <= QUICK_SECONDS
+        )
 
     def _is_suspect(self, devices: Devices) -> bool:
         return len(self._rows[devices].values) >= IN_A_ROW

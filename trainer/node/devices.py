@@ -36,7 +36,11 @@ class Devices:
     def to_dict(self) -> dict[str, Any]:
         """Return the object that result.json has under `devices`."""
         fields = asdict(self)
-        return fields if self.out_of_service else {key: value for key, value in fields.items() if key != "out_of_service"}
+        return (
+            fields
+            if self.out_of_service
+            else {key: value for key, value in fields.items() if key != "out_of_service"}
+        )
 
 
 def find_devices(*, expected: int, rehearsal: bool) -> Devices:
@@ -52,14 +56,22 @@ def find_devices(*, expected: int, rehearsal: bool) -> Devices:
 
 
 def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> Devices:
-    """Return the GPUs of the caller's own machine by nvidia-smi, limited by CUDA_VISIBLE_DEVICES; without any, its CPU."""
+    """Return the GPUs of the caller's own machine by nvidia-smi, limited by CUDA_VISIBLE_DEVICES; without
+    any, its CPU.
+    """
     try:
         listing = run(QUERY, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         listing = ""
     gpus = [line.split(",")[1].strip() for line in listing.splitlines() if line.count(",") >= 2]
-    if (visible := environment.visible_gpus()) is not None:  # up to the first invalid one (CUDA programming guide)
-        seen = list(itertools.takewhile(lambda name: name not in ("", "-1"), (one.strip() for one in visible.split(","))))
+    if (
+        visible := environment.visible_gpus()
+    ) is not None:  # up to the first invalid one (CUDA programming guide)
+        seen = list(
+            itertools.takewhile(
+                lambda name: name not in ("", "-1"), (one.strip() for one in visible.split(","))
+            )
+        )
         gpus = gpus[: len(seen)]
     if not gpus:
         return Devices(expected=1, found=1, kind="cpu", note="no GPU: the CPU of this machine")
@@ -67,7 +79,9 @@ def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subproces
 
 
 def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
-    """Read nvidia-smi's CSV and compare. Raises TrainingFailed if the number of GPUs differs from the type's."""
+    """Read nvidia-smi's CSV and compare. Raises TrainingFailed if the number of GPUs differs from the
+    type's.
+    """
     models = [line.split(",")[1].strip() for line in listing.splitlines() if line.count(",") >= 2]
     if len(models) != expected:
         raise TrainingFailed(
@@ -82,8 +96,8 @@ def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
 def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
     """Run a few training steps on all devices at once; return the seconds of the slowest import of torch.
 
-    `seconds` is the limit for all devices together: the first import of torch on a fresh volume is slow, and so are many GPUs.
-    Raises TrainingFailed, naming the first device that fails.
+    `seconds` is the limit for all devices together: the first import of torch on a fresh volume is slow, and
+    so are many GPUs. Raises TrainingFailed, naming the first device that fails.
     """
     ends = time.monotonic() + seconds
     children = {
@@ -102,7 +116,9 @@ def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
             output, _ = child.communicate(timeout=max(ends - time.monotonic(), 0.01))
             if child.returncode != 0:
                 last_line = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-                raise TrainingFailed(f"the smoke test failed on {name}", why=last_line, do="Launch again, on another machine.")
+                raise TrainingFailed(
+                    f"the smoke test failed on {name}", why=last_line, do="Launch again, on another machine."
+                )
             imports.append(_import_seconds(output))
         return max(imports)
     except subprocess.TimeoutExpired as error:

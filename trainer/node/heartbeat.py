@@ -1,4 +1,6 @@
-"""Upload heartbeat, log and metrics every few seconds, and poll for a stop request, in the agent's second thread."""
+"""Upload heartbeat, log and metrics every few seconds, and poll for a stop request, in the agent's second
+thread.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class HeartbeatThread:
             self._ended.wait(HEARTBEAT_SECONDS)
 
     def _goes_on(self) -> bool:
-        """Return whether the `with` lasts, after a heartbeat if one is due: many parts over a slow line outlast the lease."""
+        """Return whether the `with` lasts, after a heartbeat if one is due: many parts over a slow line
+        outlast the lease.
+        """
         if time.monotonic() - self._beat_at >= HEARTBEAT_SECONDS:
             self._beat()
         return not self._ended.is_set()

@@ -1,10 +1,12 @@
-"""The agent on the caller's own machine: its process, and its work folder, which is kept until the work is done.
+"""The agent on the caller's own machine: its process, and its work folder, which is kept until the work is
+done.
 
     <MAYFLY_HOME>/here/<hash of the work>/   lock (held by the agent), here.json (its run), agent.out, code/,
-                                             data/ and inputs/ (checked by hash), models/ (with checkpoints/), script/
+                                             data/, inputs/ (checked by hash), models/, script/
 
-The same work has the same folder, so that a run resumes from the checkpoints and finished models of the one before. The next
-start of any agent removes what a killed one left, and ends its processes. Linux only, like the rest of a node.
+The same work has the same folder, so that a run resumes from the checkpoints and finished models of the one
+before. The next start of any agent removes what a killed one left, and ends its processes. Linux only, like
+the rest of a node.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class WorkFolder:
         return any(place.is_dir() and any(place.iterdir()) for place in places)
 
     def clear(self) -> int:
-        """Remove what no run can resume from and kill the processes that a dead agent left; return their number."""
+        """Remove what no run can resume from and kill the processes that a dead agent left; return their
+        number.
+        """
         killed = _kill_left(self.path)
         remove_scratch(self.path)
         for place in self.path.iterdir():
@@ -74,7 +78,9 @@ class WorkFolder:
         return killed
 
     def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
-        """Prepare the cleared folder for a new run: code, identity, and copies of the desk's files, which are checked there."""
+        """Prepare the cleared folder for a new run: code, identity, and copies of the desk's files, which are
+        checked there.
+        """
         with zipfile.ZipFile(BytesIO(bundle)) as archive:  # we have just made it
             archive.extractall(self.path / "code")
         for source, name in files:
@@ -120,14 +126,18 @@ class WorkFolder:
 
 
 def open_work(root: Path, sha256: str) -> WorkFolder:
-    """Open and lock the folder of the work with this hash. Raises UsageError if an agent works there already."""
+    """Open and lock the folder of the work with this hash. Raises UsageError if an agent works there
+    already.
+    """
     path = root / sha256[:16]
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = _locked(path)
     if lock is None:
         run_id = WorkFolder(path=path, lock=-1).last_run
         if not run_id:
-            raise UsageError("another command starts this job on this machine", do="Look at it with mayfly status.")
+            raise UsageError(
+                "another command starts this job on this machine", do="Look at it with mayfly status."
+            )
         do = f"mayfly logs {run_id} -f follows it, mayfly stop {run_id} ends it."
         raise UsageError(f"this job runs on this machine already, as {run_id}", do=do)
     return WorkFolder(path=path, lock=lock)
@@ -148,7 +158,9 @@ def prune(root: Path) -> None:
 
 
 def _kill_left(work: Path) -> int:
-    """Kill the processes that a dead agent left in a work folder; return their number. The caller holds the folder's lock."""
+    """Kill the processes that a dead agent left in a work folder; return their number. The caller holds the
+    folder's lock.
+    """
     killed: set[int] = set()
     ends = time.monotonic() + KILL_SECONDS
     while time.monotonic() < ends and (left := list(_processes_of(work))):
@@ -170,7 +182,9 @@ def _processes_of(work: Path) -> Iterator[int]:
                 values = [one.partition(b"=")[2] for one in variables if one.startswith(b"MAYFLY_")]
                 # A name is cut after 15 bytes, maybe in the middle of a letter.
                 state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-                if state not in "ZX" and any(value == folder or value.startswith(folder + b"/") for value in values):
+                if state not in "ZX" and any(
+                    value == folder or value.startswith(folder + b"/") for value in values
+                ):
                     yield int(entry.name)
 
 
@@ -191,7 +205,9 @@ def _remove(place: Path) -> None:
         place.unlink(missing_ok=True)
 
 
-def inputs_here(entries: Iterable[Mapping[str, Any]], places: Mapping[str, Path], *, script: bool) -> list[tuple[Path, str]]:
+def inputs_here(
+    entries: Iterable[Mapping[str, Any]], places: Mapping[str, Path], *, script: bool
+) -> list[tuple[Path, str]]:
     """Return (file at the desk, place in the work folder) of the inputs that the desk has, by sha256."""
     folder = "inputs" if script else "data"
     return [

@@ -26,14 +26,20 @@ class NodeIdentity:
     deadline: datetime
     instance_id: str
     instance_type: str
-    spot_zone: str = ""  # availability zone of a spot instance, which its price follows; '': it is billed on demand
+    spot_zone: str = (
+        ""  # availability zone of a spot instance, which its price follows; '': it is billed on demand
+    )
     role_id: str = ""  # unique id of its role, which its own keys begin with
 
     @property
     def keys(self) -> NodeKeys:
         """Return the keys that it writes."""
         return NodeKeys(
-            role_id=self.role_id, instance_id=self.instance_id, run_id=self.run_id, attempt=self.attempt, node=self.node
+            role_id=self.role_id,
+            instance_id=self.instance_id,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            node=self.node,
         )
 
 
@@ -53,7 +59,9 @@ def read_identity(endpoint: str) -> NodeIdentity:
 
 
 def own_identity(file: Path) -> NodeIdentity:
-    """Return the identity of an agent on the caller's own machine; its keys begin with the caller's `aws:userid`."""
+    """Return the identity of an agent on the caller's own machine; its keys begin with the caller's
+    `aws:userid`.
+    """
     values = json.loads(file.read_text())
     return NodeIdentity(
         run_id=values["run_id"],
@@ -74,7 +82,9 @@ def _session(endpoint: str) -> Callable[[str], str]:
     token = opener.open(put, timeout=5).read().decode()
 
     def ask(path: str) -> str:
-        get = urllib.request.Request(f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
+        get = urllib.request.Request(
+            f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token}
+        )
         return str(opener.open(get, timeout=5).read().decode())
 
     return ask

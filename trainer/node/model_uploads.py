@@ -1,4 +1,6 @@
-"""Upload of finished models: each as soon as it is done, retried while S3 refuses, and reported if it fails for good."""
+"""Upload of finished models: each as soon as it is done, retried while S3 refuses, and reported if it fails
+for good.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class ModelUploads:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._waiting: list[tuple[float, float, dict[str, Any]]] = []  # (next try, pause after it, model_done event)
+        self._waiting: list[
+            tuple[float, float, dict[str, Any]]
+        ] = []  # (next try, pause after it, model_done event)
         self._prefix = node.status.identity.keys.models
 
     def add(self, event: dict[str, Any]) -> None:
@@ -29,7 +33,9 @@ class ModelUploads:
         self._waiting.append((0.0, 1.0, event))
 
     def send(self) -> None:
-        """Try every model that is due, up to the first that S3 refuses: a call may take minutes then, and the agent waits."""
+        """Try every model that is due, up to the first that S3 refuses: a call may take minutes then, and the
+        agent waits.
+        """
         waiting, self._waiting, refused = self._waiting, [], False
         for next_try, pause, event in waiting:
             if refused or next_try > time.monotonic():
@@ -57,7 +63,9 @@ class ModelUploads:
 
     def _upload(self, event: dict[str, Any]) -> dict[str, Any]:
         path = self._node.work / "models" / event["file"]
-        uploaded = self._node.uplink.upload_model(path=path, key=f"{self._prefix}{path.name}", sha256=event["sha256"])
+        uploaded = self._node.uplink.upload_model(
+            path=path, key=f"{self._prefix}{path.name}", sha256=event["sha256"]
+        )
         card = path.with_suffix(".json")
         self._node.uplink.try_send(f"{self._prefix}{card.name}", card.read_bytes())
         log.info("%s is in S3 as %s", event["model"], uploaded.key)

@@ -1,4 +1,6 @@
-"""Compare the image's torch with the version that this code was tested with. Reads package metadata, imports no torch."""
+"""Compare the image's torch with the version that this code was tested with. Reads package metadata, imports
+no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 from trainer.errors import ConfigError
 
-# Minor version of the desk's torch (pyproject.toml, extra `train`; a test compares them): a model trained by another minor may
-# differ in the last digits, and an older one may lack what the trainer calls.
+# Minor version of the desk's torch (pyproject.toml, extra `train`; a test compares them): a model trained by
+# another minor may differ in the last digits, and an older one may lack what the trainer calls.
 TORCH = "2.13"
 OWN_TORCH = "Install Mayfly with its extra `train` in an environment of its own: docs/other-machines.md."
 
 
 def check_torch(installed: str | None = None, *, here: bool = False) -> str:
-    """Return the version of the installed torch. Raises ConfigError if there is none or its minor version differs.
+    """Return the version of the installed torch. Raises ConfigError if there is none or its minor version
+    differs.
 
     `here`: on the caller's own machine, which has no image.
     """

@@ -11,7 +11,9 @@ from typing import Any
 class Progress:
     """Progress of the models, from the trainer's events."""
 
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as the trainer planned it
+    models: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # model -> its piece, as the trainer planned it
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
     failed: tuple[Mapping[str, Any], ...] = ()
@@ -20,7 +22,9 @@ class Progress:
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
-    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> its tuner's entry
+    tuned: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # profile -> shape -> its tuner's entry
     tuning: bool = False  # measuring the fastest way to train
     scripts_done: tuple[str, ...] = ()  # pieces that are scripts, and have ended well: they have no model
 
@@ -53,7 +57,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     piece = str(progress.models[model]["piece"])
     if progress.models[model]["kind"] == "script" and kind in ("script_done", "retry", "model_failed"):
         progress = replace(
-            progress, rates={place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
+            progress,
+            rates={place: rate for place, rate in progress.rates.items() if place != event.get("worker")},
         )
     if kind == "model_started":
         return _with_piece(progress, piece, state="training")
@@ -61,23 +66,33 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         shown = {key: event[key] for key in ("epoch", "epochs", "step", "steps") if key in event}
         shown |= {"loss": event["loss"]} if event["loss"] is not None else {}
         rates = {**progress.rates, event["worker"]: event["rate"]}
-        return replace(_with_piece(progress, piece, state="training", **shown), rates=rates, unit=event["unit"])
+        return replace(
+            _with_piece(progress, piece, state="training", **shown), rates=rates, unit=event["unit"]
+        )
     if kind == "script_done":
-        return replace(_with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece))
+        return replace(
+            _with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece)
+        )
     if kind == "progress":
         shown = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
         unit = event.get("unit", progress.unit)
         return replace(_with_piece(progress, piece, state="training", **shown), rates=rates, unit=unit)
     if kind == "epoch":
-        return _with_piece(progress, piece, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")})
+        return _with_piece(
+            progress, piece, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")}
+        )
     if kind == "scoring":
         return _with_piece(progress, piece, state="scoring")
     if kind == "model_done":
         return replace(_with_piece(progress, piece, state="done"), done=(*progress.done, event))
     if kind == "retry":
-        failed = tuple(entry for entry in progress.failed if entry["piece"] != piece)  # a script's value, tried elsewhere
-        return replace(_with_piece(progress, piece, state="waiting"), failed=failed, retries=progress.retries + 1)
+        failed = tuple(
+            entry for entry in progress.failed if entry["piece"] != piece
+        )  # a script's value, tried elsewhere
+        return replace(
+            _with_piece(progress, piece, state="waiting"), failed=failed, retries=progress.retries + 1
+        )
     if kind == "model_failed":
         entry = {**progress.models[model], "reason": str(event.get("reason", ""))}
         return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, entry))

@@ -16,7 +16,9 @@ from urllib.parse import quote, quote_plus
 
 MOST_LINE, MOST_LINES = 8 * 1024, 10_000
 FEWEST_LETTERS = 4  # of a secret's line: redacting shorter ones would black out words
-FEWEST_OF_BASE64 = 8  # of a secret's base64 form without its first and last letters, which depend on the text around it
+FEWEST_OF_BASE64 = (
+    8  # of a secret's base64 form without its first and last letters, which depend on the text around it
+)
 
 
 class RedactedStream:
@@ -26,7 +28,9 @@ class RedactedStream:
         self._stream, self._redaction, self._held = stream, redaction, b""
 
     def readline(self, most: int) -> bytes:
-        """Return a redacted line, or a part of one; a possible beginning of a secret is held back. b'' at the stream's end."""
+        """Return a redacted line, or a part of one; a possible beginning of a secret is held back. b'' at the
+        stream's end.
+        """
         while block := self._stream.readline(most):
             text = self._redaction.redacted_bytes(self._held + block)
             keep = 0 if text.endswith(b"\n") else max(0, self._redaction.longest_bytes - 1)
@@ -55,9 +59,13 @@ class Redaction:
                 spelled = [line, quote(encoded), quote(encoded, safe=""), quote_plus(encoded)]
                 spelled += [json.dumps(line)[1:-1], repr(line)[1:-1], *_in_base64(encoded)]
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
-        self._forms = sorted(forms.items(), key=lambda item: -len(item[0]))  # longest first: one may contain another
+        self._forms = sorted(
+            forms.items(), key=lambda item: -len(item[0])
+        )  # longest first: one may contain another
         self._longest = max(map(len, forms), default=0)
-        self._bytes = [(form.encode(errors="surrogateescape"), f"[{name}]".encode()) for form, name in self._forms]
+        self._bytes = [
+            (form.encode(errors="surrogateescape"), f"[{name}]".encode()) for form, name in self._forms
+        ]
         self.longest_bytes = max((len(form) for form, _ in self._bytes), default=0)
 
     def redacted(self, text: str) -> str:
@@ -108,7 +116,9 @@ class Redaction:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield the base64 forms of a secret inside a longer text, such as `user:secret`, at each of three offsets."""
+    """Yield the base64 forms of a secret inside a longer text, such as `user:secret`, at each of three
+    offsets.
+    """
     for before in range(3):
         text = base64.b64encode(b"\0" * before + secret)
         whole = text[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6].decode()

@@ -1,7 +1,7 @@
 """Prepare run: fetch a data set, run the user's refresh script on it, check new files, upload them.
 
-The script runs in its own process, the only one with the secrets; they are removed from its output. New and unchecked files
-are described by `trainer.plan.check` in a child process. No training happens here.
+The script runs in its own process, the only one with the secrets; they are removed from its output. New and
+unchecked files are described by `trainer.plan.check` in a child process. No training happens here.
 """
 
 from __future__ import annotations
@@ -34,15 +34,27 @@ from trainer.symbols import file_flaw
 log = logging.getLogger("trainer.node")
 SCRIPT_SECONDS, CHECK_SECONDS = 1200.0, 900.0  # within the run's half hour
 POLL_SECONDS = 0.05
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # fields of an index entry
+INDEXED = (
+    "file",
+    "bytes",
+    "sha256",
+    "timeframe",
+    "synthetic",
+    "further",
+    "holds",
+)  # fields of an index entry
 _DO = "Correct the refresh script, and publish the retrain again."
 
 
 def prepare_data(node: Node, manifest: dict[str, Any]) -> int:
-    """Refresh, check and send; return 0. Raises a TrainerError for a script that fails and for files that can't be used."""
+    """Refresh, check and send; return 0. Raises a TrainerError for a script that fails and for files that
+    can't be used.
+    """
     node.enter("stage")
     data, inputs = node.work / "data", manifest["inputs"]
-    fetch_inputs(node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=data, stopped=node.is_stopping)
+    fetch_inputs(
+        node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=data, stopped=node.is_stopping
+    )
     known = {PurePosixPath(entry["key"]).name: entry for entry in inputs}
     added: list[str] = []
     if refresh := manifest["job"]["data"]["refresh"]:
@@ -64,12 +76,16 @@ def prepare_data(node: Node, manifest: dict[str, Any]) -> int:
 def _script(name: str) -> Path:
     packed = in_bundle(name.removesuffix(".py"))
     if packed is None:
-        raise TrainingFailed("the refresh script did not come with the bundle", do="Publish the retrain again.")
+        raise TrainingFailed(
+            "the refresh script did not come with the bundle", do="Publish the retrain again."
+        )
     return packed
 
 
 def run_script(node: Node, script: Path, data: Path, secrets: Mapping[str, str]) -> None:
-    """Run the refresh script in the data folder, and log its output. Raises DataError if it fails or takes too long."""
+    """Run the refresh script in the data folder, and log its output. Raises DataError if it fails or takes
+    too long.
+    """
     redaction = Redaction(secrets)
     child = subprocess.Popen(
         [sys.executable, "-I", "-u", str(script), str(data)],
@@ -86,11 +102,14 @@ def run_script(node: Node, script: Path, data: Path, secrets: Mapping[str, str])
     if code is None:
         raise DataError(f"the refresh script did not end within {SCRIPT_SECONDS / 60:.0f} minutes", do=_DO)
     if code:
-        raise DataError("the refresh script failed", why=redaction.last_line or f"it ended with exit code {code}", do=_DO)
+        raise DataError(
+            "the refresh script failed", why=redaction.last_line or f"it ended with exit code {code}", do=_DO
+        )
 
 
 def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files that the script added. Raises DataError for files that a data set can't have.
+    """Return the names of the files that the script added. Raises DataError for files that a data set can't
+    have.
 
     Folders, and names that begin with a dot or an underscore, are ignored.
     """
@@ -115,12 +134,16 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
         size += status.st_size
     if len(added) > MOST_ADDED_FILES or size > MOST_ADDED_BYTES:
         why = f"{MOST_ADDED_FILES:,} files and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
-        raise DataError(f"the refresh script added {len(added):,} files, {size / 2**30:.1f} GiB", why=why, do=_DO)
+        raise DataError(
+            f"the refresh script added {len(added):,} files, {size / 2**30:.1f} GiB", why=why, do=_DO
+        )
     return added
 
 
 def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the index entries of these files, by name. Raises DataError for an added one that is no candle file."""
+    """Return the index entries of these files, by name. Raises DataError for an added one that is no candle
+    file.
+    """
     if not names:
         return {}
     folder = node.work / "new"
@@ -133,7 +156,9 @@ def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict
         if name in entries:
             continue
         error = report.get("errors", {}).get(name) or {"what": f"{name} is not a table of candles"}
-        why = f"{error['what']}{': ' if error.get('why') else ''}{error.get('why', '')}".replace(f"{folder}/", "")
+        why = f"{error['what']}{': ' if error.get('why') else ''}{error.get('why', '')}".replace(
+            f"{folder}/", ""
+        )
         if name in added:
             raise DataError(f"the refresh script added {name}", why=why, do=_DO)
         log.warning("left out: %s (%s)", name, why)
@@ -147,14 +172,25 @@ def refuse_disagreement(node: Node, data: Path, entries: list[dict[str, Any]]) -
         for symbol in (str(held["symbol"]) for held in entry["holds"]):
             if symbol in errors:
                 why = f"{errors[symbol]['what']}: {errors[symbol]['why']}".replace(f"{data}/", "")
-                raise DataError(f"the refresh script added {entry['file']}, which disagrees with the set", why=why, do=_DO)
+                raise DataError(
+                    f"the refresh script added {entry['file']}, which disagrees with the set", why=why, do=_DO
+                )
 
 
 def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
     """Run the data check on a folder in a child process, since its files are untrusted."""
     with (node.work / "check.json").open("wb") as answer, (node.work / "check.log").open("wb") as said:
         child = subprocess.Popen(
-            [sys.executable, "-m", "trainer.plan.check", question, "--data", str(folder), "--scratch", str(node.work)],
+            [
+                sys.executable,
+                "-m",
+                "trainer.plan.check",
+                question,
+                "--data",
+                str(folder),
+                "--scratch",
+                str(node.work),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=said,
@@ -162,7 +198,10 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
         )
         code = _ended(node, child, CHECK_SECONDS)
     if code is None:
-        why, do = f"it took longer than {CHECK_SECONDS / 60:.0f} minutes", "Have the refresh script add fewer bars at a time."
+        why, do = (
+            f"it took longer than {CHECK_SECONDS / 60:.0f} minutes",
+            "Have the refresh script add fewer bars at a time.",
+        )
         raise DataError("the candles can't be checked", why=why, do=do)
     try:
         report: dict[str, Any] = json.loads((node.work / "check.json").read_bytes())
@@ -174,7 +213,8 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
 
 
 def _ended(node: Node, child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child, kill the rest of its group, and return its exit code; None if it took longer than `seconds`.
+    """Wait for a child, kill the rest of its group, and return its exit code; None if it took longer than
+    `seconds`.
 
     The child is reaped last: until then its process id is not reused, and its group can be signalled.
     """
@@ -197,7 +237,9 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None:
-    """Upload a file, if it was added, and its index entry, and report it. Raises a TrainerError if S3 does not accept them."""
+    """Upload a file, if it was added, and its index entry, and report it. Raises a TrainerError if S3 does
+    not accept them.
+    """
     keys, uplink = node.status.identity.keys, node.uplink
     try:
         if added:
@@ -210,7 +252,9 @@ def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None
         raise aws_error(error, f"{path.name} can't be sent") from error
     uplink.send_json(f"{keys.index}{entry['sha256']}.json", entry, patience_seconds=node.patience_seconds)
     log.info("%s: %d bars", path.name, sum(held["bars"] for held in entry["holds"]))
-    node.status.files.append({"file": path.name, "sha256": entry["sha256"], "bytes": entry["bytes"], "added": added})
+    node.status.files.append(
+        {"file": path.name, "sha256": entry["sha256"], "bytes": entry["bytes"], "added": added}
+    )
 
 
 def _marks(path: Path) -> tuple[int, int, int, int]:

@@ -34,7 +34,9 @@ class Status:
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, but the upload failed
-    files: list[dict[str, Any]] = field(default_factory=list)  # candle files of a prepare run, output files of a script
+    files: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # candle files of a prepare run, output files of a script
     scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
     python_packages: str = ""  # where a script's packages came from; empty: the training's
     boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
@@ -45,12 +47,17 @@ class Status:
 
     def enter(self, phase: Phase, at: datetime) -> None:
         """Begin a phase."""
-        self.phases = {**self.phases, phase: at}  # a new dictionary: the other thread may be reading the old one
+        self.phases = {
+            **self.phases,
+            phase: at,
+        }  # a new dictionary: the other thread may be reading the old one
         self.phase = phase
 
 
 def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, baked: bool) -> dict[str, Any]:
-    """Return the seconds of each boot step (code fetched, environment installed, agent started); {} if they are unknown."""
+    """Return the seconds of each boot step (code fetched, environment installed, agent started); {} if they
+    are unknown.
+    """
     if len(stages) != 2:
         return {}
     ends = (*stages, now)
@@ -64,7 +71,9 @@ def lease(status: Status, now: datetime) -> dict[str, Any]:
 
 
 def progress(status: Status) -> bytes:
-    """Return progress.json: the node's phase and its models' progress, within the limits of `runs.reports`."""
+    """Return progress.json: the node's phase and its models' progress, within the limits of
+    `runs.reports`.
+    """
     progressed = status.progress
     message = "looking for the fastest settings" if progressed.tuning else status.message
     value = {
@@ -115,22 +124,32 @@ def ending(
         return "failed", code, {**known, "code": code}
     why = "; ".join(f"{entry['piece']}: {entry['reason']}" for entry in failed if entry["reason"])
     what = f"{len(failed)} of {len(status.progress.models)} models failed" if failed else "the trainer failed"
-    ended = TrainingFailed(what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`.")
+    ended = TrainingFailed(
+        what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`."
+    )
     return "failed", ended.exit_code, ended.as_dict()
 
 
 def result(
     status: Status, *, ended: tuple[State, int, dict[str, Any] | None], unfinished: str, python_packages: str
 ) -> dict[str, Any]:
-    """Return the content of result.json; `unfinished` is the reason for models that were neither done nor failed."""
+    """Return the content of result.json; `unfinished` is the reason for models that were neither done nor
+    failed.
+    """
     state, exit_code, error = ended
     return {
         **_header(status.identity),
         "state": state,
         "exit_code": exit_code,
-        "error": {key: cut(item) if isinstance(item, str) else item for key, item in error.items()} if error else None,
+        "error": (
+            {key: cut(item) if isinstance(item, str) else item for key, item in error.items()}
+            if error
+            else None
+        ),
         "models": _plain(status.models),
-        "failed": [{**entry, "reason": cut(str(entry["reason"]))} for entry in failed_models(status, unfinished)],
+        "failed": [
+            {**entry, "reason": cut(str(entry["reason"]))} for entry in failed_models(status, unfinished)
+        ],
         "retries": status.progress.retries,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "boot": status.boot,
@@ -148,7 +167,11 @@ def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     reported: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
     accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.scripts_done}
-    left = [{**model, "reason": unfinished} for model in status.progress.models.values() if model["piece"] not in accounted]
+    left = [
+        {**model, "reason": unfinished}
+        for model in status.progress.models.values()
+        if model["piece"] not in accounted
+    ]
     return [*(dict(entry) for entry in reported), *left]
 
 
@@ -157,7 +180,9 @@ def _most_active(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[str
     if len(models) <= most:
         return dict(models)
     order = {state: place for place, state in enumerate(("training", "scoring", "failed", "done", "waiting"))}
-    return dict(sorted(models.items(), key=lambda item: order.get(item[1].get("state", ""), len(order)))[:most])
+    return dict(
+        sorted(models.items(), key=lambda item: order.get(item[1].get("state", ""), len(order)))[:most]
+    )
 
 
 def _plain(value: Any) -> Any:

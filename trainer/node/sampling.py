@@ -1,6 +1,7 @@
 """Sample the use, memory and power of GPUs and the use of processors every few seconds, for `mayfly gpu`.
 
-Sources: nvidia-smi and Linux's /proc. If a driver does not answer, the sample has a note; nothing else waits for it.
+Sources: nvidia-smi and Linux's /proc. If a driver does not answer, the sample has a note; nothing else waits
+for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from trainer.runs.samples import GPU_FIGURES, CpuSample, GpuSample, NodeSample
 
 SAMPLE_SECONDS = 5.0
 ANSWER_SECONDS = 30.0  # for a driver; a GPU that hangs keeps nvidia-smi waiting
-# In the order of GPU_FIGURES: percent, MiB, W, degrees Celsius (nvidia-smi --help-query-gpu, looked up 2026-11-22).
+# In the order of GPU_FIGURES: percent, MiB, W, degrees Celsius (nvidia-smi --help-query-gpu, looked up
+# 2026-11-22).
 FIELDS = ("utilization.gpu", "memory.used", "memory.total", "power.draw", "temperature.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu=index,name,{','.join(FIELDS)}", "--format=csv,noheader,nounits")
 IN_A_REHEARSAL = "GPUs are CPU processes in a rehearsal: the processors are those of this whole machine"
@@ -25,7 +27,9 @@ CpuTimes = tuple[int, int]  # ticks of all cores since the boot: at work, altoge
 
 
 class Sampling:
-    """A thread that takes a sample every few seconds and puts it into the node's status, while the `with` lasts."""
+    """A thread that takes a sample every few seconds and puts it into the node's status, while the `with`
+    lasts.
+    """
 
     def __init__(self, node: Node, *, proc: Path = Path("/proc")) -> None:
         self._node, self._proc = node, proc
@@ -50,7 +54,9 @@ class Sampling:
             self._ended.wait(SAMPLE_SECONDS)
 
 
-def sample_gpus(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> tuple[tuple[GpuSample, ...], str]:
+def sample_gpus(
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+) -> tuple[tuple[GpuSample, ...], str]:
     """Ask nvidia-smi; return the GPUs, and a reason if there are none."""
     try:
         answer = run(QUERY, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
@@ -62,7 +68,9 @@ def sample_gpus(run: Callable[..., subprocess.CompletedProcess[str]] = subproces
 
 
 def read_gpus(listing: str) -> tuple[GpuSample, ...]:
-    """Return the GPUs in nvidia-smi's CSV. Malformed lines are skipped; figures that are not numbers ([N/A]) are None."""
+    """Return the GPUs in nvidia-smi's CSV. Malformed lines are skipped; figures that are not numbers ([N/A])
+    are None.
+    """
     gpus = []
     for line in listing.splitlines():
         index, *cells = (cell.strip() for cell in line.split(","))
@@ -73,7 +81,9 @@ def read_gpus(listing: str) -> tuple[GpuSample, ...]:
 
 
 def cpu_times(stat: Path) -> CpuTimes:
-    """Return the busy and the total ticks of all cores from /proc/stat (proc(5)); (0, 0) if it can't be read."""
+    """Return the busy and the total ticks of all cores from /proc/stat (proc(5)); (0, 0) if it can't
+    be read.
+    """
     try:
         # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user's already
         ticks = [int(text) for text in stat.read_text().split("\n", 1)[0].split()[1:9]]

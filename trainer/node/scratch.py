@@ -1,7 +1,7 @@
 """Temporary folder of a script, directly below the system's: a socket's path has at most 107 bytes.
 
-DataLoader workers open such sockets. The work folder has a link to it, so that the next run can remove what a killed agent
-left.
+DataLoader workers open such sockets. The work folder has a link to it, so that the next run can remove what a
+killed agent left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def make_scratch(work: Path) -> Path:
 
 
 def remove_scratch(work: Path) -> None:
-    """Remove the link, and its folder if that is this user's, directly in the temporary folder and named by us."""
+    """Remove the link, and its folder if that is this user's, directly in the temporary folder and named by
+    us.
+    """
     link = work / LINK
     with suppress(OSError):
         folder = link.readlink()

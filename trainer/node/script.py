@@ -1,6 +1,8 @@
-"""Lay out a script's files and folders by the contract in docs/scripts.md, and run its command to the end (script_run.py).
+"""Lay out a script's files and folders by the contract in docs/scripts.md, and run its command to the end
+(script_run.py).
 
-If the agent is root, the script runs as a user of its own (script_user.py). Nothing that it writes is trusted.
+If the agent is root, the script runs as a user of its own (script_user.py). Nothing that it writes is
+trusted.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Place:
 
     @property
     def copies(self) -> Path:
-        """Return the folder that has a working folder, a copy of the script's files, for each value that runs."""
+        """Return the folder that has a working folder, a copy of the script's files, for each value that
+        runs.
+        """
         return self.root / "copies"
 
     @property
@@ -119,11 +123,22 @@ def _run(node: Node, manifest: dict[str, Any], place: Place) -> int:
     programs = make_venv(node, python=python, folder=place.venv, environment=bare)
     if script.requirements:
         requirements = place.script / script.requirements
-        install(node, python=python, venv=place.venv, requirements=requirements, wheels=place.script, environment=bare)
+        install(
+            node,
+            python=python,
+            venv=place.venv,
+            requirements=requirements,
+            wheels=place.script,
+            environment=bare,
+        )
     pieces = _pieces(manifest, script, place)
     if script_user is not None:
         script_user.give(
-            place.out, place.checkpoints, place.events_of_values, place.own, *(() if script.over else (place.script,))
+            place.out,
+            place.checkpoints,
+            place.events_of_values,
+            place.own,
+            *(() if script.over else (place.script,)),
         )
         close_to_others(*(path for path in node.work.iterdir() if path != place.root))
         close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
@@ -133,7 +148,9 @@ def _run(node: Node, manifest: dict[str, Any], place: Place) -> int:
     if not places:
         why, do = f"a value takes {script.gpus:g}", "Lower script.gpus, or name a larger --instance."
         raise TrainingFailed(f"this machine has {found} GPUs", why=why, do=do)
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
+    threads = (
+        {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(places)))} if len(places) > 1 else {}
+    )
     scratch = place.own / "tmp" if script_user else make_scratch(node.work)
     home = {**threads, "HOME": str(place.own / "home"), "TMPDIR": str(scratch)}
 
@@ -160,7 +177,9 @@ def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -
         name = str(entry["piece"]) if combinations else ""
         if name and name not in combinations:  # its names are folders
             raise TrainingFailed(
-                f"the manifest names the piece {name[:80]!r}", why="its job has no such values", do="Launch again."
+                f"the manifest names the piece {name[:80]!r}",
+                why="its job has no such values",
+                do="Launch again.",
             )
         for folder in (place.out / name, place.checkpoints / name):
             folder.mkdir(exist_ok=True)
@@ -189,7 +208,9 @@ def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str
 
 
 def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
-    """Copy the script's files from the bundle and its data from S3 into their folders. Raises a TrainerError."""
+    """Copy the script's files from the bundle and its data from S3 into their folders. Raises a
+    TrainerError.
+    """
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest["script_files"]:
         _refuse_flaw(path)

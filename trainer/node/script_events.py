@@ -1,9 +1,11 @@
-"""Events that a script writes to MAYFLY_EVENTS, one JSON object a line: read strictly and within bounds, converted to ours.
+"""Events that a script writes to MAYFLY_EVENTS, one JSON object a line: read strictly and within bounds,
+converted to ours.
 
     {"step": 100, "steps": 5000, "epoch": 1, "epochs": 3, "loss": 0.31, "accuracy": 0.8}
 
-`step`, `steps`, `epoch`, `epochs` and `loss` are shown as progress; every other number is a curve with its own name. Malformed
-lines are counted and left out. A script may be wrong or hostile: none of its lines becomes an event unchanged.
+`step`, `steps`, `epoch`, `epochs` and `loss` are shown as progress; every other number is a curve with its
+own name. Malformed lines are counted and left out. A script may be wrong or hostile: none of its lines
+becomes an event unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ MOST_LINE_BYTES = 16 * 1024
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = 64 * 2**20  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
-# The metric of a script in receipts and messages is the first of these that it reports; `max` or `min` picks the better value.
+# The metric of a script in receipts and messages is the first of these that it reports; `max` or `min` picks
+# the better value.
 METRICS: Mapping[str, Callable[[float, float], float]] = {
     "score": max,
     **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), min),
@@ -49,7 +52,9 @@ class ScriptEvents:
         self._file: tuple[int, int] | None = None
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the counts, the loss and the other numbers of each whole line in the next block of the file."""
+        """Yield the counts, the loss and the other numbers of each whole line in the next block of
+        the file.
+        """
         for line in self._lines():
             if not line.strip():
                 continue
@@ -98,7 +103,9 @@ class EventFile:
         self._file, self._now, self._written = path.open("ab", buffering=0), now, 0
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event, in one write of a whole line; a full disk, which the script may have filled, loses it."""
+        """Append one event, in one write of a whole line; a full disk, which the script may have filled,
+        loses it.
+        """
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= MOST_BYTES:

@@ -1,7 +1,8 @@
 """Upload the files of MAYFLY_OUT: each state that stays unchanged for 30 s, and the last state at the end.
 
-A state is stored under its sha256 and never changes; outputs.json names the last state of each file. The folder is untrusted:
-its entries are opened without following links, from the folder that was listed, and S3 checks what is sent against the hash.
+A state is stored under its sha256 and never changes; outputs.json names the last state of each file. The
+folder is untrusted: its entries are opened without following links, from the folder that was listed, and S3
+checks what is sent against the hash.
 """
 
 from __future__ import annotations
@@ -64,12 +65,22 @@ class Outputs:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def notes(self, prefix: str = "") -> list[str]:
-        """Return the receipt's notes on files whose path begins with `prefix`: each that was refused, or that there is none."""
-        notes = [f"{path} was not uploaded: {why}" for path, why in sorted(self.refused.items()) if path.startswith(prefix)]
+        """Return the receipt's notes on files whose path begins with `prefix`: each that was refused, or that
+        there is none.
+        """
+        notes = [
+            f"{path} was not uploaded: {why}"
+            for path, why in sorted(self.refused.items())
+            if path.startswith(prefix)
+        ]
         notes = list(map(self.node.redaction.redacted, notes))
         if not notes and not any(path.startswith(prefix) for path in self.sent):
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
-        more = [f"{len(notes) - MOST_NOTES + 1:,} more files were not uploaded"] if len(notes) > MOST_NOTES else []
+        more = (
+            [f"{len(notes) - MOST_NOTES + 1:,} more files were not uploaded"]
+            if len(notes) > MOST_NOTES
+            else []
+        )
         return notes[: MOST_NOTES - len(more)] + more
 
     def __enter__(self) -> Outputs:
@@ -102,13 +113,17 @@ class Outputs:
                 break
             about = None if why else _about(name, descriptor)
             if about is not None:
-                why = _flaw(path, about, len(there)) or ("a secret is in its name" if self.node.redaction.shows(path) else "")
+                why = _flaw(path, about, len(there)) or (
+                    "a secret is in its name" if self.node.redaction.shows(path) else ""
+                )
             if why or about is None:  # None: removed since it was listed
                 self.refused |= {_shown(path): why} if why else {}
                 continue
             there.add(path)
             if total + about.st_size > self.most_bytes:
-                self.refused[path] = f"files above {self.most_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
+                self.refused[path] = (
+                    f"files above {self.most_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
+                )
                 continue
             total += about.st_size
             complete = self._look(path, name, descriptor, about, final=final) and complete
@@ -141,8 +156,11 @@ class Outputs:
             seen = self._seen[path] = _Seen(state=state, since=now, sent=seen.sent if seen else None)
         if seen.sent == state:
             return True
-        # Intermediate states of files that are written again and again must not fill the bucket; last states are always sent.
-        if not final and (now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.most_bytes):
+        # Intermediate states of files that are written again and again must not fill the bucket; last states
+        # are always sent.
+        if not final and (
+            now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.most_bytes
+        ):
             return False
         try:
             entry = self._send(path, name, descriptor, state)
@@ -151,7 +169,9 @@ class Outputs:
             return False
         seen.sent, self.sent[path] = state, entry
         log.info("%s is in S3, sha256 %s", path, entry["sha256"][:12])
-        if now - self._listed_at >= SCAN_SECONDS:  # else once for all files of a scan: the list may have megabytes
+        if (
+            now - self._listed_at >= SCAN_SECONDS
+        ):  # else once for all files of a scan: the list may have megabytes
             self._send_index()
         return True
 
@@ -171,10 +191,18 @@ class Outputs:
                 body.seek(0)
                 self._uploaded[sha256] = self._put(body, key, sha256, about.st_size)
                 self._bytes += about.st_size
-        return {"file": path, "key": key, "version_id": self._uploaded[sha256], "sha256": sha256, "bytes": about.st_size}
+        return {
+            "file": path,
+            "key": key,
+            "version_id": self._uploaded[sha256],
+            "sha256": sha256,
+            "bytes": about.st_size,
+        }
 
     def _put(self, body: Any, key: str, sha256: str, size: int) -> str:
-        """Upload an open file and return its VersionId. S3 checks the hash, and so refuses a file that changed meanwhile."""
+        """Upload an open file and return its VersionId. S3 checks the hash, and so refuses a file that
+        changed meanwhile.
+        """
         uplink = self.node.uplink
         answer = uplink.s3.put_object(
             Bucket=uplink.bucket,
@@ -192,14 +220,17 @@ class Outputs:
             return True
         self._listed_at = self.clock()
         files = [self.sent[path] for path in sorted(self.sent)]
-        if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode()):
+        if not self.node.uplink.try_send(
+            self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode()
+        ):
             return False
         self._listed = dict(self.sent)
         return True
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, str, int, str]]:
-    """Yield (relative path, name, descriptor of its folder, reason to skip it or '') of each file below a folder, by name.
+    """Yield (relative path, name, descriptor of its folder, reason to skip it or '') of each file below a
+    folder, by name.
 
     Links are not followed; they, and folders with unfit names, have a reason.
     """

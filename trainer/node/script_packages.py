@@ -1,7 +1,7 @@
 """A script's Python: a venv on top of the image's packages, with the script's requirements, checked by hash.
 
-The image's torch stays: the desk refuses requirements that name it, and no dependency is installed that they do not name.
-Wheels among the script's files replace the package index, and the network is not used.
+The image's torch stays: the desk refuses requirements that name it, and no dependency is installed that they
+do not name. Wheels among the script's files replace the package index, and the network is not used.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ log = logging.getLogger("trainer.node")
 INSTALL_SECONDS = 1200.0
 POLL_SECONDS = 0.1
 _FIRST_BYTES = 256  # a console script's first line is shorter
-# pip writes this if Python's path is too long for `#!`: a shell runs the first half, Python skips it as a string.
+# pip writes this if Python's path is too long for `#!`: a shell runs the first half, Python skips it as a
+# string.
 _LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
-_MADE_FOR = re.compile(r"# Packages of a script for Python (3\.\d{1,2})\b")  # trainer/cli/script_packages.py writes it
-# One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come first.
+_MADE_FOR = re.compile(
+    r"# Packages of a script for Python (3\.\d{1,2})\b"
+)  # trainer/cli/script_packages.py writes it
+# One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come
+# first.
 _BESIDE = """import pathlib, site, sys, sysconfig
 folder = sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]})
 pathlib.Path(folder, "beside.pth").write_text("\\n".join(site.getsitepackages()) + "\\n")"""
 
 
 def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Make the script's venv on top of the packages of `python`, with its console scripts; return its bin folder.
+    """Make the script's venv on top of the packages of `python`, with its console scripts; return its bin
+    folder.
 
     Raises Stopped and TrainingFailed.
     """
@@ -45,15 +50,43 @@ def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str
     return folder / "bin"
 
 
-def install(node: Node, *, python: str, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]) -> None:
-    """Install the requirements into the venv. Raises TrainingFailed with pip's error, or if they are for another Python."""
+def install(
+    node: Node, *, python: str, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]
+) -> None:
+    """Install the requirements into the venv. Raises TrainingFailed with pip's error, or if they are for
+    another Python.
+    """
     _refuse_other_python(node, python, requirements, environment)
     folders = sorted({str(wheel.parent) for wheel in wheels.rglob("*.whl")})
-    source = ["--no-index", *(word for folder in folders for word in ("--find-links", folder))] if folders else []
-    words = [python, "-I", "-m", "pip", "--isolated", "--python", str(venv / "bin" / "python"), "install", "--quiet"]
-    words += ["--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--only-binary", ":all:", "--require-hashes"]
+    source = (
+        ["--no-index", *(word for folder in folders for word in ("--find-links", folder))] if folders else []
+    )
+    words = [
+        python,
+        "-I",
+        "-m",
+        "pip",
+        "--isolated",
+        "--python",
+        str(venv / "bin" / "python"),
+        "install",
+        "--quiet",
+    ]
+    words += [
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+        "--no-compile",
+        "--only-binary",
+        ":all:",
+        "--require-hashes",
+    ]
     node.status.message = "installing the script's requirements"
-    _run(node, "install the script's requirements", [*words, "--no-deps", *source, "-r", str(requirements)], environment)
+    _run(
+        node,
+        "install the script's requirements",
+        [*words, "--no-deps", *source, "-r", str(requirements)],
+        environment,
+    )
 
 
 def _refuse_other_python(node: Node, python: str, requirements: Path, environment: Mapping[str, str]) -> None:
@@ -65,11 +98,15 @@ def _refuse_other_python(node: Node, python: str, requirements: Path, environmen
         (there,) = _run(node, "ask the image for its Python", [python, "-I", "-c", shown], environment)
         if there != made[1]:
             do = f'Set script.python = "{there}", and launch again.'
-            raise TrainingFailed(f"the script's packages are for Python {made[1]}", why=f"the image has {there}", do=do)
+            raise TrainingFailed(
+                f"the script's packages are for Python {made[1]}", why=f"the image has {there}", do=do
+            )
 
 
 def _copy_programs(theirs: Path, ours: Path) -> None:
-    """Copy the image's console scripts, such as torchrun, so that they run with the venv's Python and see its packages."""
+    """Copy the image's console scripts, such as torchrun, so that they run with the venv's Python and see its
+    packages.
+    """
     for place in sorted(theirs.iterdir()):
         target = ours / place.name
         if target.exists() or not place.is_file() or place.is_symlink() or place.stat().st_size > 1 << 16:
@@ -105,8 +142,13 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
         log.info("packages: %s", line)
     if code:
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
-        do = "Correct script.requirements: every package with its dependencies, as wheels for the image's Python, with hashes."
+        do = (
+            "Correct script.requirements: every package with its dependencies, as wheels for the image's"
+            " Python, with hashes."
+        )
         raise TrainingFailed(f"can't {what}", why=errors[0][:300] if errors else f"exit code {code}", do=do)
     if code is None:
-        raise TrainingFailed(f"can't {what}", why=f"not within {INSTALL_SECONDS / 60:.0f} minutes", do="Name fewer packages.")
+        raise TrainingFailed(
+            f"can't {what}", why=f"not within {INSTALL_SECONDS / 60:.0f} minutes", do="Name fewer packages."
+        )
     return lines

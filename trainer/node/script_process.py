@@ -1,4 +1,6 @@
-"""A script's process: log its output line by line, stop it by SIGTERM and then SIGKILL, kill all that it forked."""
+"""A script's process: log its output line by line, stop it by SIGTERM and then SIGKILL, kill all that it
+forked.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ class ScriptProcess:
     ) -> None:
         """Start it. Raises TrainingFailed if its first word is not a program of this machine.
 
-        If others run beside it: `name` begins each line of its log, `share` is its part of the log's bound, and `mark` is a
-        variable (NAME=value) of its environment, which distinguishes the processes that it forked from theirs.
+        If others run beside it: `name` begins each line of its log, `share` is its part of the log's bound,
+        and `mark` is a variable (NAME=value) of its environment, which distinguishes the processes that it
+        forked from theirs.
         """
         self._script_user, self._grace, self._clock, self._mark = script_user, grace_seconds, clock, mark
         self._kill_at: float | None = None
@@ -71,7 +74,9 @@ class ScriptProcess:
             raise TrainingFailed(f"the machine can't run {words[0]}", why=str(error), do=do) from error
         assert self._child.stdout is not None
         redacted = RedactedStream(self._child.stdout, redaction or Redaction({}))
-        self._reader = threading.Thread(target=self.output.follow, args=(redacted,), name="script", daemon=True)
+        self._reader = threading.Thread(
+            target=self.output.follow, args=(redacted,), name="script", daemon=True
+        )
         self._reader.start()
 
     def __enter__(self) -> ScriptProcess:
@@ -90,7 +95,9 @@ class ScriptProcess:
         return self._child.pid
 
     def poll(self) -> int | None:
-        """Return the exit code once it has ended, -N for signal N; kill it when it was asked to stop and did not in time."""
+        """Return the exit code once it has ended, -N for signal N; kill it when it was asked to stop and did
+        not in time.
+        """
         if self._kill_at is not None and self._clock() > self._kill_at:
             self._signal(signal.SIGKILL)
             if self._script_user is not None:
@@ -140,14 +147,20 @@ class ScriptOutput:
         line = f"{self._begins}{text}"
         self._logged += STAMP_BYTES + len(line.encode())  # empty lines fill a disk, too
         if self._logged > self._most_bytes:
-            log.warning("%sits lines take more than %d MiB: the rest is left out", self._begins, self._most_bytes >> 20)
+            log.warning(
+                "%sits lines take more than %d MiB: the rest is left out",
+                self._begins,
+                self._most_bytes >> 20,
+            )
         else:
             log.info("%s", line)
 
 
 def _program(word: str, folder: Path, path: str) -> str:
     """Return the file of a command's first word. Raises TrainingFailed if there is none that can be run."""
-    places = [folder / word] if "/" in word else [Path(part) / word for part in path.split(os.pathsep) if part]
+    places = (
+        [folder / word] if "/" in word else [Path(part) / word for part in path.split(os.pathsep) if part]
+    )
     for place in places:
         if place.is_file() and os.access(place, os.X_OK):
             return str(place)

@@ -1,7 +1,9 @@
-"""Run a script's pieces, one for each of its values, each on a place (its GPUs) of its own, by the queue that models use.
+"""Run a script's pieces, one for each of its values, each on a place (its GPUs) of its own, by the queue that
+models use.
 
-A piece that a signal killed is restarted alone, with its checkpoints; one that ended with an exit code is not, unless its
-device is at fault (device_service.py). Owns order, events and outcomes; folders and variables come from script.py.
+A piece that a signal killed is restarted alone, with its checkpoints; one that ended with an exit code is
+not, unless its device is at fault (device_service.py). Owns order, events and outcomes; folders and variables
+come from script.py.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ class _Life:
 
 
 class ScriptRun:
-    """Runs a script's pieces, as many at a time as there are places. `start_of` returns a piece's command for a place."""
+    """Runs a script's pieces, as many at a time as there are places. `start_of` returns a piece's command for
+    a place.
+    """
 
     def __init__(
         self,
@@ -120,7 +124,9 @@ class ScriptRun:
         node.status.message = ""
         models = [dict(piece.model) for piece in self._pieces.values()]
         kind = node.status.devices.kind if node.status.devices else ""
-        self._tell({"event": "started", "models": models, "workers": len(self._places), "device": kind, "data": {}})
+        self._tell(
+            {"event": "started", "models": models, "workers": len(self._places), "device": kind, "data": {}}
+        )
         try:
             with outputs:
                 self._run()
@@ -167,7 +173,10 @@ class ScriptRun:
     def _look_at_devices(self) -> None:
         """Take broken devices out of service, and queue their failed pieces once more for other devices."""
         for devices, titles in self._service.taken_out(self._at_work()).items():
-            named = f"{_named(devices)}: {', '.join(titles)} failed there within {QUICK_SECONDS:.0f} s each, in a row"
+            named = (
+                f"{_named(devices)}: {', '.join(titles)} failed there within {QUICK_SECONDS:.0f} s each, in"
+                " a row"
+            )
             log.warning("out of service: %s", named)
             self._set_out_of_service(devices, named)
             for title in titles:
@@ -203,7 +212,9 @@ class ScriptRun:
             self._leave(life)
 
     def _has_files(self, life: _Life) -> bool:
-        """Copy the script's files for a value, since several run at once and may write beside them; return whether they fit."""
+        """Copy the script's files for a value, since several run at once and may write beside them; return
+        whether they fit.
+        """
         piece = life.piece
         if piece.copy_of is None:
             return True
@@ -261,7 +272,14 @@ class ScriptRun:
         life.exit_code, life.last_lines = code, life.process.output.last_lines
         log.info("%s ended with exit code %d", life.piece.title if life.piece.values else "the script", code)
         if code < 0 and not self._node.is_stopping() and life.starts <= self._script.restarts:
-            self._tell({"event": "retry", **life.piece.model, "worker": life.place, "reason": f"it was {_killed(code)}"})
+            self._tell(
+                {
+                    "event": "retry",
+                    **life.piece.model,
+                    "worker": life.place,
+                    "reason": f"it was {_killed(code)}",
+                }
+            )
             if self._start(life):
                 return False
         else:
@@ -278,7 +296,11 @@ class ScriptRun:
             life.done = True
             self._tell({"event": "script_done", **piece})
             return
-        how = f"was {_killed(life.exit_code)}" if life.exit_code < 0 else f"ended with exit code {life.exit_code}"
+        how = (
+            f"was {_killed(life.exit_code)}"
+            if life.exit_code < 0
+            else f"ended with exit code {life.exit_code}"
+        )
         why = life.last_lines[-1] if life.last_lines else "it printed nothing"
         life.failure = TrainingFailed(f"the script {how}", why=why, do="Read `mayfly logs`.")
         self._tell({"event": "model_failed", **piece, "reason": f"it {how}: {why}"})
@@ -289,7 +311,12 @@ class ScriptRun:
         if not life.asked_to_end:
             seconds = now - life.started if life.started else 0.0
             if back := self._service.ended(devices, life.piece.title, passed=life.done, seconds=seconds):
-                log.info("%s is back in service: %s failed on %s, too", _named(back), life.piece.title, _named(devices))
+                log.info(
+                    "%s is back in service: %s failed on %s, too",
+                    _named(back),
+                    life.piece.title,
+                    _named(devices),
+                )
                 self._set_out_of_service(back, "")
         if life.piece.copy_of is not None:
             shutil.rmtree(life.piece.folder, ignore_errors=True)
@@ -300,10 +327,18 @@ class ScriptRun:
         for event in life.events.new():
             counts, values = event["counts"], event["values"]
             life.best.add(event)
-            if "steps" in counts or "epochs" in counts:  # a progress bar needs both; a missing one counts as one
+            if (
+                "steps" in counts or "epochs" in counts
+            ):  # a progress bar needs both; a missing one counts as one
                 counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
             rate = life.rate.update(counts["step"]) if "step" in event["counts"] else life.rate.value
-            numbers = {"rate": round(rate, 3), "unit": "steps", "worker": life.place, "loss": event["loss"], "values": values}
+            numbers = {
+                "rate": round(rate, 3),
+                "unit": "steps",
+                "worker": life.place,
+                "loss": event["loss"],
+                "values": values,
+            }
             self._tell({"event": "script", **model, **counts, **numbers})
             losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
             if losses and "epoch" in event["counts"]:
@@ -311,7 +346,9 @@ class ScriptRun:
 
     def _end(self, life: _Life, sha256: str, outputs: Outputs) -> dict[str, Any]:
         """Return the receipt's entry of a piece that began."""
-        left_out = [f"{life.events.unsound:,} lines of its events could not be read"] if life.events.unsound else []
+        left_out = (
+            [f"{life.events.unsound:,} lines of its events could not be read"] if life.events.unsound else []
+        )
         return {
             **{key: life.piece.model[key] for key in IDENTITY},
             "values": dict(life.piece.values),
@@ -329,8 +366,12 @@ class ScriptRun:
         done = [life for life in self._begun if life.done]
         failed = [life for life in self._begun if life.failure is not None]
         if self._hopeless and not self._node.is_stopping():
-            what = f"the first {len(failed)} values failed within {QUICK_SECONDS:.0f} s each, and no other began"
-            raise TrainingFailed(what, why=_reason(failed[0]), do="Correct the script or its values; read `mayfly logs`.")
+            what = (
+                f"the first {len(failed)} values failed within {QUICK_SECONDS:.0f} s each, and no other began"
+            )
+            raise TrainingFailed(
+                what, why=_reason(failed[0]), do="Correct the script or its values; read `mayfly logs`."
+            )
         if len(done) + len(failed) < len(self._pieces):
             raise Stopped("the script was stopped")
         if not failed:
@@ -354,7 +395,11 @@ def _queued(piece: ScriptPiece) -> Piece:
 
 def _reason(life: _Life) -> str:
     error = life.failure
-    return f"{life.piece.title}: {error.what}{f' ({error.why})' if error.why else ''}" if error else life.piece.title
+    return (
+        f"{life.piece.title}: {error.what}{f' ({error.why})' if error.why else ''}"
+        if error
+        else life.piece.title
+    )
 
 
 def _named(devices: Devices) -> str:

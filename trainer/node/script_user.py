@@ -1,7 +1,7 @@
 """The user that a script runs as: a separate one without the agent's rights, if the agent is root on EC2.
 
-That user can't read the agent's files, and a firewall rule keeps it from instance metadata, where credentials are. The rule is
-tested before the script runs. In a rehearsal a script runs as the user of the desk.
+That user can't read the agent's files, and a firewall rule keeps it from instance metadata, where credentials
+are. The rule is tested before the script runs. In a rehearsal a script runs as the user of the desk.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class ScriptUser:
         return True
 
     def processes(self, having: str = "") -> Iterator[int]:
-        """Yield the ids of its processes; with `having`, of those that have this variable in their environment."""
+        """Yield the ids of its processes; with `having`, of those that have this variable in their
+        environment.
+        """
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
                 with suppress(OSError):  # it has just ended
@@ -73,17 +75,37 @@ class ScriptUser:
 
 
 def make_script_user(*, rehearsal: bool) -> ScriptUser | None:
-    """Return the script's own user, barred from instance metadata; None if the agent is not root. Raises ConfigError."""
+    """Return the script's own user, barred from instance metadata; None if the agent is not root. Raises
+    ConfigError.
+    """
     if rehearsal or os.geteuid() != 0:
         return None
-    made = _run("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER)
+    made = _run(
+        "useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER
+    )
     if made not in (0, _EXISTS):
-        raise ConfigError(f"the user {USER} can't be made", why=f"useradd ended with {made}", do="Choose another image_line.")
+        raise ConfigError(
+            f"the user {USER} can't be made",
+            why=f"useradd ended with {made}",
+            do="Choose another image_line.",
+        )
     entry = pwd.getpwnam(USER)
     script_user = ScriptUser(uid=entry.pw_uid, gid=entry.pw_gid)
     _refuse_timers()
     rules = {
-        tool: _run(tool, "-I", "OUTPUT", "-d", address, "-m", "owner", "--uid-owner", str(script_user.uid), "-j", "REJECT")
+        tool: _run(
+            tool,
+            "-I",
+            "OUTPUT",
+            "-d",
+            address,
+            "-m",
+            "owner",
+            "--uid-owner",
+            str(script_user.uid),
+            "-j",
+            "REJECT",
+        )
         for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6))
     }
     if rules["iptables"] != 0 or _reaches_metadata(script_user):

@@ -1,7 +1,7 @@
 """SSH on a node whose stack has attach = ssh: create a user for the run's key, and publish the host keys.
 
-The user has no password, is in no group but its own and may not become root. A failure here is logged and does not end the run.
-sshd is the image's own; the security group decides who reaches it.
+The user has no password, is in no group but its own and may not become root. A failure here is logged and
+does not end the run. sshd is the image's own; the security group decides who reaches it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ log = logging.getLogger("trainer.node")
 USER = "mayfly"
 SECONDS = 30.0
 PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
-# A terminal and the node's own ports, and no agent, X11 or other hosts (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
+# A terminal and the node's own ports, and no agent, X11 or other hosts (sshd(8), AUTHORIZED_KEYS FILE
+# FORMAT).
 OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="localhost:*"'
 
 
@@ -52,7 +53,16 @@ def make_user() -> Path:
     try:
         known = pwd.getpwnam(USER)
     except KeyError:
-        command = ("useradd", "--create-home", "--user-group", "--shell", "/bin/bash", "--password", "*", USER)
+        command = (
+            "useradd",
+            "--create-home",
+            "--user-group",
+            "--shell",
+            "/bin/bash",
+            "--password",
+            "*",
+            USER,
+        )
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
         known = pwd.getpwnam(USER)
     return Path(known.pw_dir)

@@ -1,7 +1,7 @@
 """Read the secrets of a user's script, for that script alone.
 
-On EC2 they are the stack's SecureStrings, which the machine's role may read; on the caller's own machine, environment variables
-of the agent.
+On EC2 they are the stack's SecureStrings, which the machine's role may read; on the caller's own machine,
+environment variables of the agent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from trainer.node.uplink import AWS_ERRORS
 
 
 def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets' values by the names of their variables. Raises a TrainerError for a missing or unredactable one."""
+    """Return the secrets' values by the names of their variables. Raises a TrainerError for a missing or
+    unredactable one.
+    """
     if not parameters:
         return {}
     ssm, values = node.uplink.client("ssm"), {}
@@ -28,14 +30,18 @@ def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
         except AWS_ERRORS as error:
             if error_code(error) in NO_PARAMETER:
                 do = f"Set it: aws ssm put-parameter --type SecureString --name {parameter} --value ..."
-                raise ConfigError(f"the secret {name} is not set", why=f"there is no {parameter}", do=do) from error
+                raise ConfigError(
+                    f"the secret {name} is not set", why=f"there is no {parameter}", do=do
+                ) from error
             raise aws_error(error, f"the secret {name} can't be read") from error
         _refuse_unfit(name, values[name], f"Set another value of {parameter}.")
     return values
 
 
 def own_secrets(names: Sequence[str]) -> dict[str, str]:
-    """Return the secrets' values from this process's environment. Raises ConfigError as `read_secrets` does."""
+    """Return the secrets' values from this process's environment. Raises ConfigError as
+    `read_secrets` does.
+    """
     values = environment.variables_named(names)
     for name in names:
         if name not in values:

@@ -1,4 +1,6 @@
-"""Fetch the manifest's inputs by VersionId, from the stack's cache if it has one, else from S3; check each sha256."""
+"""Fetch the manifest's inputs by VersionId, from the stack's cache if it has one, else from S3; check each
+sha256.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from trainer.node.cache import CacheUnusable, InputCache, cacheable
 from trainer.runs.reports import INPUT_COUNTS
 
 log = logging.getLogger(__name__)
-# Seconds between reads of an object that a launch has written. Half a minute in all: for 15 minutes after a bucket's versioning
-# is enabled, S3 may answer 404 for an object that exists (S3 User Guide, "Enabling versioning", read 2026-11-22).
+# Seconds between reads of an object that a launch has written. Half a minute in all: for 15 minutes after a
+# bucket's versioning is enabled, S3 may answer 404 for an object that exists (S3 User Guide, "Enabling
+# versioning", read 2026-11-22).
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 Read = TypeVar("Read")
 AT_ONCE = 8
@@ -31,7 +34,9 @@ SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
 
 @dataclass(kw_only=True)
 class Origins:
-    """Counts of a node's inputs from the cache and from S3, in files and bytes, and why the cache was not used."""
+    """Counts of a node's inputs from the cache and from S3, in files and bytes, and why the cache was not
+    used.
+    """
 
     cache: InputCache | None = None
     cache_failed: str = ""
@@ -56,7 +61,11 @@ class Origins:
     def summary(self) -> str:
         """Return the counts in one line."""
         counts = self.counts
-        cached = f", {counts['cache_files']} from the cache, {counts['cache_refused']} refused there" if self.cache else ""
+        cached = (
+            f", {counts['cache_files']} from the cache, {counts['cache_refused']} refused there"
+            if self.cache
+            else ""
+        )
         return f"{counts['s3_files']} files from S3{cached}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,11 +82,12 @@ def fetch_inputs(
     stopped: Callable[[], bool],
     origins: Origins | None = None,
 ) -> None:
-    """Fetch the objects that the manifest pins into `folder`, eight at once, each named by the last part of its key.
+    """Fetch the objects that the manifest pins into `folder`, eight at once, each named by the last part of
+    its key.
 
-    With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for a file that S3
-    does not return or whose sha256 is not the manifest's, TrainingFailed if the disk is too small, and Stopped once `stopped`
-    returns true. After an error no other file is begun.
+    With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for
+    a file that S3 does not return or whose sha256 is not the manifest's, TrainingFailed if the disk is too
+    small, and Stopped once `stopped` returns true. After an error no other file is begun.
     """
     folder.mkdir(parents=True, exist_ok=True)
     origins = origins or Origins()
@@ -102,23 +112,39 @@ def fetch_inputs(
 
 
 def _check_space(inputs: Sequence[dict[str, Any]], folder: Path, origins: Origins) -> None:
-    """Raise TrainingFailed if the disk is too small for the inputs; files that lie there take no more of it."""
-    there = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()} if origins.kept else {}
-    needed = sum(max(0, int(entry["bytes"]) - there.get(PurePosixPath(entry["key"]).name, 0)) for entry in inputs)
+    """Raise TrainingFailed if the disk is too small for the inputs; files that lie there take no more
+    of it.
+    """
+    there = (
+        {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+        if origins.kept
+        else {}
+    )
+    needed = sum(
+        max(0, int(entry["bytes"]) - there.get(PurePosixPath(entry["key"]).name, 0)) for entry in inputs
+    )
     free = shutil.disk_usage(folder).free
     if needed + SPARE_BYTES > free:
         raise TrainingFailed(
             f"the inputs take {needed / 2**30:.1f} GiB, {folder} has {free / 2**30:.1f} GiB free",
-            do="Free some space, or set MAYFLY_HOME to a folder on another disk."
-            if origins.kept
-            else "Choose a type with local disks, or raise volume_gib and `pulumi up`.",
+            do=(
+                "Free some space, or set MAYFLY_HOME to a folder on another disk."
+                if origins.kept
+                else "Choose a type with local disks, or raise volume_gib and `pulumi up`."
+            ),
         )
 
 
 def read_patiently(
-    read: Callable[[], Read], key: str, *, stopped: Callable[[], bool], pause: Callable[[float], None] = time.sleep
+    read: Callable[[], Read],
+    key: str,
+    *,
+    stopped: Callable[[], bool],
+    pause: Callable[[float], None] = time.sleep,
 ) -> Read:
-    """Read an object that a launch has written, retrying after PAUSES if S3 fails. Raises Stopped, or botocore's error."""
+    """Read an object that a launch has written, retrying after PAUSES if S3 fails. Raises Stopped, or
+    botocore's error.
+    """
     for seconds in (*PAUSES, None):
         if stopped():
             raise Stopped(f"stopped while fetching {key}")
@@ -132,7 +158,9 @@ def read_patiently(
     raise AssertionError("the last try returns or raises")
 
 
-def _fetch(s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool], origins: Origins) -> None:
+def _fetch(
+    s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool], origins: Origins
+) -> None:
     if stopped():
         raise Stopped(f"stopped while fetching {entry['key']}")
     target = folder / PurePosixPath(entry["key"]).name
@@ -168,7 +196,11 @@ def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
         origins.count(cache_files=1, cache_bytes=int(entry["bytes"]))
     if taken == "refused":
         origins.count(cache_refused=1)
-        log.warning("the cache has other bytes for %s (version %s): fetching it from S3", entry["key"], entry["version_id"])
+        log.warning(
+            "the cache has other bytes for %s (version %s): fetching it from S3",
+            entry["key"],
+            entry["version_id"],
+        )
     return taken == "taken"
 
 
@@ -192,4 +224,6 @@ def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:
 
 def _unreadable(entry: dict[str, Any], why: str) -> TrainerError:
     version = f" (version {entry['version_id']})" if entry.get("version_id") else ""
-    return DataError(f"input {entry['key']}{version} can't be used", why=why, do="Upload it again, and launch again.")
+    return DataError(
+        f"input {entry['key']}{version} can't be used", why=why, do="Upload it again, and launch again."
+    )

@@ -1,4 +1,6 @@
-"""The training process of a node: start the manifest's program, read its events, and end it with all of its workers."""
+"""The training process of a node: start the manifest's program, read its events, and end it with all of its
+workers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerFiles:
-    """Files for the trainer: job, data plan (if a desk made one), expected machine, GPU profiles (measurements beside them)."""
+    """Files for the trainer: job, data plan (if a desk made one), expected machine, GPU profiles
+    (measurements beside them).
+    """
 
     job: Path
     plan: Path | None
@@ -35,7 +39,9 @@ class TrainerFiles:
 class TrainerProcess:
     """The manifest's program, in its own process group, with its output appended to the node's log."""
 
-    def __init__(self, program: Sequence[str], *, work: Path, files: TrainerFiles, workers: int, device: str) -> None:
+    def __init__(
+        self, program: Sequence[str], *, work: Path, files: TrainerFiles, workers: int, device: str
+    ) -> None:
         """Prepare the command. Raises TrainingFailed for a program with an unknown variable."""
         self._events = work / "events" / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +85,9 @@ class TrainerProcess:
         return self._child.pid
 
     def poll(self) -> int | None:
-        """Return the exit code once the trainer has ended; kill it when it was asked to stop and did not in time."""
+        """Return the exit code once the trainer has ended; kill it when it was asked to stop and did not in
+        time.
+        """
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             self._signal(signal.SIGKILL)
         return self._end(os.WNOHANG)
@@ -123,10 +131,20 @@ class TrainerProcess:
 
 
 def command_of(program: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return the words of a manifest's program, its variables replaced. Raises TrainingFailed for a malformed one."""
-    sound = isinstance(program, list) and 0 < len(program) <= MOST_WORDS and all(isinstance(word, str) for word in program)
-    unknown = sorted({name for word in program for name in variables_in(word)} - variables.keys()) if sound else []
+    """Return the words of a manifest's program, its variables replaced. Raises TrainingFailed for a malformed
+    one.
+    """
+    sound = (
+        isinstance(program, list)
+        and 0 < len(program) <= MOST_WORDS
+        and all(isinstance(word, str) for word in program)
+    )
+    unknown = (
+        sorted({name for word in program for name in variables_in(word)} - variables.keys()) if sound else []
+    )
     if not sound or unknown:
         why = f"there is no ${unknown[0]}" if unknown else "it is not a list of words"
-        raise TrainingFailed("the manifest's program can't be run", why=why, do="Launch again, with one version of Mayfly.")
+        raise TrainingFailed(
+            "the manifest's program can't be run", why=why, do="Launch again, with one version of Mayfly."
+        )
     return [replaced(word, variables) for word in program]

@@ -1,7 +1,7 @@
 """Uploads of a node: heartbeat, log parts, metrics parts, models, the result. Owns retries, not contents.
 
-A heartbeat or a part that S3 refuses is tried again with the next one and never ends training; a model that can't be
-uploaded is tried until the caller gives up, and then reported.
+A heartbeat or a part that S3 refuses is tried again with the next one and never ends training; a model that
+can't be uploaded is tried until the caller gives up, and then reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from trainer.errors import ConnectionFailed, TrainingFailed
 from trainer.runs.store import PART_BYTES
 
 log = logging.getLogger(__name__)
-CONTENT_TYPES = {".json": "application/json", ".jsonl": "application/x-ndjson", ".log": "text/plain; charset=utf-8"}
+CONTENT_TYPES = {
+    ".json": "application/json",
+    ".jsonl": "application/x-ndjson",
+    ".log": "text/plain; charset=utf-8",
+}
 RETRY_SECONDS = 2.0
 AWS_ERRORS = (ClientError, BotoCoreError)
 
@@ -65,11 +69,15 @@ class Uplink:
         return value
 
     def send_json(self, key: str, value: dict[str, Any], *, patience_seconds: float) -> None:
-        """Write a JSON object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept it."""
+        """Write a JSON object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept
+        it.
+        """
         deadline = time.monotonic() + patience_seconds
         while not self.try_send(key, json.dumps(value).encode()):
             if time.monotonic() > deadline:
-                raise ConnectionFailed(f"{key} was not sent", why=f"S3 did not take it within {patience_seconds:.0f} s")
+                raise ConnectionFailed(
+                    f"{key} was not sent", why=f"S3 did not take it within {patience_seconds:.0f} s"
+                )
             time.sleep(RETRY_SECONDS)
 
     def try_send(self, key: str, body: bytes) -> bool:
@@ -96,8 +104,8 @@ class Uplink:
     def upload_model(self, *, path: Path, key: str, sha256: str) -> UploadedModel:
         """Create the model's object from its file and return it.
 
-        Raises TrainingFailed if the file's sha256 is not `sha256` or the key has another object, botocore's errors if S3 does
-        not accept it now.
+        Raises TrainingFailed if the file's sha256 is not `sha256` or the key has another object, botocore's
+        errors if S3 does not accept it now.
         """
         try:
             with path.open("rb") as body:
@@ -105,7 +113,9 @@ class Uplink:
         except OSError as error:
             raise TrainingFailed(f"{path.name} can't be read", why=str(error), do="Launch again.") from error
         if actual != sha256:
-            raise TrainingFailed(f"{path.name} has sha256 {actual}", why=f"the trainer wrote {sha256}", do="Launch again.")
+            raise TrainingFailed(
+                f"{path.name} has sha256 {actual}", why=f"the trainer wrote {sha256}", do="Launch again."
+            )
         try:
             with path.open("rb") as body:
                 answer = self.s3.put_object(
@@ -123,20 +133,26 @@ class Uplink:
             answer = self.s3.head_object(Bucket=self.bucket, Key=key)
             if answer["Metadata"].get("sha256") != sha256:
                 raise TrainingFailed(
-                    f"{key} exists with other content", do="Find out who wrote it: only the run itself should write its keys."
+                    f"{key} exists with other content",
+                    do="Find out who wrote it: only the run itself should write its keys.",
                 ) from error
-        return UploadedModel(key=key, version_id=version_of(answer, f"s3://{self.bucket}/{key}"), sha256=sha256)
+        return UploadedModel(
+            key=key, version_id=version_of(answer, f"s3://{self.bucket}/{key}"), sha256=sha256
+        )
 
 
 class Parts:
-    """A growing file, sent as numbered parts of whole lines: <prefix>000001<suffix>, <prefix>000002<suffix> ..."""
+    """A growing file, sent as numbered parts of whole lines: <prefix>000001<suffix>, <prefix>000002<suffix>
+    ...
+    """
 
     def __init__(self, uplink: Uplink, *, path: Path, prefix: str, suffix: str) -> None:
         self._uplink, self._path, self._prefix, self._suffix = uplink, path, prefix, suffix
         self._offset, self._number = 0, 0
 
     def send(self, *, final: bool = False, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Send the lines added since the last part while `go_on`, which is asked before each part, returns true.
+        """Send the lines added since the last part while `go_on`, which is asked before each part, returns
+        true.
 
         After a refusal they are kept for the next call.
         """

@@ -1,7 +1,8 @@
 """Pieces: the models to train, each with its name, its series, its estimate and its memory.
 
-Queue, checkpoints, events, card and receipt know pieces, not symbols. A kind of piece takes some jobs and makes their pieces;
-to add one, see docs/architecture.md. Standard library only: the control plane prices pieces.
+Queue, checkpoints, events, card and receipt know pieces, not symbols. A kind of piece takes some jobs and
+makes their pieces; to add one, see docs/architecture.md. Standard library only: the control plane prices
+pieces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The fewest bars that a series can be trained on: for the plan of its bars, and for a desk that knows only their number."""
+"""The fewest bars that a series can be trained on: for the plan of its bars, and for a desk that knows only
+their number.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,24 @@ def too_few(
     needed = first_bar(job, target, warmup) + 1 + target.bars_ahead
     if bars >= needed:
         return None
-    before = "before the columns' first values" if warmup > job.data.warmup else f"that {farthest_feature(job)} looks back"
+    before = (
+        "before the columns' first values"
+        if warmup > job.data.warmup
+        else f"that {farthest_feature(job)} looks back"
+    )
     return DataError(
         f"{symbol} has {bars} bars",
-        why=f"one label needs {needed}: {warmup} {before}, {job.model.bars_seen} that the model sees, "
-        f"{target.bars_ahead} or more ahead",
+        why=(
+            f"one label needs {needed}: {warmup} {before}, {job.model.bars_seen} that the model sees, "
+            f"{target.bars_ahead} or more ahead"
+        ),
         do=f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols.",
     )
 
 
 def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:
-    """Return the error for a series with a span that has no labelled bar, even without holes; None for any other.
+    """Return the error for a series with a span that has no labelled bar, even without holes; None for any
+    other.
 
     For one split of one series, not for folds or series that are split together.
     """
@@ -56,8 +65,13 @@ def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:
         warm = f"the first {warmup} are the warm-up of {farthest_feature(job)}; " if warmup else ""
         return DataError(
             f"{symbol} has no bar left in {name}",
-            why=f"of {bars} bars {warm}{len(span)} are left for {name}, the model sees {job.model.bars_seen}, a label takes "
-            f"{ahead} more",
-            do="Give more bars, or name features that look back less, such as --set data.features=log_return_1,bar_range.",
+            why=(
+                f"of {bars} bars {warm}{len(span)} are left for {name}, the model sees {job.model.bars_seen},"
+                f" a label takes {ahead} more"
+            ),
+            do=(
+                "Give more bars, or name features that look back less, such as --set"
+                " data.features=log_return_1,bar_range."
+            ),
         )
     return None

@@ -1,6 +1,7 @@
 """One model of a panel for each fold and seed: `[data] panel = true`. All series share one calendar.
 
-The job's name replaces the symbol in the model's name. Pieces of a fold share a source, since rows are scaled by fold.
+The job's name replaces the symbol in the model's name. Pieces of a fold share a source, since rows are scaled
+by fold.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from trainer.pieces.piece import Kind, Piece, SeriesWork, models_of, refuse_name
 
 def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
     refuse_namesake(job, series, "a panel's model")
-    made = models_of(job, series, kind="panel", stem=job.name, timeframe=timeframe, source=job.name, source_by_fold=True)
+    made = models_of(
+        job, series, kind="panel", stem=job.name, timeframe=timeframe, source=job.name, source_by_fold=True
+    )
     return tuple(made)
 
 

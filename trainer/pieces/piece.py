@@ -1,4 +1,6 @@
-"""A piece: one model of a job by its name, the series that it trains on, and its cost. Standard library only."""
+"""A piece: one model of a job by its name, the series that it trains on, and its cost. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from trainer.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesWork:
-    """One symbol's series, with the values that pieces are planned by. Tuples have one item per fold, oldest first."""
+    """One symbol's series, with the values that pieces are planned by. Tuples have one item per fold, oldest
+    first.
+    """
 
     symbol: str
     bars: int
@@ -59,14 +63,20 @@ class Kind:
 
     name: str
     takes: Callable[[Job], bool]
-    pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]  # of the job, its series, their timeframe
+    pieces: Callable[
+        [Job, Sequence[SeriesWork], str], tuple[Piece, ...]
+    ]  # of the job, its series, their timeframe
     each: str = "symbols"  # the label of its unit
-    all_devices: bool = False  # all devices of the machine train a piece together, one rank each (`trainer.train.distributed`)
-    one_split: bool = False  # the series are split at the same instants: a model that sees several must not know one's future
+    # all devices of the machine train a piece together, one rank each (`trainer.train.distributed`)
+    all_devices: bool = False
+    # the series are split at the same instants: a model that sees several must not know one's future
+    one_split: bool = False
 
 
 def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
-    """Raise DataError if a symbol has the name of the job, which is used for `what`, a model of several series."""
+    """Raise DataError if a symbol has the name of the job, which is used for `what`, a model of several
+    series.
+    """
     for one in series:
         if one.symbol.casefold() == job.name.casefold():
             raise DataError(
@@ -86,13 +96,17 @@ def models_of(
     source: str,
     source_by_fold: bool = False,
 ) -> list[Piece]:
-    """Return a piece for each fold and seed of the job, all on these series. `stem` replaces the symbol in their names."""
+    """Return a piece for each fold and seed of the job, all on these series. `stem` replaces the symbol in
+    their names.
+    """
     several = job.data.folds * job.train.seeds
     made = []
     for fold in range(1, job.data.folds + 1):
         for seed in range(job.train.seed, job.train.seed + job.train.seeds):
             numbers = {"fold": fold, "seed": seed} if several > 1 else {}
-            name = ModelName(family=job.model.name, target=job.target.name, symbol=stem, timeframe=timeframe, **numbers)
+            name = ModelName(
+                family=job.model.name, target=job.target.name, symbol=stem, timeframe=timeframe, **numbers
+            )
             made.append(
                 Piece(
                     name=str(name),
@@ -103,7 +117,8 @@ def models_of(
                     estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
                     bars=sum(one.bars for one in series),
                     windows=sum(one.windows[fold - 1] for one in series),
-                    memory_gib=sum(one.memory_gib - one.once_gib for one in series) + max(one.once_gib for one in series),
+                    memory_gib=sum(one.memory_gib - one.once_gib for one in series)
+                    + max(one.once_gib for one in series),
                     fold=fold,
                     seed=seed,
                     draws=name.draws,

@@ -1,7 +1,7 @@
 """Order of pieces: longest first, and pieces of a source preferably on the worker that holds its rows.
 
-Owns only the choice: no process, no file. Used by `train.workers.supervisor` for models, and by `node.script_run` for the
-values of a script.
+Owns only the choice: no process, no file. Used by `train.workers.supervisor` for models, and by
+`node.script_run` for the values of a script.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 
 from trainer.pieces.piece import Piece
 
-# A piece with this share of the longest estimate may be taken first: it lengthens the job by at most a tenth of one model, and
-# saves reading a source.
+# A piece with this share of the longest estimate may be taken first: it lengthens the job by at most a tenth
+# of one model, and saves reading a source.
 NEARLY = 0.9
 
 
@@ -27,9 +27,10 @@ class PieceQueue:
     def peek(self, *, held: Collection[str] = (), staged: str = "", elsewhere: Collection[str] = ()) -> Piece:
         """Return the next piece for a worker with a free place. Raises IndexError when none is left.
 
-        Of the pieces with nearly the longest estimate: one whose source the worker holds, else the one of the source that was
-        staged for it, else one of a source that no other worker holds or stages (`elsewhere`), else the longest. So no piece
-        waits for a busy worker while another is free: one held elsewhere is taken if no other is as long.
+        Of the pieces with nearly the longest estimate: one whose source the worker holds, else the one of the
+        source that was staged for it, else one of a source that no other worker holds or stages
+        (`elsewhere`), else the longest. So no piece waits for a busy worker while another is free: one held
+        elsewhere is taken if no other is as long.
         """
         longest = self._pieces[0].estimate
         nearly = [piece for piece in self._pieces if piece.estimate >= NEARLY * longest]

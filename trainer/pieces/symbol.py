@@ -12,7 +12,9 @@ def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Pie
     return tuple(
         piece
         for one in series
-        for piece in models_of(job, [one], kind="symbol", stem=one.symbol, timeframe=timeframe, source=one.symbol)
+        for piece in models_of(
+            job, [one], kind="symbol", stem=one.symbol, timeframe=timeframe, source=one.symbol
+        )
     )
 
 

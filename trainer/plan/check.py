@@ -1,13 +1,13 @@
-"""Check a job's data before anything is launched. The desk runs it as a child process, so that the launcher needs no
-pyarrow:
+"""Check a job's data before anything is launched. The desk runs it as a child process, so that the launcher
+needs no pyarrow:
 
     python -m trainer.plan.check --job JOB.json --data PATH
-    python -m trainer.plan.check --describe --data FOLDER       describe each file, for the index of a data set
-    python -m trainer.plan.check --joined --data FOLDER         list symbols that can't be joined over the folder's files
+    python -m trainer.plan.check --describe --data FOLDER      describe each file, for the index of a data set
+    python -m trainer.plan.check --joined --data FOLDER         list symbols that can't be joined
 
-Prints one JSON document: files with hashes, symbols with bars, holes, calendar and windows, refused symbols with reasons, and
-plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why", "do"}} and exit 2. Reads the candles
-and counts windows with numpy only: no torch, no features.
+Prints one JSON document: files with hashes, symbols with bars, holes, calendar and windows, refused symbols
+with reasons, and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why",
+"do"}} and exit 2. Reads the candles and counts windows with numpy only: no torch, no features.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _TRIES = 100  # to remove a folder while files appear in it
 
 
 def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Plan the job's candles at `path`; return their description and plan as JSON values. Raises DataError if unusable."""
+    """Plan the job's candles at `path`; return their description and plan as JSON values. Raises DataError if
+    unusable.
+    """
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as folder_of_copies:
         folder = folder_of(job, path, scratch=Path(folder_of_copies))
         plan = plan_data(job, folder)
@@ -56,7 +58,9 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
 
 
 def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Return a description of each candle file of a folder, as JSON values: {"files": [...], "errors": {file: error}}."""
+    """Return a description of each candle file of a folder, as JSON values: {"files": [...], "errors": {file:
+    error}}.
+    """
     files, errors = [], {}
     for file in candle_files(path).files:
         try:
@@ -72,7 +76,9 @@ def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
 
 
 def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
-    """Join each symbol of a folder over all files; return errors as JSON values: {"errors": {symbol: error}}."""
+    """Join each symbol of a folder over all files; return errors as JSON values: {"errors": {symbol:
+    error}}.
+    """
     errors = {}
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
         folder = CandleFolder(path, Path(copies))
@@ -85,7 +91,9 @@ def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
 
 
 def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
-    """Return a file's description: the symbols that the run uses, all symbols that it holds, and its further columns."""
+    """Return a file's description: the symbols that the run uses, all symbols that it holds, and its further
+    columns.
+    """
     return {
         "file": read.file,
         "path": str(read.path),
@@ -96,7 +104,12 @@ def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
         "synthetic": read.synthetic,
         "further": list(read.further),
         "holds": [
-            {"symbol": held.symbol, "bars": held.bars, "first": time_text(held.first), "last": time_text(held.last)}
+            {
+                "symbol": held.symbol,
+                "bars": held.bars,
+                "first": time_text(held.first),
+                "last": time_text(held.last),
+            }
             for held in read.holds
         ],
     }
@@ -104,13 +117,21 @@ def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the description, or the error, as one JSON document; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.plan.check", description="Check a job's candles without training.")
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.plan.check", description="Check a job's candles without training."
+    )
     parser.add_argument("--job", type=Path, help="the job as JSON; without it, a job's defaults")
     parser.add_argument("--data", type=Path, required=True, help="folder or file of candles")
-    parser.add_argument("--describe", action="store_true", help="describe each file of the folder, without a job")
-    parser.add_argument("--joined", action="store_true", help="read each symbol over all files of the folder, without a job")
+    parser.add_argument(
+        "--describe", action="store_true", help="describe each file of the folder, without a job"
+    )
+    parser.add_argument(
+        "--joined", action="store_true", help="read each symbol over all files of the folder, without a job"
+    )
     parser.add_argument("--parent", type=int, help="file descriptor of a pipe; end when its other end closes")
-    parser.add_argument("--scratch", type=Path, help="folder for copies of bars; removed when the pipe of --parent closes")
+    parser.add_argument(
+        "--scratch", type=Path, help="folder for copies of bars; removed when the pipe of --parent closes"
+    )
     options = parser.parse_args(arguments)
     if options.parent is not None:
         watched = (options.parent, options.scratch)
@@ -148,7 +169,9 @@ def _job(path: Path | None) -> Job:
     try:
         return job_from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a job in JSON", why=str(error), do="Write it with Job.to_dict().") from error
+        raise UsageError(
+            f"{path} is not a job in JSON", why=str(error), do="Write it with Job.to_dict()."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""plan.json: the plan of every symbol of a job, written by the first process that reads the bars. Standard library only.
+"""plan.json: the plan of every symbol of a job, written by the first process that reads the bars. Standard
+library only.
 
-    {"format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files": [...], "symbols": {...}, "refused": {...}}
+    {"format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files": [...],
+     "symbols": {...}, "refused": {...}}
 
-A plan is untrusted input, so reading it checks every type and bound. Workers derive their windows from it (`planning`) and
-refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is [start, stop), half-open.
+A plan is untrusted input, so reading it checks every type and bound. Workers derive their windows from it
+(`planning`) and refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is
+[start, stop), half-open.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ SPANS = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class FoldPlan:
-    """The spans of one fold, and how many bars of each a model can use; `chunks` is 0 for a model that reads windows."""
+    """The spans of one fold, and how many bars of each a model can use; `chunks` is 0 for a model that reads
+    windows.
+    """
 
     spans: Spans
     bars: Mapping[str, int]  # by span: valid bars (see `plans`)
@@ -70,12 +75,16 @@ class SymbolPlan:
 
     @property
     def mark(self) -> bytes:
-        """Return, as JSON, the values that a model of this symbol depends on: bars and choices, but not files."""
+        """Return, as JSON, the values that a model of this symbol depends on: bars and choices, but not
+        files.
+        """
         values = {key: value for key, value in _symbol_values(self).items() if key not in ("files", "rows")}
         return json.dumps(values, sort_keys=True).encode()
 
     def target_of(self, job: Job) -> TargetSettings:
-        """Return the job's target as chosen for this symbol. Raises DataError for a choice that the job does not allow."""
+        """Return the job's target as chosen for this symbol. Raises DataError for a choice that the job does
+        not allow.
+        """
         for option in job.target.options():
             if target_values(option) == dict(self.target):
                 return option
@@ -169,7 +178,9 @@ class DataPlan:
         """Return the data summary of the `started` event."""
         planned = self.symbols.values()
         return {
-            "files": [{"file": file.file, "bars": file.bars, "symbols": list(file.symbols)} for file in self.files],
+            "files": [
+                {"file": file.file, "bars": file.bars, "symbols": list(file.symbols)} for file in self.files
+            ],
             "timeframe": self.timeframe,
             "bars": sum(entry.bars for entry in planned) + sum(entry.bars for entry in self.refused.values()),
             "holes": sum(entry.num_holes for entry in planned),
@@ -189,7 +200,11 @@ class DataPlan:
             for key in wanted[table].keys() | made_for.get(table, {}).keys()
             if wanted[table].get(key) != made_for.get(table, {}).get(key)
         )
-        missing = [symbol for symbol in job.data.chosen(()) if symbol not in self.symbols and symbol not in self.refused]
+        missing = [
+            symbol
+            for symbol in job.data.chosen(())
+            if symbol not in self.symbols and symbol not in self.refused
+        ]
         folds = {len(entry.folds) for entry in self.symbols.values()} - {job.data.folds}
         if others or missing or folds:
             why = (
@@ -215,7 +230,9 @@ def settings_of(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def target_values(target: TargetSettings) -> dict[str, Any]:
-    """Return the settings of a target that determine its labels, as JSON values; for a user's own target, their digest."""
+    """Return the settings of a target that determine its labels, as JSON values; for a user's own target,
+    their digest.
+    """
     return {"code": target.code} if isinstance(target, OwnFile) else asdict(target)
 
 
@@ -224,20 +241,27 @@ def read_plan(content: bytes) -> DataPlan:
     try:
         return _plan(read_object(content, most_bytes=LARGEST_BYTES, name="the plan"))
     except Unsound as error:
-        raise DataError("the plan can't be used", why=str(error)[:300], do="Plan again: leave --plan out.") from error
+        raise DataError(
+            "the plan can't be used", why=str(error)[:300], do="Plan again: leave --plan out."
+        ) from error
 
 
 def _plan(fields: Fields) -> DataPlan:
     if (written := fields.whole("format")) != FORMAT:
         raise Unsound(f"its format is {written}, this version reads {FORMAT}")
-    parts = fields.exactly(("format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused"))
+    parts = fields.exactly(
+        ("format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused")
+    )
     files = tuple(_file(item) for item in parts["files"].items())
     made_for = {
         table: {key: item.plain() for key, item in settings.fields().entries().items()}
         for table, settings in parts["made_for"].fields().exactly(("data", "model", "target")).items()
     }
     is_panel = made_for["data"].get("panel") is True
-    symbols = {name: _symbol(name, item, is_panel=is_panel) for name, item in parts["symbols"].fields().entries().items()}
+    symbols = {
+        name: _symbol(name, item, is_panel=is_panel)
+        for name, item in parts["symbols"].fields().entries().items()
+    }
     refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
     if symbols.keys() & refused.keys():
         raise Unsound(f"{sorted(symbols.keys() & refused.keys())[0]!r} is planned and refused")
@@ -289,11 +313,25 @@ def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
     return {**values, "target": dict(entry.target), "folds": folds}
 
 
-_SYMBOL_KEYS = ("files", "rows", "bars", "first", "last", "sha256", "calendar", "holes", "target", "horizon_bars", "folds")
+_SYMBOL_KEYS = (
+    "files",
+    "rows",
+    "bars",
+    "first",
+    "last",
+    "sha256",
+    "calendar",
+    "holes",
+    "target",
+    "horizon_bars",
+    "folds",
+)
 
 
 def _symbol(symbol: str, value: Value, *, is_panel: bool) -> SymbolPlan:
-    """Return a symbol's plan. A series of a panel may be shorter than the horizon, and have no bar in a span."""
+    """Return a symbol's plan. A series of a panel may be shorter than the horizon, and have no bar in
+    a span.
+    """
     parts = value.fields().exactly(_SYMBOL_KEYS)
     bars = parts["bars"].whole(least=1, most=MOST_COUNT)
     return SymbolPlan(

@@ -1,14 +1,17 @@
-"""Plan a panel: one calendar for all series, one split by date, and the bars of each series that train, validate and test.
+"""Plan a panel: one calendar for all series, one split by date, and the bars of each series that train,
+validate and test.
 
-The calendar has the dates (instants) at which any series has a bar. Features, labels and scores use the bars of a series;
-windows are cut out of its dates, from its first bar to its last, with a masked row for each missing day. So
+The calendar has the dates (instants) at which any series has a bar. Features, labels and scores use the bars
+of a series; windows are cut out of its dates, from its first bar to its last, with a masked row for each
+missing day. So
 
 - a window may include missing days, and begins after the warm-up of the series' own features;
 - a label may not: over a missing day it would have another horizon;
-- neither may include a break of the calendar itself (the exchange is closed for a week: `trainer/data/calendar.py`).
+- neither may include a break of the calendar itself (the exchange is closed for a week:
+  `trainer/data/calendar.py`).
 
-A series may have no bar in a span, or in any: it begins later, ends earlier, or is short. It still counts in the ranks of its
-dates. Shapes: T bars of a series, D dates.
+A series may have no bar in a span, or in any: it begins later, ends earlier, or is short. It still counts in
+the ranks of its dates. Shapes: T bars of a series, D dates.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class PanelCalendar:
 
     def spans(self, cut: Cut, *, embargo: int) -> Spans:
         """Return the spans of a fold in dates; the embargo, in dates, is taken from the older span."""
-        validation, test = (int(np.searchsorted(self.instants, instant)) for instant in (cut.validation, cut.test))
+        validation, test = (
+            int(np.searchsorted(self.instants, instant)) for instant in (cut.validation, cut.test)
+        )
         stop = len(self.instants) if cut.stop is None else int(np.searchsorted(self.instants, cut.stop))
         return Spans(
             train=Span(start=0, stop=max(0, validation - embargo)),
@@ -84,7 +89,9 @@ def calendar_of(panel: Iterable[Candles], calendar: str, timeframe: str) -> Pane
 
 
 def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, ...]]:
-    """Return the plans of each series for each fold. Raises DataError for series without common dates, or an empty span."""
+    """Return the plans of each series for each fold. Raises DataError for series without common dates, or an
+    empty span.
+    """
     calendar = calendar_of(panel.values(), job.data.calendar, next(iter(panel.values())).timeframe)
     _refuse_strangers(panel, calendar)
     usable = Timeline()
@@ -97,7 +104,10 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
         raise DataError(
             "no series of the panel is longer than the warm-up of its features",
             why=f"the longest has {most} bars, and features look back {job.data.warmup}",
-            do="Give more bars, or name features that look back less, such as --set data.features=log_return_1,bar_range.",
+            do=(
+                "Give more bars, or name features that look back less, such as --set"
+                " data.features=log_return_1,bar_range."
+            ),
         )
     target = _chosen(panel, job, calendar, cuts[-1])
     labelled = {symbol: _label(candles, job, target, calendar) for symbol, candles in panel.items()}
@@ -114,9 +124,16 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
 
 
 def follow_panel(
-    panel: Mapping[str, Candles], job: Job, *, target: TargetSettings, horizon_bars: int, folds: Mapping[str, Sequence[Spans]]
+    panel: Mapping[str, Candles],
+    job: Job,
+    *,
+    target: TargetSettings,
+    horizon_bars: int,
+    folds: Mapping[str, Sequence[Spans]],
 ) -> dict[str, tuple[Plan, ...]]:
-    """Return the plans of each series for given spans, `folds`, and a chosen target, as in an existing plan."""
+    """Return the plans of each series for given spans, `folds`, and a chosen target, as in an
+    existing plan.
+    """
     timeframe = next(iter(panel.values())).timeframe
     calendar = calendar_of(panel.values(), job.data.calendar, timeframe)
     return {
@@ -146,7 +163,9 @@ def _label(candles: Candles, job: Job, target: TargetSettings, calendar: PanelCa
     bars = bars[bars >= target.reach]
     if not len(bars):
         none = np.full((len(candles), target.label_columns), np.nan, dtype=np.float32)
-        return Labelled(target=target, labels_TK=none, ends=np.full(len(candles), -1, dtype=np.int64), bars=bars)
+        return Labelled(
+            target=target, labels_TK=none, ends=np.full(len(candles), -1, dtype=np.int64), bars=bars
+        )
     labels = labels_of(target).label(target, candles, calendar.clock[dates])
     ends = labels.ends_T
     unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
@@ -158,8 +177,12 @@ def _label(candles: Candles, job: Job, target: TargetSettings, calendar: PanelCa
     return Labelled(target=target, labels_TK=labels.values_TK, ends=ends, bars=bars)
 
 
-def whole_rows(dates: np.ndarray, calendar: PanelCalendar, *, first: int, bars_seen: int, reach: int) -> np.ndarray:
-    """Return the bars (N,) at which a model can forecast, with or without a label. `first` is from `first_row`."""
+def whole_rows(
+    dates: np.ndarray, calendar: PanelCalendar, *, first: int, bars_seen: int, reach: int
+) -> np.ndarray:
+    """Return the bars (N,) at which a model can forecast, with or without a label. `first` is from
+    `first_row`.
+    """
     bars = np.flatnonzero(dates - dates[0] >= first)
     bars = bars[bars >= reach]
     bars = bars[clear_of_holes(_breaks(dates, calendar), bars - reach, bars)]
@@ -178,7 +201,13 @@ def _breaks(dates: np.ndarray, calendar: PanelCalendar) -> np.ndarray:
 
 
 def _lay_out(
-    candles: Candles, job: Job, calendar: PanelCalendar, labelled: Labelled, *, folds: Sequence[Spans], horizon_bars: int
+    candles: Candles,
+    job: Job,
+    calendar: PanelCalendar,
+    labelled: Labelled,
+    *,
+    folds: Sequence[Spans],
+    horizon_bars: int,
 ) -> tuple[Plan, ...]:
     """Return the plan of a series for each fold; `folds` has its spans in bars."""
     dates, warmup, seen = calendar.dates(candles), warmup_of(candles, job), job.model.bars_seen
@@ -192,7 +221,11 @@ def _lay_out(
         refuse_late_encoder(candles, job, spans)
         inside = {name: labelled.within(span) for name, span in spans.items()}
         bars = {name: one[labelled.has_label(one)] for name, one in inside.items()}
-        chunks = chunk_grid(rows[bars["train"]], first=first, chunk=job.model.bars_out) if job.model.reads == CHUNKS else None
+        chunks = (
+            chunk_grid(rows[bars["train"]], first=first, chunk=job.model.bars_out)
+            if job.model.reads == CHUNKS
+            else None
+        )
         made.append(
             Plan(
                 time=time,
@@ -214,13 +247,17 @@ def _lay_out(
 
 def _of_series(dates: np.ndarray, spans: Spans, *, first: int) -> Spans:
     """Return spans in dates as spans in a series' bars. Training begins at its bar `first`."""
-    places = {name: [int(place) for place in np.searchsorted(dates, (span.start, span.stop))] for name, span in spans.items()}
+    places = {
+        name: [int(place) for place in np.searchsorted(dates, (span.start, span.stop))]
+        for name, span in spans.items()
+    }
     places["train"][0] = min(first, places["train"][1])
     return Spans(**{name: Span(start=start, stop=stop) for name, (start, stop) in places.items()})
 
 
 def _chosen(panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar, cut: Cut) -> TargetSettings:
-    """Return the target with open settings chosen: the farthest option for which any series has enough test labels.
+    """Return the target with open settings chosen: the farthest option for which any series has enough test
+    labels.
 
     All are tested on one calendar, so the series that covers it best determines how many labels fit.
     """
@@ -238,9 +275,13 @@ def _chosen(panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar, cut
             if most >= FEWEST_TEST_LABELS:
                 return option
     raise DataError(
-        f"no series of the panel has more than {most} labels in test that don't overlap, at the shortest {job.target.farther}",
+        f"no series of the panel has more than {most} labels in test that don't overlap, at the shortest"
+        f" {job.target.farther}",
         why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least",
-        do=f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these: {job.target.farther} = 1.",
+        do=(
+            f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these:"
+            f" {job.target.farther} = 1."
+        ),
     )
 
 
@@ -258,17 +299,28 @@ def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> 
     for symbol, candles in panel.items():
         if counts[calendar.dates(candles)].max() < 2:
             first, last = (time_text(candles.timestamp[row]) for row in (0, -1))
-            others = [time_text(instant) for instant in calendar.instants[counts > 1][[0, -1]]] if (counts > 1).any() else []
-            beside = f"others share dates from {others[0]} to {others[1]}" if others else "no two series share any"
+            others = (
+                [time_text(instant) for instant in calendar.instants[counts > 1][[0, -1]]]
+                if (counts > 1).any()
+                else []
+            )
+            beside = (
+                f"others share dates from {others[0]} to {others[1]}" if others else "no two series share any"
+            )
             raise DataError(
                 f"{symbol} has no date in common with another series",
                 why=f"it has {len(candles)} bars from {first} to {last}; {beside}",
-                do="Give bars of the same dates, whose times agree, or leave the symbol out with data.exclude.",
+                do=(
+                    "Give bars of the same dates, whose times agree, or leave the symbol out with"
+                    " data.exclude."
+                ),
             )
 
 
 def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> None:
-    """Raise DataError if no series has a bar in a span, the training labels have a flaw, or an epoch is below a batch."""
+    """Raise DataError if no series has a bar in a span, the training labels have a flaw, or an epoch is below
+    a batch.
+    """
     where = f"fold {fold} of the panel" if job.data.folds > 1 else "the panel"
     for name in plans[0].bars:
         if not sum(len(plan.bars[name]) for plan in plans):

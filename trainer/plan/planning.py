@@ -1,7 +1,8 @@
 """Plan a job's data once, and derive a symbol's windows from that plan. Numpy, no torch.
 
-`plan_data` runs in the first process that reads the bars: the data check at a desk, or a training without a plan. It holds one
-symbol at a time, except for a panel. Workers call `plans_of`, which chooses nothing and refuses other bars or counts.
+`plan_data` runs in the first process that reads the bars: the data check at a desk, or a training without a
+plan. It holds one symbol at a time, except for a panel. Workers call `plans_of`, which chooses nothing and
+refuses other bars or counts.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
 
 
 def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
-    """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or counts."""
+    """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or
+    counts.
+    """
     _refuse_other_bars(candles, entry)
     hole = np.zeros(len(candles), dtype=bool)
     for start, stop in entry.holes:
@@ -86,8 +89,12 @@ def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
     return plans
 
 
-def plans_of_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan]) -> dict[str, tuple[Plan, ...]]:
-    """Return the plans of a panel's series by symbol, derived from the job's plan. Raises DataError as `plans_of` does."""
+def plans_of_panel(
+    panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan]
+) -> dict[str, tuple[Plan, ...]]:
+    """Return the plans of a panel's series by symbol, derived from the job's plan. Raises DataError as
+    `plans_of` does.
+    """
     for entry in entries:
         _refuse_other_bars(panel[entry.symbol], entry)
     first, folds = entries[0], {entry.symbol: [fold.spans for fold in entry.folds] for entry in entries}
@@ -102,7 +109,10 @@ def _refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
     if len(candles) != entry.bars or bars_sha256(candles) != entry.sha256:
         raise DataError(
             f"the bars of {symbol} are not those that were planned",
-            why=f"there are {len(candles)} to {time_text(candles.timestamp[-1])}; the plan has {entry.bars} to {entry.last}",
+            why=(
+                f"there are {len(candles)} to {time_text(candles.timestamp[-1])}; the plan has {entry.bars}"
+                f" to {entry.last}"
+            ),
             do="Plan again: leave --plan out.",
         )
 
@@ -112,7 +122,10 @@ def _refuse_other_windows(plans: Sequence[Plan], entry: SymbolPlan) -> None:
         if (counted := _fold(plan)) != fold:
             raise DataError(
                 f"fold {number} of {entry.symbol} has other windows than its plan",
-                why=f"{dict(counted.bars)} and {counted.chunks} chunks; the plan has {dict(fold.bars)} and {fold.chunks}",
+                why=(
+                    f"{dict(counted.bars)} and {counted.chunks} chunks; the plan has {dict(fold.bars)} and"
+                    f" {fold.chunks}"
+                ),
                 do="Plan again: leave --plan out.",
             )
 
@@ -121,24 +134,39 @@ def bars_sha256(candles: Candles) -> str:
     """Return the hash of the bars: of each column's name and the hash of its bytes."""
     digest = hashlib.sha256()
     bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
-    for name, values in {**bars, **{f"column {name}": values for name, values in candles.columns.items()}}.items():
+    for name, values in {
+        **bars,
+        **{f"column {name}": values for name, values in candles.columns.items()},
+    }.items():
         digest.update(name.encode() + hashlib.sha256(np.ascontiguousarray(values).data).digest())
     return digest.hexdigest()
 
 
 def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    return {symbol: _plan_one(symbol, folder, lambda candles: plan_folds(candles, job)) for symbol in folder.symbols}
+    return {
+        symbol: _plan_one(symbol, folder, lambda candles: plan_folds(candles, job))
+        for symbol in folder.symbols
+    }
 
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    """Plan all symbols with one split and one target: that of the symbol with the shortest possible horizon."""
+    """Plan all symbols with one split and one target: that of the symbol with the shortest possible
+    horizon.
+    """
     cuts = cuts_of(job, folder)
-    planned = {symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts)) for symbol in folder.symbols}
-    chosen = {symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
+    planned = {
+        symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts))
+        for symbol in folder.symbols
+    }
+    chosen = {
+        symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)
+    }
     if chosen:
         shortest = shortest_target(job, chosen.values())
         for symbol in [symbol for symbol, target in chosen.items() if target != shortest]:
-            planned[symbol] = _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts, target=shortest))
+            planned[symbol] = _plan_one(
+                symbol, folder, lambda candles: plan_at(candles, job, cuts, target=shortest)
+            )
         entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
         for number in range(job.data.folds):
             where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
@@ -166,7 +194,9 @@ def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refuse
     }
 
 
-def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]) -> SymbolPlan | RefusedSymbol:
+def _plan_one(
+    symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]
+) -> SymbolPlan | RefusedSymbol:
     """Plan one symbol. Its candles are freed after this call."""
     bars = 0
     try:
@@ -175,7 +205,9 @@ def _plan_one(symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple
         plans = plan(candles)
     except DataError as error:
         return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
-    return symbol_plan(candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol))
+    return symbol_plan(
+        candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol)
+    )
 
 
 def _nothing_left(errors: Sequence[DataError]) -> DataError:
@@ -222,5 +254,9 @@ def planned_file(read: FileRead) -> PlannedFile:
     with read.path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return PlannedFile(
-        file=read.file, bytes=read.path.stat().st_size, sha256=sha256, bars=read.bars, symbols=tuple(sorted(read.symbols))
+        file=read.file,
+        bytes=read.path.stat().st_size,
+        sha256=sha256,
+        bars=read.bars,
+        symbols=tuple(sorted(read.symbols)),
     )

@@ -1,14 +1,15 @@
 """Plan a symbol: holes, labels, spans, and the bars of each span that a model can be trained or scored on.
 
 A bar t is valid if
-- the bars that the model sees, and those that its label reads before t, are after the warm-up of the features and each column's
-  first value,
+- the bars that the model sees, and those that its label reads before t, are after the warm-up of the features
+  and each column's first value,
 - there is no hole in them, nor just before the first (whose return would span the hole), nor in the label,
 - it has a label, and
-- it and its whole label are in one span. The model may see bars of the previous span: past inputs are no leak, labels are.
+- it and its whole label are in one span. The model may see bars of the previous span: past inputs are no
+  leak, labels are.
 
-Each fold has its own model, which trains on everything older than its validation and test; its test follows that of the
-previous fold. A single fold, and the last of several, is the job's split.
+Each fold has its own model, which trains on everything older than its validation and test; its test follows
+that of the previous fold. A single fold, and the last of several, is the job's split.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from trainer.pretrained import encoder_of, nanoseconds_of
 from trainer.settings import CHUNKS, TargetSettings
 from trainer.targets import labels_of
 
-FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer would say next to nothing about a forecast
+FEWEST_TEST_LABELS = (
+    20  # non-overlapping, when a horizon is chosen: fewer would say next to nothing about a forecast
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,9 @@ class Plan:
     bars_seen: int
     ties: int  # bars without a label because the price does not move
     horizon_bars: int  # length of the longest label; the embargo is at least this
-    chunks: np.ndarray | None  # int64 rows: the first output of each training chunk; None for a model that reads windows
+    chunks: (
+        np.ndarray | None
+    )  # int64 rows: the first output of each training chunk; None for a model that reads windows
     rows: np.ndarray | None = None  # (T,) int64: the row of each bar in a panel; None: the bar's number
 
     @property
@@ -82,7 +87,9 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """The labels of one target. `bars` are those with complete inputs; some have no label, since the price does not move."""
+    """The labels of one target. `bars` are those with complete inputs; some have no label, since the price
+    does not move.
+    """
 
     target: TargetSettings
     labels_TK: np.ndarray
@@ -99,11 +106,15 @@ class Labelled:
 
 
 def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
-    """Return a symbol's plan for each fold, oldest first. Raises DataError for a span without bars, or too few for a batch."""
+    """Return a symbol's plan for each fold, oldest first. Raises DataError for a span without bars, or too
+    few for a batch.
+    """
     if job.data.folds == 1:
         plans: tuple[Plan, ...] = (plan_symbol(candles, job),)
     else:
-        _fold_spans(candles, job, embargo=max(job.data.embargo, job.target.bars_ahead))  # raises for too few bars
+        _fold_spans(
+            candles, job, embargo=max(job.data.embargo, job.target.bars_ahead)
+        )  # raises for too few bars
         # The last fold's target holds for all: scores are averaged over folds.
         last = plan_symbol(candles, job)
         folded = _fold_spans(candles, job, embargo=max(job.data.embargo, last.horizon_bars))
@@ -122,10 +133,11 @@ def plan_symbol(
     spans: Spans | None = None,
     target: TargetSettings | None = None,
 ) -> Plan:
-    """Return a symbol's plan: holes, labels, spans and valid bars. Raises DataError for a span without valid bars.
+    """Return a symbol's plan: holes, labels, spans and valid bars. Raises DataError for a span without valid
+    bars.
 
-    The embargo between spans is the job's, or the longest label if that is longer. `spans` replaces the job's split, `target`
-    the job's target, `warmup` the job's warm-up.
+    The embargo between spans is the job's, or the longest label if that is longer. `spans` replaces the job's
+    split, `target` the job's target, `warmup` the job's warm-up.
     """
     refuse_empty_columns(candles)
     warmup = warmup_of(candles, job) if warmup is None else warmup
@@ -133,7 +145,11 @@ def plan_symbol(
     first = first_bar(job, target, warmup)
     if error := too_few(candles.symbol, len(candles), job, target=target, warmup=warmup):
         raise error
-    calendar = infer_calendar(candles.timestamp, candles.timeframe) if job.data.calendar == "auto" else job.data.calendar
+    calendar = (
+        infer_calendar(candles.timestamp, candles.timeframe)
+        if job.data.calendar == "auto"
+        else job.data.calendar
+    )
     try:
         time = BarTimes(
             calendar=calendar,
@@ -151,12 +167,21 @@ def plan_symbol(
     plan = lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup)
     what, why = labels_of(target).flaw(chosen.target, chosen.labels_TK[plan.bars["train"]])
     if what:
-        raise DataError(f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
+        raise DataError(
+            f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}."
+        )
     return plan
 
 
 def lay_out(
-    candles: Candles, job: Job, time: BarTimes, chosen: Labelled, *, spans: Spans, horizon_bars: int, warmup: int
+    candles: Candles,
+    job: Job,
+    time: BarTimes,
+    chosen: Labelled,
+    *,
+    spans: Spans,
+    horizon_bars: int,
+    warmup: int,
 ) -> Plan:
     """Return the plan of a symbol for these spans and labels.
 
@@ -170,7 +195,9 @@ def lay_out(
         ties += int((~labelled).sum())
         bars[name] = inside[labelled]
         if not len(bars[name]):
-            raise _no_bar(candles, job, chosen.target, name, time, horizon_bars=horizon_bars, tied=len(inside))
+            raise _no_bar(
+                candles, job, chosen.target, name, time, horizon_bars=horizon_bars, tied=len(inside)
+            )
     labels_TK = np.full_like(chosen.labels_TK, np.nan)
     labels_TK[chosen.bars] = chosen.labels_TK[chosen.bars]
     reads_chunks, first = job.model.reads == CHUNKS, first_bar(job, chosen.target, warmup)
@@ -195,16 +222,31 @@ def warmup_of(candles: Candles, job: Job) -> int:
 
 
 def follow(
-    candles: Candles, job: Job, time: BarTimes, target: TargetSettings, *, horizon_bars: int, folds: Sequence[Spans]
+    candles: Candles,
+    job: Job,
+    time: BarTimes,
+    target: TargetSettings,
+    *,
+    horizon_bars: int,
+    folds: Sequence[Spans],
 ) -> tuple[Plan, ...]:
-    """Return a symbol's plans for given spans, `folds`, and a chosen target, as in an existing plan. Raises DataError."""
+    """Return a symbol's plans for given spans, `folds`, and a chosen target, as in an existing plan. Raises
+    DataError.
+    """
     warmup = warmup_of(candles, job)
     chosen = _label(candles, job, target, time, first=first_bar(job, target, warmup))
-    return tuple(lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup) for spans in folds)
+    return tuple(
+        lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup)
+        for spans in folds
+    )
 
 
-def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int, test: Span) -> Labelled:
-    """Return the labels of the target's first option with enough non-overlapping ones in test, or of its only option."""
+def _choose(
+    candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int, test: Span
+) -> Labelled:
+    """Return the labels of the target's first option with enough non-overlapping ones in test, or of its only
+    option.
+    """
     options, separate = target.options(), 0
     for option in options:
         labelled = _label(candles, job, option, time, first=first)
@@ -214,9 +256,16 @@ def _choose(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, 
         if separate >= FEWEST_TEST_LABELS:
             return labelled
     raise DataError(
-        f"{candles.symbol} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
-        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(time.holes.sum())} holes",
-        do=f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these: {target.farther} = 1.",
+        f"{candles.symbol} has {separate} labels in test that don't overlap, at the shortest"
+        f" {target.farther}",
+        why=(
+            f"a forecast is scored on {FEWEST_TEST_LABELS} at least; the series has {int(time.holes.sum())}"
+            " holes"
+        ),
+        do=(
+            f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these:"
+            f" {target.farther} = 1."
+        ),
     )
 
 
@@ -239,7 +288,9 @@ def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.
 
 
 def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:
-    """Return how many non-overlapping labels these bars (ascending) have, each starting where the previous ended or later."""
+    """Return how many non-overlapping labels these bars (ascending) have, each starting where the previous
+    ended or later.
+    """
     count, place = 0, 0
     while place < len(bars):
         count += 1
@@ -248,7 +299,9 @@ def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:
 
 
 def chunk_grid(bars: np.ndarray, *, first: int, chunk: int) -> np.ndarray:
-    """Return the first output rows of the chunks, on a grid from `first` on, that contain any of the bars (ascending)."""
+    """Return the first output rows of the chunks, on a grid from `first` on, that contain any of the bars
+    (ascending).
+    """
     return np.asarray(first + np.unique((bars - first) // chunk) * chunk)
 
 
@@ -263,11 +316,15 @@ def refuse_empty_columns(candles: Candles) -> None:
     for name, values in candles.columns.items():
         if np.isnan(values).all():
             do = "Fill the column, or leave the symbol out of --symbols."
-            raise DataError(f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do)
+            raise DataError(
+                f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do
+            )
 
 
 def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
-    """Raise DataError if the job's encoder was trained or selected on bars or labels of validation or later."""
+    """Raise DataError if the job's encoder was trained or selected on bars or labels of validation or
+    later.
+    """
     encoder = encoder_of(job.model)
     if encoder is None or not encoder.encoder_until or not len(spans.validation):
         return
@@ -275,7 +332,10 @@ def refuse_late_encoder(candles: Candles, job: Job, spans: Spans) -> None:
     if nanoseconds_of(encoder.encoder_until) > begins:
         raise DataError(
             f"the encoder has seen bars and labels until {encoder.encoder_until}",
-            why=f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would not be out of sample",
+            why=(
+                f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would not"
+                " be out of sample"
+            ),
             do="Pretrain on older bars, or give this job later ones.",
         )
 
@@ -297,9 +357,15 @@ def _no_bar(
     warmup = warmup_of(candles, job)
     if warmup and warmup * 2 > len(candles) and not time.holes.any():
         what = f"are the warm-up of {farthest_feature(job)}"
-        do = "Give more bars, or name features that look back less, such as --set data.features=log_return_1,bar_range."
+        do = (
+            "Give more bars, or name features that look back less, such as --set"
+            " data.features=log_return_1,bar_range."
+        )
         if warmup > job.data.warmup:
-            what, do = "come before the columns' first values", "Fill the columns, or leave the symbol out of --symbols."
+            what, do = (
+                "come before the columns' first values",
+                "Fill the columns, or leave the symbol out of --symbols.",
+            )
         why = f"of {len(candles)} bars the first {warmup} {what}"
         return DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
     why = (
@@ -310,7 +376,10 @@ def _no_bar(
     return DataError(
         f"{candles.symbol} has no bar left in {name}",
         why=why,
-        do=f"Lower {job.model.shorter}, give more bars, or set calendar (24x7, sessions, events, or an exchange's code).",
+        do=(
+            f"Lower {job.model.shorter}, give more bars, or set calendar (24x7, sessions, events, or an"
+            " exchange's code)."
+        ),
     )
 
 
@@ -334,5 +403,8 @@ def refuse_large_batch(where: str, job: Job, available: int) -> None:
     if job.train.batch > available:
         raise DataError(
             f"batch {job.train.batch} is larger than the {available} training {kind} of {where}",
-            do=f"Set a smaller one, --set train.batch={'1, lower chunk' if kind == CHUNKS else 'auto'}, or give more bars.",
+            do=(
+                f"Set a smaller one, --set train.batch={'1, lower chunk' if kind == CHUNKS else 'auto'}, or"
+                " give more bars."
+            ),
         )

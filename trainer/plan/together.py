@@ -1,8 +1,9 @@
 """One split for several series: the instants at which validation and test of all begin. Numpy, no torch.
 
-A model of several series must not learn the future of one from another, so all are split at the same instants. The job's
-fractions are shares of the bars of all series; a single series gets its usual spans. The embargo applies within each series and
-therefore between all: every training label, of any series, ends before the instant at which validation begins.
+A model of several series must not learn the future of one from another, so all are split at the same
+instants. The job's fractions are shares of the bars of all series; a single series gets its usual spans. The
+embargo applies within each series and therefore between all: every training label, of any series, ends before
+the instant at which validation begins.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from trainer.settings import TargetSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The instants of one fold, in ns UTC: begin of validation and test, and end of the test (None: the last bar)."""
+    """The instants of one fold, in ns UTC: begin of validation and test, and end of the test (None: the last
+    bar).
+    """
 
     validation: int
     test: int
     stop: int | None = None
 
     def spans(self, candles: Candles, *, embargo: int, first: int) -> Spans:
-        """Return the spans of a series from its bar `first` on; the embargo, in bars, is taken from the older span."""
+        """Return the spans of a series from its bar `first` on; the embargo, in bars, is taken from the older
+        span.
+        """
         instants = [self.validation, self.test, *([] if self.stop is None else [self.stop])]
         rows = [int(row) for row in np.searchsorted(candles.timestamp, instants)]
         validation, test, stop = rows if self.stop is not None else (*rows, len(candles))
@@ -91,7 +96,9 @@ class Timeline:
 
 
 def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
-    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one at a time."""
+    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one
+    at a time.
+    """
     timeline = Timeline()
     for symbol in folder.symbols:
         try:
@@ -102,8 +109,11 @@ def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
     return timeline.cuts(job)
 
 
-def plan_at(candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None) -> tuple[Plan, ...]:
-    """Return a symbol's plan for each fold, split at these instants. Raises DataError for a span without bars.
+def plan_at(
+    candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None
+) -> tuple[Plan, ...]:
+    """Return a symbol's plan for each fold, split at these instants. Raises DataError for a span without
+    bars.
 
     `target` replaces the job's, which may leave settings open.
     """
@@ -133,7 +143,9 @@ def _refuse_empty_spans(candles: Candles, cuts: Sequence[Cut], folds: Sequence[S
                 first, last = (time_text(candles.timestamp[row]) for row in (0, -1))
                 raise DataError(
                     f"{candles.symbol} has no bar in {name}",
-                    why=f"pooled series are split at one time, validation from {time_text(cut.validation)} and test from "
-                    f"{time_text(cut.test)}; it goes from {first} to {last}",
+                    why=(
+                        f"pooled series are split at one time, validation from {time_text(cut.validation)}"
+                        f" and test from {time_text(cut.test)}; it goes from {first} to {last}"
+                    ),
                     do="Give bars of the same time, or leave the symbol out of --symbols.",
                 )

@@ -1,7 +1,9 @@
-"""Permanent models: copies of a retrain's models, and production models under stable names, replaced by compare-and-swap.
+"""Permanent models: copies of a retrain's models, and production models under stable names, replaced by
+compare-and-swap.
 
-Production has no pointer beside the object; S3's versions are its history. A model is promoted only if its bytes have the hash
-of its receipt and a card of its own name, so a reader never sees a partial or unverified model.
+Production has no pointer beside the object; S3's versions are its history. A model is promoted only if its
+bytes have the hash of its receipt and a card of its own name, so a reader never sees a partial or unverified
+model.
 """
 
 from __future__ import annotations
@@ -44,12 +46,20 @@ def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
         replaces = champion.etag if champion else ""
         try:
             objects.copy(
-                source=str(model["key"]), version_id=str(model["version_id"]), key=key, if_match=replaces, create=not replaces
+                source=str(model["key"]),
+                version_id=str(model["version_id"]),
+                key=key,
+                if_match=replaces,
+                create=not replaces,
             )
         except Conflict:
             continue
         return True
-    raise ConfigError(f"cannot promote {_file(model)}", why="others replaced it each time", do="Check what else promotes it.")
+    raise ConfigError(
+        f"cannot promote {_file(model)}",
+        why="others replaced it each time",
+        do="Check what else promotes it.",
+    )
 
 
 def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
@@ -63,19 +73,31 @@ def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
 def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:
     """Replace the newest version of a production model by an older one; return (replaced, restored).
 
-    Default: the newest version with other bytes. Raises UsageError if there is none, or another writer was faster.
+    Default: the newest version with other bytes. Raises UsageError if there is none, or another writer was
+    faster.
     """
     current, *older = production_versions(objects, name)
-    wanted = [one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag]
+    wanted = [
+        one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag
+    ]
     if not wanted:
         why = f"it has no older version {version_id}" if version_id else "it has no older version"
-        raise UsageError(f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions.")
+        raise UsageError(
+            f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions."
+        )
     try:
-        objects.copy(source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag)
+        objects.copy(
+            source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag
+        )
     except Conflict as error:  # also of this call itself, which botocore repeats if its answer is lost
-        there, meant = objects.head(key=current.key), objects.head(key=current.key, version_id=wanted[0].version_id)
+        there, meant = (
+            objects.head(key=current.key),
+            objects.head(key=current.key, version_id=wanted[0].version_id),
+        )
         if there is None or meant is None or not there.sha256 or there.sha256 != meant.sha256:
-            raise UsageError(f"'{name}' was replaced at the same moment", do="Look again, then roll back.") from error
+            raise UsageError(
+                f"'{name}' was replaced at the same moment", do="Look again, then roll back."
+            ) from error
     return current, wanted[0]
 
 
@@ -84,7 +106,11 @@ def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -
     name, what = _file(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
     do = "It stays an experiment; train it again."
     if stored is None or stored.size > MOST_PROMOTED_BYTES:
-        why = f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}" if stored else "it is not there"
+        why = (
+            f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}"
+            if stored
+            else "it is not there"
+        )
         raise ConfigError(what, why=why, do=do)
     read = objects.get(key=str(model["key"]), version_id=str(model["version_id"]))
     if read is None or hashlib.sha256(read.body).hexdigest() != model["sha256"]:

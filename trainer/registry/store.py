@@ -1,7 +1,7 @@
 """The models of a bucket: list them with versions and scores, and download one with its hash checked.
 
-Experiments are read through the receipts of their runs, which name the attempt whose keys count; for a run without a receipt S3
-is listed. Production models have no receipt: the objects themselves are listed.
+Experiments are read through the receipts of their runs, which name the attempt whose keys count; for a run
+without a receipt S3 is listed. Production models have no receipt: the objects themselves are listed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from trainer.whole_file import whole_file
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
 
-FIRST_BYTES = 256 * 1024  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
+FIRST_BYTES = (
+    256 * 1024
+)  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,9 @@ class Model:
     stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
 
     def expires(self, experiment_days: int) -> date | None:
-        """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no days (0)."""
+        """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no
+        days (0).
+        """
         if self.stage == "production" or self.stored_after is None or not experiment_days:
             return None
         return (self.stored_after + timedelta(days=experiment_days)).date()
@@ -71,9 +75,13 @@ class Listing:
 
 
 def list_models(objects: Objects) -> Listing:
-    """Return every model of the bucket: production first, then experiments, the newest run first, each by name."""
+    """Return every model of the bucket: production first, then experiments, the newest run first, each by
+    name.
+    """
     listed = {item.key: item for item in objects.list(prefix=PRODUCTION)}
-    models = [_model(objects, listed[key], stage="production") for key in models_under(PRODUCTION, listed, ())]
+    models = [
+        _model(objects, listed[key], stage="production") for key in models_under(PRODUCTION, listed, ())
+    ]
     problems: dict[str, TrainerError] = {}
     for run_id in reversed(run_ids(objects)):
         try:
@@ -84,7 +92,9 @@ def list_models(objects: Objects) -> Listing:
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
-    """Return the models of one run, of the attempt that its record names. Raises TrainerError if they can't be read."""
+    """Return the models of one run, of the attempt that its record names. Raises TrainerError if they can't
+    be read.
+    """
     receipt = read_receipt(objects, run_id)
     if receipt is not None:
         return tuple(_from_receipt(receipt))
@@ -100,7 +110,8 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
-    """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished run.
+    """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished
+    run.
 
     Raises UsageError if there is none, or only in unfinished runs.
     """
@@ -113,15 +124,21 @@ def find_model(objects: Objects, name_or_key: str) -> Model:
         return max(finished, key=lambda model: (model.stage == "production", model.created_at))
     if named:
         do = f"Wait for its end, or name it {named[0].run_id}/{named[0].name}."
-        raise UsageError(f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} has not ended", do=do)
+        raise UsageError(
+            f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} has not ended", do=do
+        )
     hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
 
 
 def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[Path]:
-    """Download models into a folder, several at once; return their paths, in order. Raises ConfigError (bad hash)."""
+    """Download models into a folder, several at once; return their paths, in order. Raises ConfigError (bad
+    hash).
+    """
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
-        folders = [into / str(number) for number, _ in enumerate(models)]  # two runs may each have a model of one name
+        folders = [
+            into / str(number) for number, _ in enumerate(models)
+        ]  # two runs may each have a model of one name
         return list(pool.map(partial(save_model, objects), models, folders))
 
 
@@ -130,7 +147,9 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
     name = model.key.rsplit("/", 1)[-1]
     if not is_model_file(name):
         why = "its name is not that of a model's file"
-        raise ConfigError(f"model {model.key} is not written here", why=why, do="mayfly models list shows others.")
+        raise ConfigError(
+            f"model {model.key} is not written here", why=why, do="mayfly models list shows others."
+        )
     head = objects.head(key=model.key, version_id=model.version_id)
     if head is not None and head.size > MOST_MODEL_BYTES:
         why = f"it has {head.size / 2**30:.1f} GiB, a model at most {MOST_MODEL_BYTES / 2**30:.0f}"
@@ -138,12 +157,16 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
     stored = objects.get(key=model.key, version_id=model.version_id) if head else None
     if stored is None:
         raise ConfigError(
-            f"model {model.key} is gone", why=f"no version {model.version_id}", do="mayfly models list shows others."
+            f"model {model.key} is gone",
+            why=f"no version {model.version_id}",
+            do="mayfly models list shows others.",
         )
     sha256 = hashlib.sha256(stored.body).hexdigest()
     if model.sha256 and sha256 != model.sha256:
         why = f"sha256 is {sha256}, it should be {model.sha256}"
-        raise ConfigError(f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version.")
+        raise ConfigError(
+            f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version."
+        )
     path = into / name
     with whole_file(path) as partial:
         partial.write_bytes(stored.body)
@@ -155,7 +178,11 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
 
 
 def _model(
-    objects: Objects, listed: Stored, *, stage: Literal["experiment", "production"], run: RunRecord | None = None
+    objects: Objects,
+    listed: Stored,
+    *,
+    stage: Literal["experiment", "production"],
+    run: RunRecord | None = None,
 ) -> Model:
     stored = given(lambda: objects.head(key=listed.key)) or listed
     card = card_of(objects, key=listed.key, version_id=stored.version_id)

@@ -1,4 +1,6 @@
-"""The embedded AWS: moto behind a front of our own, with instances, schedules and functions that really run on this machine.
+"""The embedded AWS: moto behind a front of our own, with instances, schedules and functions that really run
+on this machine.
 
-Start at `client.rehearsal` (what commands use), `server.EmbeddedAws` (what tests use), then `front` and `world`.
+Start at `client.rehearsal` (what commands use), `server.EmbeddedAws` (what tests use), then `front` and
+`world`.
 """

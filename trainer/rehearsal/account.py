@@ -51,7 +51,9 @@ class Redelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Owner of an access key. Instances, functions and schedules have a role; an IAM user's name is the user's."""
+    """Owner of an access key. Instances, functions and schedules have a role; an IAM user's name is the
+    user's.
+    """
 
     kind: Kind
     name: str
@@ -107,11 +109,15 @@ class EmbeddedAccount:
     )
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    storage_lock: threading.RLock = field(default_factory=threading.RLock)  # separate: a large object must not block EC2
+    storage_lock: threading.RLock = field(
+        default_factory=threading.RLock
+    )  # separate: a large object must not block EC2
     functions: dict[str, Function] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)  # by access key
     identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
-    decisions: deque[tuple[Principal, Authorization, Decision]] = field(default_factory=lambda: deque(maxlen=10_000))
+    decisions: deque[tuple[Principal, Authorization, Decision]] = field(
+        default_factory=lambda: deque(maxlen=10_000)
+    )
     quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
     has_spot_role: bool = True  # as after an account's first spot launch
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
@@ -120,16 +126,26 @@ class EmbeddedAccount:
     bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
-    in_flight: list[threading.Thread] = field(default_factory=list)  # firings that are not yet among the deliveries
-    retries: list[AsyncInvocation] = field(default_factory=list)  # of functions that failed, until they are due
+    in_flight: list[threading.Thread] = field(
+        default_factory=list
+    )  # firings that are not yet among the deliveries
+    retries: list[AsyncInvocation] = field(
+        default_factory=list
+    )  # of functions that failed, until they are due
     invocations: list[threading.Thread] = field(default_factory=list)  # asynchronous ones under way
-    redeliveries: list[Redelivery] = field(default_factory=list)  # of schedules whose target could not be called
+    redeliveries: list[Redelivery] = field(
+        default_factory=list
+    )  # of schedules whose target could not be called
     metrics: Metrics = field(default_factory=Metrics)
     alarms: dict[str, Alarm] = field(default_factory=dict)
     alarms_at: datetime | None = None  # when they were evaluated last
-    released: set[str] = field(default_factory=set)  # ended instances whose volumes and interfaces moto has given back
+    released: set[str] = field(
+        default_factory=set
+    )  # ended instances whose volumes and interfaces moto has given back
     instance_states: dict[str, str] = field(default_factory=dict)  # by id, as last sent to the event bus
-    calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))  # (service, operation), the last ones
+    calls: deque[tuple[str, str]] = field(
+        default_factory=lambda: deque(maxlen=10_000)
+    )  # (service, operation), the last ones
     world: World = field(init=False)
 
     def __post_init__(self) -> None:
@@ -141,7 +157,9 @@ class EmbeddedAccount:
         self.principals[own.access_key] = Principal(kind=kind, name=name, role=role)
         return own
 
-    def moto(self, service: str, operation: str, params: dict[str, Any], *, region: str = REGION) -> dict[str, Any]:
+    def moto(
+        self, service: str, operation: str, params: dict[str, Any], *, region: str = REGION
+    ) -> dict[str, Any]:
         """Call moto in this account. Raises AwsError with moto's code."""
         return wire.call_moto(self.account, region, service, operation, params)
 
@@ -153,10 +171,11 @@ class EmbeddedAccount:
             log.warning("moto kept what %s held: %s", instance_id, error)
 
     def advance(self, seconds: float) -> None:
-        """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't follow.
+        """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't
+        follow.
 
-        Functions that are called every few minutes count as called meanwhile: metrics, and the age of alarms, move along. To
-        test silence, move `clock` itself.
+        Functions that are called every few minutes count as called meanwhile: metrics, and the age of alarms,
+        move along. To test silence, move `clock` itself.
         """
         with self.lock:
             if any(instance.occupied for instance in self.world.instances.values()):
@@ -173,7 +192,9 @@ Rules = dict[tuple[str, str], Rule]
 
 
 def refuse(what: str) -> Rule:
-    """Return a rule that refuses an operation that moto would get wrong; `what` continues "The embedded AWS does not"."""
+    """Return a rule that refuses an operation that moto would get wrong; `what` continues "The embedded AWS
+    does not".
+    """
 
     def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")

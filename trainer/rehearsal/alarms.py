@@ -1,8 +1,8 @@
 """Rules of CloudWatch: metrics are kept, and alarms on them evaluated once a minute of the account's clock.
 
-moto stores the readable state of alarms. Besides the data of PutMetricData there are metrics of the embedded AWS itself:
-AWS/Lambda Invocations and Errors, and AWS/SQS ApproximateNumberOfMessagesVisible of the queues that an alarm watches.
-An alarm has one metric and one statistic; its actions are topics.
+moto stores the readable state of alarms. Besides the data of PutMetricData there are metrics of the embedded
+AWS itself: AWS/Lambda Invocations and Errors, and AWS/SQS ApproximateNumberOfMessagesVisible of the queues
+that an alarm watches. An alarm has one metric and one statistic; its actions are topics.
 """
 
 from __future__ import annotations
@@ -40,8 +40,14 @@ def put_metric_data(cloud: EmbeddedAccount, call: Call) -> Answer:
 def put_metric_alarm(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Create an alarm, or change one, which keeps its state; a new one has insufficient data."""
     params = call.params
-    if params.get("Statistic") not in STATISTICS or params.get("ComparisonOperator") not in COMPARISONS or "Metrics" in params:
-        raise AwsError("UnsupportedOperation", "The embedded AWS evaluates alarms on one statistic of one metric.")
+    if (
+        params.get("Statistic") not in STATISTICS
+        or params.get("ComparisonOperator") not in COMPARISONS
+        or "Metrics" in params
+    ):
+        raise AwsError(
+            "UnsupportedOperation", "The embedded AWS evaluates alarms on one statistic of one metric."
+        )
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
         with cloud.lock:

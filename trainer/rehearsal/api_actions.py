@@ -1,7 +1,8 @@
-"""The table from API calls to IAM's questions: action, resource and condition keys, for each call of the stack's users.
+"""The table from API calls to IAM's questions: action, resource and condition keys, for each call of the
+stack's users.
 
-Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A call that is not
-in the table needs an action of the same name on every resource.
+Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A
+call that is not in the table needs an action of the same name on every resource.
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
         return []
     if questions := TABLE.get((call.service, call.operation)):
         return questions(cloud, call)
-    return [Authorization(action=f"{PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")]
+    return [
+        Authorization(action=f"{PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")
+    ]
 
 
 # --- S3
 
 
 def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for reading an object: HeadObject has no action of its own, and reading a version has another one."""
+    """Ask for reading an object: HeadObject has no action of its own, and reading a version has
+    another one.
+    """
     action = "s3:GetObjectVersion" if call.params.get("VersionId") else "s3:GetObject"
     return [Authorization(action=action, resource=_object(call)), *_key_use(cloud, call, "kms:Decrypt")]
 
@@ -49,7 +54,8 @@ def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
 def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
     """Ask for the use of the bucket's KMS key, which S3 calls on the caller's behalf.
 
-    Objects that are older than the key count as encrypted by it, too. Bucket keys, which spare calls, are ignored.
+    Objects that are older than the key count as encrypted by it, too. Bucket keys, which spare calls, are
+    ignored.
     """
     key = cloud.bucket_keys.get(call.params["Bucket"], "")
     via: dict[str, Values] = {"kms:viaservice": f"s3.{call.region}.amazonaws.com"}
@@ -80,7 +86,9 @@ def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def bucket_list(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for listing a bucket. Without a prefix in the request there is no s3:prefix, and a condition on it does not hold."""
+    """Ask for listing a bucket. Without a prefix in the request there is no s3:prefix, and a condition on it
+    does not hold.
+    """
     return [listing(call, _prefix(call))]
 
 
@@ -143,7 +151,11 @@ def alarms(cloud: EmbeddedAccount, call: Call) -> Asked:
 def queue(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Ask for a queue by its name, the end of its URL."""
     name = call.params.get("QueueName") or call.params["QueueUrl"].rpartition("/")[2]
-    return [Authorization(action=f"sqs:{call.operation}", resource=f"arn:aws:sqs:{call.region}:{cloud.account}:{name}")]
+    return [
+        Authorization(
+            action=f"sqs:{call.operation}", resource=f"arn:aws:sqs:{call.region}:{cloud.account}:{name}"
+        )
+    ]
 
 
 def topic(cloud: EmbeddedAccount, call: Call) -> Asked:
@@ -151,7 +163,9 @@ def topic(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def file_system(cloud: EmbeddedAccount, call: Call) -> Asked:
-    resource = f"arn:aws:elasticfilesystem:{call.region}:{cloud.account}:file-system/{call.params['FileSystemId']}"
+    resource = (
+        f"arn:aws:elasticfilesystem:{call.region}:{cloud.account}:file-system/{call.params['FileSystemId']}"
+    )
     return [Authorization(action=f"elasticfilesystem:{call.operation}", resource=resource)]
 
 
@@ -185,14 +199,18 @@ def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
 
 
 def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
-    """Ask for the instance, by its tags, and for the session's document; without one for the account's default."""
+    """Ask for the instance, by its tags, and for the session's document; without one for the account's
+    default.
+    """
     name = call.params.get("DocumentName") or "SSM-SessionManagerRunShell"
     with cloud.lock:
         known = cloud.world.instances.get(call.params["Target"])
         tags = {f"ssm:resourcetag/{key.lower()}": value for key, value in known.tags.items()} if known else {}
     context: dict[str, Values] = {**tags, "ssm:sessiondocumentaccesscheck": "true"}
     target = Authorization(
-        action="ssm:StartSession", resource=ec2_arn(cloud, call, f"instance/{call.params['Target']}"), context=context
+        action="ssm:StartSession",
+        resource=ec2_arn(cloud, call, f"instance/{call.params['Target']}"),
+        context=context,
     )
     owner = "" if name.startswith("AWS-") else cloud.account
     document = f"arn:aws:ssm:{call.region}:{owner}:document/{name}"

@@ -1,7 +1,7 @@
 """The AWS calls that applied the Pulumi program, kept by the program's hash and replayed into other accounts.
 
-Applying the program takes four core-seconds, replaying its calls in this process about 0.15 s. A replay goes through the same
-rules as any request, so the account gets the same resources, with its own identifiers.
+Applying the program takes four core-seconds, replaying its calls in this process about 0.15 s. A replay goes
+through the same rules as any request, so the account gets the same resources, with its own identifiers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from trainer.whole_file import whole_file
 
 FORMAT = 2
 PROGRAM_DIGITS = 32  # of a stored key: the program's hash; the rest is that of a rehearsal's settings
-# Sources that determine the calls of an application, besides the program and the package that packs its functions.
+# Sources that determine the calls of an application, besides the program and the package that packs its
+# functions.
 LIBRARIES = ("boto3", "botocore", "moto", "pulumi", "pulumi-aws")
 _PROGRAM_FILES = ("Pulumi.yaml", "Pulumi.*.yaml", "infra/**/*.py", "ami/*")
 _PACKAGE_FILES = ("**/*.py", "**/*.sh", "**/*.toml", "**/*.csv", "**/*.json")
-# subnet-0a1b..., a file system's shorter ones, a key's UUID (of which no end counts by itself), an account's number, the unique
-# id of a role or an instance profile.
+# subnet-0a1b..., a file system's shorter ones, a key's UUID (of which no end counts by itself), an account's
+# number, the unique id of a role or an instance profile.
 _ID = re.compile(
     r"\b[a-z]+-[0-9a-f]{17}\b|\bfs(?:ap|mt)?-[0-9a-f]{8,16}\b|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
     r"|\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b"
@@ -43,7 +44,9 @@ _OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; ever
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCall:
-    """One call of an application. `identifiers` are those in its answer, in order: the answer of a replay has others."""
+    """One call of an application. `identifiers` are those in its answer, in order: the answer of a replay has
+    others.
+    """
 
     service: str
     operation: str
@@ -91,7 +94,8 @@ class Recorder:
 class ProgramStore:
     """Applied programs in a folder, by hash. Several processes may use it at once.
 
-    Stored calls are replayed, function code included, so the folder must be this user's and writable by nobody else.
+    Stored calls are replayed, function code included, so the folder must be this user's and writable by
+    nobody else.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,14 +103,18 @@ class ProgramStore:
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Let one process at a time apply a program; the others then reuse it. Raises ConfigError for an unsafe folder."""
+        """Let one process at a time apply a program; the others then reuse it. Raises ConfigError for an
+        unsafe folder.
+        """
         open_folder(self.folder)
         with (self.folder / f"{key}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def read(self, key: str) -> AppliedProgram | None:
-        """Return a stored application, or None if there is no readable one: the program is then applied again."""
+        """Return a stored application, or None if there is no readable one: the program is then applied
+        again.
+        """
         try:
             code = (self.folder / f"{key}.bin").read_bytes()
             return from_json((self.folder / f"{key}.json").read_text(encoding="utf-8"), code)
@@ -129,13 +137,17 @@ class ProgramStore:
 
 
 def open_folder(folder: Path) -> None:
-    """Make the folder of stored applications. Raises ConfigError if that fails, or if other users may write there."""
+    """Make the folder of stored applications. Raises ConfigError if that fails, or if other users may write
+    there.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = folder.stat()
     except OSError as error:  # a home that is read-only, in a container
         do = "Set MAYFLY_PROGRAMS to a folder of your own."
-        raise ConfigError(f"applied programs can't be kept in {folder}", why=str(error.strerror), do=do) from error
+        raise ConfigError(
+            f"applied programs can't be kept in {folder}", why=str(error.strerror), do=do
+        ) from error
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
         why = "it belongs to another user, or others may write there"
         do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."
@@ -155,7 +167,11 @@ def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[st
             content = path.read_bytes()
             digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
             digest.update(content)
-    own = "-" + hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16] if config else ""
+    own = (
+        "-" + hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
+        if config
+        else ""
+    )
     return digest.hexdigest()[:PROGRAM_DIGITS] + own
 
 
@@ -180,7 +196,10 @@ def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, An
 def identifiers(answer: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the identifiers that AWS chose in an answer, in the order of its members."""
     return tuple(
-        identifier for name, value in sorted(answer.items()) if name != "ResponseMetadata" for identifier in _find(value)
+        identifier
+        for name, value in sorted(answer.items())
+        if name != "ResponseMetadata"
+        for identifier in _find(value)
     )
 
 
@@ -199,7 +218,9 @@ def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
 
 
 def to_json(applied: AppliedProgram, code: bytearray | None = None) -> str:
-    """Return an application as JSON; bytes are base64, or are appended to `code` and referred to by their place there."""
+    """Return an application as JSON; bytes are base64, or are appended to `code` and referred to by their
+    place there.
+    """
 
     def as_text(content: bytes) -> dict[str, Any]:
         if code is None:
@@ -208,7 +229,12 @@ def to_json(applied: AppliedProgram, code: bytearray | None = None) -> str:
         return {"begin": len(code) - len(content), "end": len(code)}
 
     calls = [
-        {"service": call.service, "operation": call.operation, "params": call.params, "identifiers": call.identifiers}
+        {
+            "service": call.service,
+            "operation": call.operation,
+            "params": call.params,
+            "identifiers": call.identifiers,
+        }
         for call in applied.calls
     ]
     document = {"format": FORMAT, "account": applied.account, "outputs": applied.outputs, "calls": calls}

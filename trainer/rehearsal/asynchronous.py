@@ -1,7 +1,9 @@
-"""Lambda's asynchronous invocation: retry times of a failed one, and the record of one that is given up. Pure.
+"""Lambda's asynchronous invocation: retry times of a failed one, and the record of one that is given up.
+Pure.
 
-https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html (looked up 2026-11-22): two more tries unless
-the function's settings allow fewer, after one minute and after two; given up once the event exceeds their maximum age.
+https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html (looked up 2026-11-22): two
+more tries unless the function's settings allow fewer, after one minute and after two; given up once the event
+exceeds their maximum age.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class AsyncSettings:
 
 
 def next_try(invocation: AsyncInvocation, settings: AsyncSettings, now: datetime) -> datetime | str:
-    """Return the retry time of an invocation that just failed, or the condition under which it is given up."""
+    """Return the retry time of an invocation that just failed, or the condition under which it is
+    given up.
+    """
     if invocation.tries > settings.retries:
         return "RetriesExhausted"
     at = now + WAITS[min(invocation.tries, len(WAITS)) - 1]

@@ -38,11 +38,15 @@ def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
 
 
 def demand(cloud: EmbeddedAccount, principal: Principal, service: str, asked: Authorization) -> None:
-    """Raise AwsError, in a service's words, unless a principal's policies allow an action of AWS on its behalf."""
+    """Raise AwsError, in a service's words, unless a principal's policies allow an action of AWS on its
+    behalf.
+    """
     _demand(cloud, service, principal, identity_of(cloud, principal, service), asked)
 
 
-def _demand(cloud: EmbeddedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization) -> None:
+def _demand(
+    cloud: EmbeddedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization
+) -> None:
     decision, kind = _decide(identity, asked)
     cloud.decisions.append((principal, asked, decision))
     if not decision.allowed:
@@ -50,7 +54,9 @@ def _demand(cloud: EmbeddedAccount, service: str, principal: Principal, identity
 
 
 def _decide(identity: CallerIdentity, asked: Authorization) -> tuple[Decision, str]:
-    """Return the decision of a caller's policies within its permissions boundary, and the kind of policy that decided."""
+    """Return the decision of a caller's policies within its permissions boundary, and the kind of policy that
+    decided.
+    """
     decision = decide(identity.policies, asked, identity.context)
     if decision.allowed and identity.boundary is not None:
         within = decide([identity.boundary], asked, identity.context)
@@ -60,7 +66,8 @@ def _decide(identity: CallerIdentity, asked: Authorization) -> tuple[Decision, s
 
 
 def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
-    """Raise AwsError for a missing object if the caller may not list the bucket: S3 then answers AccessDenied.
+    """Raise AwsError for a missing object if the caller may not list the bucket: S3 then answers
+    AccessDenied.
 
     A read has no s3:prefix, so that a permission to list by prefix does not count here.
     """
@@ -71,13 +78,17 @@ def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, iden
         return
     version = {"VersionId": call.params["VersionId"]} if call.params.get("VersionId") else {}
     try:
-        cloud.moto("s3", "HeadObject", {"Bucket": call.params["Bucket"], "Key": call.params["Key"], **version})
+        cloud.moto(
+            "s3", "HeadObject", {"Bucket": call.params["Bucket"], "Key": call.params["Key"], **version}
+        )
     except AwsError as error:
         if error.status == 404:
             raise _refusal(call.service, identity, asked, decision, kind) from error
 
 
-def _refusal(service: str, identity: CallerIdentity, asked: Authorization, decision: Decision, kind: str) -> AwsError:
+def _refusal(
+    service: str, identity: CallerIdentity, asked: Authorization, decision: Decision, kind: str
+) -> AwsError:
     code, status = _REFUSALS.get(service, _JSON_REFUSAL)
     action = asked.action
     because = (
@@ -85,7 +96,9 @@ def _refusal(service: str, identity: CallerIdentity, asked: Authorization, decis
         if decision.by
         else f"because no {kind} allows the {action} action"
     )
-    message = f"User: {identity.arn} is not authorized to perform: {action} on resource: {asked.resource} {because}"
+    message = (
+        f"User: {identity.arn} is not authorized to perform: {action} on resource: {asked.resource} {because}"
+    )
     if service == "ec2":
         message = f"You are not authorized to perform this operation. {message}"
     return AwsError(code, message, status)

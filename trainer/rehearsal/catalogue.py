@@ -1,7 +1,8 @@
 """Catalogue of the embedded AWS: machine images, and the retired instance types that `historic` still offers.
 
-`today` is moto's dump of AWS (package built 2026-10-27); `historic` adds the p3 family, which AWS stopped describing
-in 2026-04 (figures: the last dump that had them, 2026-04-01). The images are those of `images.json`, which moto loads too.
+`today` is moto's dump of AWS (package built 2026-10-27); `historic` adds the p3 family, which AWS stopped
+describing in 2026-04 (figures: the last dump that had them, 2026-04-01). The images are those of
+`images.json`, which moto loads too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 Catalogue = Literal["historic", "today"]
-IMAGE_PARAMETERS = "/aws/service/deeplearning/ami/"  # <architecture>/<line>/latest/ami-id (Deep Learning AMI guide)
+IMAGE_PARAMETERS = (
+    "/aws/service/deeplearning/ami/"  # <architecture>/<line>/latest/ami-id (Deep Learning AMI guide)
+)
 _RETIRED_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f")
 # type: vCPUs, memory MiB, GPUs, network, EBS Mb/s
 _RETIRED = {
@@ -29,12 +32,15 @@ def image_parameters() -> dict[str, str]:
     """Return the public SSM parameters that name images: parameter -> image id."""
     images = json.loads(Path(__file__).with_name("images.json").read_text(encoding="utf-8"))
     return {
-        f"{IMAGE_PARAMETERS}{image['architecture']}/{image['description']}/latest/ami-id": image["ami_id"] for image in images
+        f"{IMAGE_PARAMETERS}{image['architecture']}/{image['description']}/latest/ami-id": image["ami_id"]
+        for image in images
     }
 
 
 def retired_types(catalogue: Catalogue, names: list[str] | None = None) -> list[dict[str, Any]]:
-    """Describe the retired types a catalogue adds, all of them or those named, as DescribeInstanceTypes would."""
+    """Describe the retired types a catalogue adds, all of them or those named, as DescribeInstanceTypes
+    would.
+    """
     if catalogue == "today":
         return []
     return [_describe(name) for name in _RETIRED if not names or name in names]
@@ -92,7 +98,11 @@ def _describe(name: str) -> dict[str, Any]:
         "SupportedVirtualizationTypes": ["hvm"],
         "BareMetal": False,
         "Hypervisor": "xen",
-        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"], "SustainedClockSpeedInGhz": 2.7, "Manufacturer": "Intel"},
+        "ProcessorInfo": {
+            "SupportedArchitectures": ["x86_64"],
+            "SustainedClockSpeedInGhz": 2.7,
+            "Manufacturer": "Intel",
+        },
         "VCpuInfo": {"DefaultVCpus": vcpus, "DefaultCores": vcpus // 2, "DefaultThreadsPerCore": 2},
         "MemoryInfo": {"SizeInMiB": memory_mib},
         "InstanceStorageSupported": False,
@@ -103,7 +113,14 @@ def _describe(name: str) -> dict[str, Any]:
         },
         "NetworkInfo": {"NetworkPerformance": network, "EnaSupport": "supported", "EfaSupported": False},
         "GpuInfo": {
-            "Gpus": [{"Name": "V100", "Manufacturer": "NVIDIA", "Count": gpus, "MemoryInfo": {"SizeInMiB": _V100_MEMORY_MIB}}],
+            "Gpus": [
+                {
+                    "Name": "V100",
+                    "Manufacturer": "NVIDIA",
+                    "Count": gpus,
+                    "MemoryInfo": {"SizeInMiB": _V100_MEMORY_MIB},
+                }
+            ],
             "TotalGpuMemoryInMiB": gpus * _V100_MEMORY_MIB,
         },
     }

@@ -1,7 +1,9 @@
-"""A command's side of the embedded AWS: find or start its server, lease it, have the Pulumi program applied, give access.
+"""A command's side of the embedded AWS: find or start its server, lease it, have the Pulumi program applied,
+give access.
 
-The server is a separate process, so that it survives the command that started it; the note of `home` has its address and
-secret. Both sides of a request to the server itself prove that they know that secret. Nothing here imports moto or boto3.
+The server is a separate process, so that it survives the command that started it; the note of `home` has its
+address and secret. Both sides of a request to the server itself prove that they know that secret. Nothing
+here imports moto or boto3.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from trainer.rehearsal.processes import start_ticks
 
 ACCOUNT = "000000000001"
 REGION = "us-east-1"
-START_SECONDS = 300.0  # against a hang: it takes about two on an idle machine; a server that ends is noticed at once
+START_SECONDS = (
+    300.0  # against a hang: it takes about two on an idle machine; a server that ends is noticed at once
+)
 PROGRAM_SECONDS = 600.0  # longer than `pulumi_apply.APPLY_SECONDS`, whose error says more
 
 
@@ -71,16 +75,24 @@ class Server:
         """Return the desk's access to an account of it."""
         own = Keyring(self.note.secret).credentials(account)
         return Access(
-            region=REGION, endpoint_url=self.url, access_key=own.access_key, secret_key=own.secret_key, rehearsal=True
+            region=REGION,
+            endpoint_url=self.url,
+            access_key=own.access_key,
+            secret_key=own.secret_key,
+            rehearsal=True,
         )
 
     def apply_program(self, account: str) -> None:
-        """Have the Pulumi program applied to an account, unless it is already; seconds. Raises ConfigError with its error."""
+        """Have the Pulumi program applied to an account, unless it is already; seconds. Raises ConfigError
+        with its error.
+        """
         try:
             answer = _ask(self.note, "program", {"account": account}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:
             what = "the embedded AWS ended while the Pulumi program was applied to it"
-            raise ConfigError(what, why=str(failure), do="Try again; its server.log may tell more.") from failure
+            raise ConfigError(
+                what, why=str(failure), do="Try again; its server.log may tell more."
+            ) from failure
         if error := answer.get("error"):
             raise ConfigError(error["what"], why=error["why"], do=error["do"])
 
@@ -98,9 +110,9 @@ def rehearsal(
 ) -> Iterator[Access]:
     """Give access to the embedded AWS of `root` while the context lasts; it starts in about two seconds.
 
-    With `program`, the Pulumi program is applied in the account; without, it has what earlier rehearsals left in its bucket.
-    Raises ConfigError off Linux, without the packages of the `rehearsal` extra, when the server does not come up, and, without
-    `create`, where there was no rehearsal yet.
+    With `program`, the Pulumi program is applied in the account; without, it has what earlier rehearsals left
+    in its bucket. Raises ConfigError off Linux, without the packages of the `rehearsal` extra, when the
+    server does not come up, and, without `create`, where there was no rehearsal yet.
     """
     root = root or default_root()
     if not create and not root.exists():
@@ -123,7 +135,10 @@ def default_root() -> Path:
 def lease_server(root: Path, *, holder: int | None = None) -> Server:
     """Lease the server of `root` for a process (default: this one); start the server if none runs."""
     if sys.platform != "linux":
-        raise ConfigError("the embedded AWS needs Linux or a container", do="Run this in a container, or use an AWS account.")
+        raise ConfigError(
+            "the embedded AWS needs Linux or a container",
+            do="Run this in a container, or use an AWS account.",
+        )
     needs("moto")
     root = home.open_home(root)
     deadline = time.monotonic() + START_SECONDS
@@ -143,7 +158,9 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
 
 
 def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
-    """End the server of `root`, and no other, with everything that runs in it, and wait. Returns whether there was one."""
+    """End the server of `root`, and no other, with everything that runs in it, and wait. Returns whether
+    there was one.
+    """
     root = root.resolve()
     note = home.read_note(root)
     if note is None:
@@ -175,10 +192,21 @@ def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
     words = ("-m", "trainer.rehearsal.server", "--root", str(root))
     variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
     shared = environment.rehearsal_environment().fork_server
-    with home.open_private(root / home.LOG, os.O_WRONLY | os.O_APPEND) as log, Path(os.devnull).open("rb") as nothing:
+    with (
+        home.open_private(root / home.LOG, os.O_WRONLY | os.O_APPEND) as log,
+        Path(os.devnull).open("rb") as nothing,
+    ):
         if shared is not None:
             files = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
-            return fork(shared, words, environment=variables, folder=root, files=files, name="mayfly-aws", detached=True)
+            return fork(
+                shared,
+                words,
+                environment=variables,
+                folder=root,
+                files=files,
+                name="mayfly-aws",
+                detached=True,
+            )
         return subprocess.Popen(
             [sys.executable, *words],
             stdin=nothing,
@@ -191,7 +219,9 @@ def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
 
 
 def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float = 10.0) -> dict[str, Any]:
-    """Send a request to the server itself. Raises OSError without an answer, or for one not signed with its secret."""
+    """Send a request to the server itself. Raises OSError without an answer, or for one not signed with its
+    secret.
+    """
     keyring, path, data = Keyring(note.secret), f"/_rehearsal/{what}", json.dumps(body).encode()
     at, nonce = str(int(time.time())), secrets.token_hex(16)
     headers = {
@@ -213,7 +243,9 @@ def _ask(note: Note, what: str, body: dict[str, Any], *, timeout_seconds: float 
 
 
 def _start_failed(root: Path) -> ConfigError:
-    """Return the error of a server that did not start: its own refusal, a full disk, or the last line that it printed."""
+    """Return the error of a server that did not start: its own refusal, a full disk, or the last line that it
+    printed.
+    """
     what, log = "the embedded AWS did not start", root / home.LOG
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
     last = lines[-1] if lines else "it said nothing"

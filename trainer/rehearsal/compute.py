@@ -1,4 +1,5 @@
-"""Rules of EC2: launches that are idempotent, honour the whole template and can find no capacity; states that take time.
+"""Rules of EC2: launches that are idempotent, honour the whole template and can find no capacity; states that
+take time.
 
 moto keeps the network, volumes and templates; `world` has the states of instances, `launches` creates them.
 """
@@ -18,7 +19,9 @@ CONSOLE_BYTES = 64 * 1024  # EC2's limit
 
 
 def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Launch from the first pool that has capacity; the errors of earlier pools are in Errors, with HTTP 200."""
+    """Launch from the first pool that has capacity; the errors of earlier pools are in Errors, with
+    HTTP 200.
+    """
     params = call.params
     _refuse_dry_run(params)
     if params.get("Type") != "instant":
@@ -35,7 +38,9 @@ def run_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     def create() -> dict[str, Any]:
         asked = {name: value for name, value in params.items() if name != "LaunchTemplate"}
         request = merged_request(
-            template_data(cloud, call.region, params.get("LaunchTemplate")), asked, asked.get("TagSpecifications", [])
+            template_data(cloud, call.region, params.get("LaunchTemplate")),
+            asked,
+            asked.get("TagSpecifications", []),
         )
         count = int(params["MaxCount"])
         instances = launch(cloud, call.region, request, count, token=params.get("ClientToken", ""))
@@ -59,7 +64,12 @@ def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         for one in instances:
             reservation = reservations.setdefault(
                 one.reservation_id,
-                {"ReservationId": one.reservation_id, "OwnerId": cloud.account, "Groups": [], "Instances": []},
+                {
+                    "ReservationId": one.reservation_id,
+                    "OwnerId": cloud.account,
+                    "Groups": [],
+                    "Instances": [],
+                },
             )
             reservation["Instances"].append(cloud.world.describe(one, now))
         return {"Reservations": list(reservations.values())}
@@ -97,10 +107,16 @@ def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Return the last 64 KB of user data's output, as on a system whose cloud-init writes to the console."""
     with cloud.lock:
-        instance = cloud.world.find(instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now())[0]
+        instance = cloud.world.find(
+            instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now()
+        )[0]
     log = cloud.root / "sandbox" / instance.id / "var/log/cloud-init-output.log"
     output = log.read_bytes()[-CONSOLE_BYTES:] if log.is_file() else b""
-    return {"InstanceId": instance.id, "Timestamp": cloud.clock.now(), "Output": base64.b64encode(output).decode()}
+    return {
+        "InstanceId": instance.id,
+        "Timestamp": cloud.clock.now(),
+        "Output": base64.b64encode(output).decode(),
+    }
 
 
 def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -117,18 +133,26 @@ def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any
     wanted = [one["Values"] for one in call.params.get("Filters", []) if one["Name"] == "instance-type"]
     if call.params.get("Filters") and not wanted:
         retired = []
-    return {"InstanceTypes": types + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]}
+    return {
+        "InstanceTypes": (
+            types + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]
+        )
+    }
 
 
 def describe_instance_type_offerings(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Describe where instance types are offered, with the retired ones of this account's catalogue."""
     params = call.params
-    offerings = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)["InstanceTypeOfferings"]
+    offerings = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)[
+        "InstanceTypeOfferings"
+    ]
     fields = {"instance-type": "InstanceType", "location": "Location"}
     retired = [
         one
         for one in retired_offerings(cloud.catalogue, params.get("LocationType", "region"), call.region)
-        if all(one.get(fields.get(rule["Name"], ""), "") in rule["Values"] for rule in params.get("Filters", []))
+        if all(
+            one.get(fields.get(rule["Name"], ""), "") in rule["Values"] for rule in params.get("Filters", [])
+        )
     ]
     return {"InstanceTypeOfferings": offerings + retired}
 
@@ -155,7 +179,9 @@ def delete_tags(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 def _find(cloud: EmbeddedAccount, call: Call) -> list[Instance]:
     return cloud.world.find(
-        instance_ids=call.params.get("InstanceIds", []), filters=call.params.get("Filters", []), now=cloud.clock.now()
+        instance_ids=call.params.get("InstanceIds", []),
+        filters=call.params.get("Filters", []),
+        now=cloud.clock.now(),
     )
 
 
@@ -163,7 +189,11 @@ def _known_to_moto(cloud: EmbeddedAccount, resources: list[str]) -> list[str]:
     """Leave out the instances that only the world remembers, from before a restart."""
     held = cloud.moto("ec2", "DescribeInstances", {})["Reservations"]
     known = {one["InstanceId"] for reservation in held for one in reservation["Instances"]}
-    return [one for one in resources if not one.startswith("i-") or one in known or one not in cloud.world.instances]
+    return [
+        one
+        for one in resources
+        if not one.startswith("i-") or one in known or one not in cloud.world.instances
+    ]
 
 
 def _state(name: str) -> dict[str, Any]:

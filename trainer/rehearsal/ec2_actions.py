@@ -1,7 +1,8 @@
-"""IAM's questions about calls of EC2: launches with all that they create and pass on, and calls on resources by their tags.
+"""IAM's questions about calls of EC2: launches with all that they create and pass on, and calls on resources
+by their tags.
 
-An instant fleet launches under its caller's rights. Source: the policy that Karpenter publishes and runs under (looked up
-2026-11-22).
+An instant fleet launches under its caller's rights. Source: the policy that Karpenter publishes and runs
+under (looked up 2026-11-22).
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
     params = call.params
     spot = params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") == "spot"
     tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
-    fleet_tags = _request_tags(one for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet")
-    asked = [Authorization(action="ec2:CreateFleet", resource=ec2_arn(cloud, call, "fleet/*"), context=fleet_tags)]
+    fleet_tags = _request_tags(
+        one for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet"
+    )
+    asked = [
+        Authorization(action="ec2:CreateFleet", resource=ec2_arn(cloud, call, "fleet/*"), context=fleet_tags)
+    ]
     if fleet_tags:
         asked.append(_tagging(cloud, call, "fleet", fleet_tags, "CreateFleet"))
     for config in params["LaunchTemplateConfigs"]:
@@ -47,8 +52,13 @@ def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
 def run_instances(cloud: EmbeddedAccount, call: Call) -> Asked:
     specification = call.params.get("LaunchTemplate")
     own = {name: value for name, value in call.params.items() if name != "LaunchTemplate"}
-    request = merged_request(template_data(cloud, call.region, specification), own, own.get("TagSpecifications", []))
-    asked = [*_used(cloud, call, "ec2:RunInstances", request, specification), *_made(cloud, call, "ec2:RunInstances", request)]
+    request = merged_request(
+        template_data(cloud, call.region, specification), own, own.get("TagSpecifications", [])
+    )
+    asked = [
+        *_used(cloud, call, "ec2:RunInstances", request, specification),
+        *_made(cloud, call, "ec2:RunInstances", request),
+    ]
     return asked + _beside(cloud, call, request)
 
 
@@ -56,7 +66,11 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
     """Ask for the inputs of an instance: template, image, subnet, security groups."""
     image = find_image(cloud, call.region, request)
     owner = {"ec2:owner": image.get("ImageOwnerAlias") or image["OwnerId"]}
-    asked = [Authorization(action=action, resource=f"arn:aws:ec2:{call.region}::image/{image['ImageId']}", context=owner)]
+    asked = [
+        Authorization(
+            action=action, resource=f"arn:aws:ec2:{call.region}::image/{image['ImageId']}", context=owner
+        )
+    ]
     names = []
     if template:
         names.append(f"launch-template/{_template_id(request)}")
@@ -68,7 +82,9 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 
 
 def _subnet(cloud: EmbeddedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
-    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)["Subnets"]
+    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)[
+        "Subnets"
+    ]
     vpc: dict[str, Values] = {"ec2:vpc": ec2_arn(cloud, call, f"vpc/{subnet['VpcId']}")}
     return Authorization(action=action, resource=ec2_arn(cloud, call, f"subnet/{subnet_id}"), context=vpc)
 
@@ -83,7 +99,9 @@ def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
             context["ec2:instancetype"] = request["InstanceType"]
             if template := _template_id(request):
                 context["ec2:launchtemplate"] = ec2_arn(cloud, call, f"launch-template/{template}")
-        asked.append(Authorization(action=action, resource=ec2_arn(cloud, call, f"{kind}/*"), context=context))
+        asked.append(
+            Authorization(action=action, resource=ec2_arn(cloud, call, f"{kind}/*"), context=context)
+        )
     if request.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
         asked.append(Authorization(action=action, resource=ec2_arn(cloud, call, "spot-instances-request/*")))
     return asked
@@ -91,7 +109,9 @@ def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
 
 def _template_id(request: dict[str, Any]) -> str:
     """Return the launch template that a merged request is made from; '' where it has none."""
-    return next((mark["Value"] for mark in request.get("_marks", []) if mark["Key"] == "aws:ec2launchtemplate:id"), "")
+    return next(
+        (mark["Value"] for mark in request.get("_marks", []) if mark["Key"] == "aws:ec2launchtemplate:id"), ""
+    )
 
 
 def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
@@ -104,12 +124,16 @@ def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Aske
     profile = request.get("IamInstanceProfile", {})
     name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
     if name:
-        instance_profile = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]
+        instance_profile = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})[
+            "InstanceProfile"
+        ]
         asked += [passing(role["Arn"], "ec2.amazonaws.com") for role in instance_profile["Roles"]]
     return asked
 
 
-def _tagging(cloud: EmbeddedAccount, call: Call, kind: str, tags: dict[str, Values], by: str) -> Authorization:
+def _tagging(
+    cloud: EmbeddedAccount, call: Call, kind: str, tags: dict[str, Values], by: str
+) -> Authorization:
     context = {**tags, "ec2:createaction": by}
     return Authorization(action="ec2:CreateTags", resource=ec2_arn(cloud, call, f"{kind}/*"), context=context)
 
@@ -126,7 +150,11 @@ def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
         known = [cloud.world.instances[one] for one in asked if one in cloud.world.instances]
     action = f"ec2:{call.operation}"
     return [
-        Authorization(action=action, resource=ec2_arn(cloud, call, f"instance/{one.id}"), context=_resource_tags(one.tags))
+        Authorization(
+            action=action,
+            resource=ec2_arn(cloud, call, f"instance/{one.id}"),
+            context=_resource_tags(one.tags),
+        )
         for one in known
     ]
 
@@ -134,11 +162,15 @@ def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
 def resource_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
     """Ask for the one resource that a call names, by its tags."""
     kind, member = BY_ID[call.operation]
-    described = cloud.moto("ec2", "DescribeTags", {"Filters": [{"Name": "resource-id", "Values": [call.params[member]]}]})
+    described = cloud.moto(
+        "ec2", "DescribeTags", {"Filters": [{"Name": "resource-id", "Values": [call.params[member]]}]}
+    )
     tags = _resource_tags({tag["Key"]: tag["Value"] for tag in described["Tags"]})
     return [
         Authorization(
-            action=f"ec2:{call.operation}", resource=ec2_arn(cloud, call, f"{kind}/{call.params[member]}"), context=tags
+            action=f"ec2:{call.operation}",
+            resource=ec2_arn(cloud, call, f"{kind}/{call.params[member]}"),
+            context=tags,
         )
     ]
 

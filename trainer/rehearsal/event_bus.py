@@ -1,7 +1,7 @@
 """The default event bus: EC2's events about instances, matched against its rules and delivered to functions.
 
-moto keeps rules, targets and permissions. A target is one of our functions, and its policy has to let the rule call it, as on
-AWS. Patterns may match fields by values only.
+moto keeps rules, targets and permissions. A target is one of our functions, and its policy has to let the
+rule call it, as on AWS. Patterns may match fields by values only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
 SERVICE = "events.amazonaws.com"
-STATE_CHANGE, SPOT_WARNING = "EC2 Instance State-change Notification", "EC2 Spot Instance Interruption Warning"
+STATE_CHANGE, SPOT_WARNING = (
+    "EC2 Instance State-change Notification",
+    "EC2 Spot Instance Interruption Warning",
+)
 
 
 def tell_states(cloud: EmbeddedAccount) -> None:

@@ -1,7 +1,7 @@
 """Faults of the embedded AWS that tests ask for: calls that fail, pools without capacity, refusals. Pure.
 
-The base of `world.World`. An error can end a call before or after it took effect, be part of CreateFleet's answer (HTTP 200),
-or end an instance as it starts, which only its StateReason shows.
+The base of `world.World`. An error can end a call before or after it took effect, be part of CreateFleet's
+answer (HTTP 200), or end an instance as it starts, which only its StateReason shows.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Faults:
         return None
 
     def refuse_next(self, code: str, message: str = "as a test asked for") -> None:
-        """Let the next pool that CreateFleet tries refuse: an error in `Errors` under HTTP 200, which uses up the token."""
+        """Let the next pool that CreateFleet tries refuse: an error in `Errors` under HTTP 200, which uses up
+        the token.
+        """
         self.refusals.append(AwsError(code, message))
 
     def take_refusal(self) -> AwsError | None:
@@ -84,5 +86,7 @@ class Faults:
         return self.refusals.pop(0) if self.refusals else None
 
     def end_next_start(self, code: str, message: str = "as a test asked for") -> None:
-        """Let the next instance end as it starts, for a reason that only its StateReason shows (Client.InternalError)."""
+        """Let the next instance end as it starts, for a reason that only its StateReason shows
+        (Client.InternalError).
+        """
         self.stillborn.append((code, f"{code}: {message}"))

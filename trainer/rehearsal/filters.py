@@ -1,4 +1,6 @@
-"""The filters of DescribeInstances, over an instance's description and state. Pure; an unknown filter is an error."""
+"""The filters of DescribeInstances, over an instance's description and state. Pure; an unknown filter is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any
 
 
 def matches(description: dict[str, Any], state: str, name: str, values: Sequence[str]) -> bool:
-    """Return whether an instance in a state matches a filter, with wildcards * and ?. Raises ValueError for an unknown one."""
+    """Return whether an instance in a state matches a filter, with wildcards * and ?. Raises ValueError for
+    an unknown one.
+    """
     candidates: Iterable[str]
     tags = {tag["Key"]: tag["Value"] for tag in description.get("Tags", [])}
     if name.startswith("tag:"):

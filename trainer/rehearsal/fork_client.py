@@ -1,4 +1,5 @@
-"""The client's side of `fork_server`: orders one fork. As a script it replaces `python`, and ends as its fork ends.
+"""The client's side of `fork_server`: orders one fork. As a script it replaces `python`, and ends as its fork
+ends.
 
     python -I -S fork_client.py SOCKET PYTHON ARGUMENT...     # what `python` in a node's environment calls
 

@@ -1,20 +1,22 @@
-"""A Python that forks instead of starting: third-party libraries are loaded once, and each new interpreter is a fork.
+"""A Python that forks instead of starting: third-party libraries are loaded once, and each new interpreter is
+a fork.
 
-Loading torch takes four core-seconds, and a node starts three interpreters that need it. Nothing of `trainer` is loaded here:
-a fork finds its code in its own folders, as a new interpreter would. A plain script, which imports the standard library:
+Loading torch takes four core-seconds, and a node starts three interpreters that need it. Nothing of `trainer`
+is loaded here: a fork finds its code in its own folders, as a new interpreter would. A plain script, which
+imports the standard library:
 
-    python fork_server.py SOCKET [PID [LIBRARY...]]     # standard input is the listening socket, bound to SOCKET
+    python fork_server.py SOCKET [PID [LIBRARY...]]  # standard input is the listening socket, bound to SOCKET
 
 Its parent binds the socket (`listen`), so that a client can connect at once and waits only for its fork.
 
-A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end, {"exit"}. A client asks
-for `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python --supervise ...` (the first process of a node,
-which is a fork server of its own) or `python --serve SOCKET` (a fork server for another process, which passes the listening
-socket as standard input).
+A client (`fork_client`) sends one message with its open files; the answers are {"pid"} and, at the end,
+{"exit"}. A client asks for `python -m MODULE ...`, `python -c CODE ...` (for multiprocessing), `python
+--supervise ...` (the first process of a node, which is a fork server of its own) or `python --serve SOCKET`
+(a fork server for another process, which passes the listening socket as standard input).
 
-When a client goes away, its fork is killed with its process group, unless it is detached; a node's first process ends by
-itself, with its node, when the server that forked it is gone. This server ends when the process that started it does, or the
-one with PID.
+When a client goes away, its fork is killed with its process group, unless it is detached; a node's first
+process ends by itself, with its node, when the server that forked it is gone. This server ends when the
+process that started it does, or the one with PID.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Libraries of a node's agent, its smoke test, the trainer and its workers. The first optimizer loads torch._dynamo, scores
-# load arch and scikit-learn.
+# Libraries of a node's agent, its smoke test, the trainer and its workers. The first optimizer loads
+# torch._dynamo, scores load arch and scikit-learn.
 LIBRARIES = (
     *("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo"),
     *("arch.bootstrap", "sklearn.linear_model"),
@@ -57,11 +59,15 @@ POLL_SECONDS = 0.1
 
 
 SERVE, SUPERVISE = "--serve", "--supervise"
-STANDARD_PATH = [path for path in sys.path if path.startswith(sys.base_prefix) and "site-packages" not in path]
+STANDARD_PATH = [
+    path for path in sys.path if path.startswith(sys.base_prefix) and "site-packages" not in path
+]
 
 
 class ForkServer:
-    """Server for clients on a Unix socket. `step` returns None after a while, and in a new fork the order to run."""
+    """Server for clients on a Unix socket. `step` returns None after a while, and in a new fork the order to
+    run.
+    """
 
     def __init__(self, path: Path, listener: socket.socket) -> None:
         """Serve the clients of a listening socket that is bound to `path`."""
@@ -85,7 +91,9 @@ class ForkServer:
         return None
 
     def collect(self) -> dict[int, int] | None:
-        """Wait for ended children and notify their clients; return their exit codes by process id, None without any child."""
+        """Wait for ended children and notify their clients; return their exit codes by process id, None
+        without any child.
+        """
         ended: dict[int, int] = {}
         while True:
             try:
@@ -170,7 +178,9 @@ class Order:
         self.parent = 0  # the server that forks it
 
     def become(self) -> None:
-        """Give this fork a session, open files, a folder, an environment and signals as a new process would have them."""
+        """Give this fork a session, open files, a folder, an environment and signals as a new process would
+        have them.
+        """
         os.setsid()
         moved = {number: _out_of_the_way(descriptor) for number, descriptor in self.files.items()}
         for number, descriptor in moved.items():
@@ -196,7 +206,9 @@ class Order:
         sys.executable = self.executable
         multiprocessing.spawn.set_executable(self.executable)
         multiprocessing.current_process().authkey = os.urandom(32)
-        is_safe = self.environment.get("PYTHONSAFEPATH") or "-P" in self.arguments[: self.arguments.index(flag)]
+        is_safe = (
+            self.environment.get("PYTHONSAFEPATH") or "-P" in self.arguments[: self.arguments.index(flag)]
+        )
         first = [] if is_safe else ["" if flag == "-c" else self.folder]
         added = [path for path in self.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
         sys.path[:] = [*first, *added, *STANDARD_PATH]
@@ -227,7 +239,9 @@ def inherited_listener() -> socket.socket:
 
 
 def split_command(words: list[str]) -> tuple[str, str, list[str]]:
-    """Split Python's command line at -m or -c, after flags that change nothing here: (flag, module or code, the rest)."""
+    """Split Python's command line at -m or -c, after flags that change nothing here: (flag, module or code,
+    the rest).
+    """
     for place, word in enumerate(words):
         if word in ("-m", "-c"):
             return word, words[place + 1], words[place + 2 :]
@@ -238,7 +252,9 @@ def split_command(words: list[str]) -> tuple[str, str, list[str]]:
 
 def receive_order(client: socket.socket) -> Order | None:
     """Read one message with its open files; None if the client is gone."""
-    head, ancillary, _, _ = client.recvmsg(HEADER_BYTES, socket.CMSG_SPACE(MOST_FILES * 4), socket.MSG_WAITALL)
+    head, ancillary, _, _ = client.recvmsg(
+        HEADER_BYTES, socket.CMSG_SPACE(MOST_FILES * 4), socket.MSG_WAITALL
+    )
     received = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -257,7 +273,9 @@ def receive_order(client: socket.socket) -> Order | None:
 
 
 def load_libraries(names: Sequence[str]) -> None:
-    """Import every installed library (or run a file that does), and exclude their objects from garbage collection."""
+    """Import every installed library (or run a file that does), and exclude their objects from garbage
+    collection.
+    """
     gc.disable()  # saves a fifth of the time: libraries leave almost no garbage
     for name in names:
         with suppress(ImportError):
@@ -281,10 +299,14 @@ def serve(server: ForkServer, *, until_ends: int) -> Order | None:
 
 
 def supervise(words: list[str]) -> Order | None:
-    """Be the first process of a node (`supervisor.py`), and its fork server. Returns an order in each fork, None at the end."""
+    """Be the first process of a node (`supervisor.py`), and its fork server. Returns an order in each fork,
+    None at the end.
+    """
     script, path, *rest = words
     supervisor = runpy.run_path(script, run_name="supervisor")
-    order: Order | None = supervisor["main"](*map(Path, rest), forks=ForkServer(Path(path), listen(Path(path))))
+    order: Order | None = supervisor["main"](
+        *map(Path, rest), forks=ForkServer(Path(path), listen(Path(path)))
+    )
     return order
 
 

@@ -22,7 +22,8 @@ from trainer.rehearsal.fork_client import send_order
 from trainer.rehearsal.fork_server import listen
 
 SERVER = Path(__file__).with_name("fork_server.py")
-# OpenMP reads its own when torch is loaded. The trainer sets the same for what it starts (train/workers/station.py).
+# OpenMP reads its own when torch is loaded. The trainer sets the same for what it starts
+# (train/workers/station.py).
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "GOMP_SPINCOUNT": "1000"}
 
 
@@ -39,7 +40,9 @@ class ForkedProcess:
             raise RuntimeError("the fork server forked nothing")
         self.pid: int = json.loads(first)["pid"]
         try:
-            self._handle: int | None = os.pidfd_open(self.pid)  # once it has ended, another process may have its number
+            self._handle: int | None = os.pidfd_open(
+                self.pid
+            )  # once it has ended, another process may have its number
         except ProcessLookupError:
             self._handle = None
         self._exit: int | None = None
@@ -67,7 +70,9 @@ class ForkedProcess:
 
     def _read(self) -> None:
         line = self._connection.recv(64)
-        self._exit = json.loads(line)["exit"] if line else -signal.SIGKILL  # its parent was killed; it will be, too
+        self._exit = (
+            json.loads(line)["exit"] if line else -signal.SIGKILL
+        )  # its parent was killed; it will be, too
         self._connection.close()
         if self._handle is not None:
             os.close(self._handle)
@@ -75,7 +80,8 @@ class ForkedProcess:
 
 
 class ForkServerProcess:
-    """A fork server of our own: a process that begins to load its libraries now, or a fork of `parent`, which has loaded them.
+    """A fork server of our own: a process that begins to load its libraries now, or a fork of `parent`, which
+    has loaded them.
 
     It ends when it is closed, or when this process (or `until_ends`) does.
     """
@@ -84,13 +90,21 @@ class ForkServerProcess:
         self, parent: Path | None = None, *, until_ends: int | None = None, more_libraries: Sequence[str] = ()
     ) -> None:
         self._parent = parent
-        self._folder = Path(tempfile.mkdtemp(prefix="mayfly-forks-"))  # short: a socket's path holds 107 bytes
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="mayfly-forks-")
+        )  # short: a socket's path holds 107 bytes
         self.path = self._folder / "socket"
         self._listener = listen(self.path)
         self._server: subprocess.Popen[bytes] | ForkedProcess | None = None
         if parent is None:
             self._server = subprocess.Popen(
-                [sys.executable, str(SERVER), str(self.path), str(until_ends or os.getpid()), *more_libraries],
+                [
+                    sys.executable,
+                    str(SERVER),
+                    str(self.path),
+                    str(until_ends or os.getpid()),
+                    *more_libraries,
+                ],
                 stdin=self._listener.fileno(),
                 env={**ENVIRONMENT, **processor_settings()},
                 cwd="/",
@@ -99,7 +113,13 @@ class ForkServerProcess:
             self._listener.close()
 
     def start(
-        self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Mapping[int, int], name: str
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path,
+        files: Mapping[int, int],
+        name: str,
     ) -> ForkedProcess:
         """Fork a process that ends by itself when this server does.
 
@@ -108,10 +128,23 @@ class ForkServerProcess:
         if self._server is None and self._parent is not None:
             words, files_there = ("--serve", str(self.path)), {0: self._listener.fileno(), 1: 2, 2: 2}
             self._server = fork(
-                self._parent, words, environment=ENVIRONMENT, folder=Path.cwd(), files=files_there, name="mayfly-forks"
+                self._parent,
+                words,
+                environment=ENVIRONMENT,
+                folder=Path.cwd(),
+                files=files_there,
+                name="mayfly-forks",
             )
             self._listener.close()
-        return fork(self.path, arguments, environment=environment, folder=folder, files=files, name=name, detached=True)
+        return fork(
+            self.path,
+            arguments,
+            environment=environment,
+            folder=folder,
+            files=files,
+            name=name,
+            detached=True,
+        )
 
     def close(self) -> None:
         """End the server; its forks end by themselves."""

@@ -1,13 +1,14 @@
-"""The front: one WSGI callable that every request to the embedded AWS goes through. A rule answers it, or moto does.
+"""The front: one WSGI callable that every request to the embedded AWS goes through. A rule answers it, or
+moto does.
 
-Every process on this machine can reach its port, and so can every web page in a browser. So a request must have this server's
-Host, no Origin, and a signature by a key of this server. The server's own paths have other checks of a secret:
-/imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/... says what it may mount, and
-/_rehearsal/... is the server's control (`server` mounts all three).
+Every process on this machine can reach its port, and so can every web page in a browser. So a request must
+have this server's Host, no Origin, and a signature by a key of this server. The server's own paths have other
+checks of a secret: /imds/<instance>/<secret>/... is that instance's metadata, /efs/<instance>/<secret>/...
+says what it may mount, and /_rehearsal/... is the server's control (`server` mounts all three).
 
-The access key names account and caller; `authorization` checks the caller's policies. A rule takes a parsed call and returns
-the members of its result, or moto's whole answer; one table has them all, from `storage`, `compute`, `scheduling`, `lambdas`,
-`identities`, `topics`, `alarms` and `sessions`.
+The access key names account and caller; `authorization` checks the caller's policies. A rule takes a parsed
+call and returns the members of its result, or moto's whole answer; one table has them all, from `storage`,
+`compute`, `scheduling`, `lambdas`, `identities`, `topics`, `alarms` and `sessions`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ _OWNERS = (storage, compute, scheduling, lambdas, identities, quotas, topics, al
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
-_MOTOS_OWN = ("moto-api", "favicon.ico", "latest")  # first parts of paths that moto answers itself, for any caller
+_MOTOS_OWN = (
+    "moto-api",
+    "favicon.ico",
+    "latest",
+)  # first parts of paths that moto answers itself, for any caller
 
 
 class Front:
@@ -95,7 +100,9 @@ class Front:
         return first
 
     def _check_sender(self, environ: Environ) -> bytes:
-        """Return the body of a request, which a key of this server must have signed. Raises AwsError for others."""
+        """Return the body of a request, which a key of this server must have signed. Raises AwsError for
+        others.
+        """
         claim = signatures.claim_of(environ)
         account, _, service = wire.account_of(environ)
         if not account:
@@ -122,7 +129,9 @@ class Front:
             authorize(cloud, call, wire.access_key_of(environ))
         except AwsError as error:
             status, headers, content = wire.encode(call, error)
-            return _respond((status, headers, b"" if environ["REQUEST_METHOD"] == "HEAD" else content), start_response)
+            return _respond(
+                (status, headers, b"" if environ["REQUEST_METHOD"] == "HEAD" else content), start_response
+            )
         try:
             return self._carry_out(cloud, call, start_response)
         finally:
@@ -137,10 +146,14 @@ class Front:
         except AwsError as error:
             return _respond(wire.refusal(environ, error), start_response)
         if held:
-            return _respond(wire.refusal(environ, AwsError("AccessDenied", "Access Denied", 403)), start_response)
+            return _respond(
+                wire.refusal(environ, AwsError("AccessDenied", "Access Denied", 403)), start_response
+            )
         return wire.to_moto(environ, account, start_response)
 
-    def _carry_out(self, cloud: EmbeddedAccount, call: Call, start_response: StartResponse) -> Iterable[bytes]:
+    def _carry_out(
+        self, cloud: EmbeddedAccount, call: Call, start_response: StartResponse
+    ) -> Iterable[bytes]:
         with cloud.lock:
             cloud.calls.append((call.service, call.operation))
             asked = not call.params.get("DryRun")  # faults don't apply to dry runs
@@ -167,7 +180,9 @@ class Front:
 
 
 def _small_body(environ: Environ) -> bytes:
-    """Read the body of a request to one of the server's own paths. Raises AwsError for a body that is too large."""
+    """Read the body of a request to one of the server's own paths. Raises AwsError for a body that is too
+    large.
+    """
     length = environ.get("CONTENT_LENGTH") or "0"
     if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > MOST_MOUNT_BYTES:
         raise AwsError("RequestEntityTooLarge", "The body is too large.", 413)
@@ -178,13 +193,17 @@ def _without_cors(start_response: StartResponse) -> StartResponse:
     """Return a start_response that drops the headers by which moto lets web pages read its answers."""
 
     def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
-        return start_response(status, [one for one in headers if not one[0].lower().startswith("access-control-")], *more)
+        return start_response(
+            status, [one for one in headers if not one[0].lower().startswith("access-control-")], *more
+        )
 
     return start
 
 
 def _dated(start_response: StartResponse, cloud: EmbeddedAccount) -> StartResponse:
-    """Return a start_response that dates every answer by the account's clock, from which the desk reads AWS's time."""
+    """Return a start_response that dates every answer by the account's clock, from which the desk reads AWS's
+    time.
+    """
 
     def start(status: str, headers: list[tuple[str, str]], *more: object) -> object:
         date = ("Date", format_datetime(cloud.clock.now(), usegmt=True))

@@ -1,4 +1,6 @@
-"""Unpacked code of functions, by the hash of its zip: shared by accounts and servers, since libraries compile slowly."""
+"""Unpacked code of functions, by the hash of its zip: shared by accounts and servers, since libraries compile
+slowly.
+"""
 
 from __future__ import annotations
 

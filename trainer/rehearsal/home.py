@@ -1,4 +1,5 @@
-"""The folder of an embedded AWS: private, trusted only if this user owns it, with a note of the server's address.
+"""The folder of an embedded AWS: private, trusted only if this user owns it, with a note of the server's
+address.
 
     <root>/server.json     address, process and secret of the server that runs, for its user alone (0600)
     <root>/server.lock     held by that server
@@ -6,8 +7,8 @@
     <root>/format.json     version of the folder's format
     <root>/s3 instances lambda sandbox
 
-A folder may have come with a repository, so its content is not trusted: a note may point to loopback only, and counts only if
-the server there knows its secret. Standard library only.
+A folder may have come with a repository, so its content is not trusted: a note may point to loopback only,
+and counts only if the server there knows its secret. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from trainer.whole_file import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
 FORMAT = 1
-REFUSED = "refused: "  # before the JSON of the error for which a server does not start, the last line of its log
+REFUSED = (  # before the JSON of the error for which a server does not start, the last line of its log
+    "refused: "
+)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE_BYTES = 1 << 20
 _URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
@@ -49,12 +52,16 @@ class Note:
 
 
 def open_home(root: Path) -> Path:
-    """Make the folder if needed and return it resolved. Raises ConfigError if others could have written it."""
+    """Make the folder if needed and return it resolved. Raises ConfigError if others could have
+    written it.
+    """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         do = "Set MAYFLY_HOME to a folder of your own."
-        raise ConfigError(f"the embedded AWS has no folder {root}", why=error.strerror or "", do=do) from error
+        raise ConfigError(
+            f"the embedded AWS has no folder {root}", why=error.strerror or "", do=do
+        ) from error
     root = root.resolve()
     check_home(root)
     if root.stat().st_mode & 0o077:
@@ -63,7 +70,9 @@ def open_home(root: Path) -> Path:
 
 
 def check_home(root: Path) -> None:
-    """Raise ConfigError unless this user owns the folder, nobody else may write there, and it has no symbolic links."""
+    """Raise ConfigError unless this user owns the folder, nobody else may write there, and it has no symbolic
+    links.
+    """
     about = root.stat()
     why = ""
     if not stat.S_ISDIR(about.st_mode):
@@ -90,7 +99,11 @@ def check_version(root: Path) -> None:
         known = json.loads(path.read_text(encoding="utf-8"))["format"]
     if known != FORMAT:
         why = f"{path} says {known!r}, and this version reads {FORMAT}"
-        raise ConfigError("the state of the embedded AWS is of another version of Mayfly", why=why, do=_MOVE.format(root=root))
+        raise ConfigError(
+            "the state of the embedded AWS is of another version of Mayfly",
+            why=why,
+            do=_MOVE.format(root=root),
+        )
 
 
 @contextmanager
@@ -139,7 +152,9 @@ def read_note(root: Path) -> Note | None:
         url, pid, started, secret = (note_fields[name] for name in ("url", "pid", "started", "secret"))
     except (ValueError, KeyError, TypeError):
         return None
-    texts = isinstance(url, str) and isinstance(secret, str) and isinstance(started, str) and isinstance(pid, int)
+    texts = (
+        isinstance(url, str) and isinstance(secret, str) and isinstance(started, str) and isinstance(pid, int)
+    )
     if not texts or not _URL.fullmatch(url) or not _SECRET.fullmatch(secret):
         return None
     return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
@@ -151,7 +166,9 @@ _MOVE = "Move {root} away, with the models and receipts in it, and rehearse agai
 def _damaged(path: Path, why: str) -> ConfigError:
     root = next((folder for folder in path.parents if (folder / VERSION).exists()), path.parent)
     first = " ".join(why.split())[:200]
-    return ConfigError("the embedded AWS can't read its state", why=f"{path}: {first}", do=_MOVE.format(root=root))
+    return ConfigError(
+        "the embedded AWS can't read its state", why=f"{path}: {first}", do=_MOVE.format(root=root)
+    )
 
 
 def _links(root: Path) -> Iterator[Path]:

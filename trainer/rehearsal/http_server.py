@@ -1,7 +1,8 @@
 """The HTTP server of the embedded AWS: a thread per connection, which answers one request after another.
 
-werkzeug's own handler closes each connection after its answer, because an application may leave a part of a body unread. Here
-the body is counted: a connection stays open only if its request was read to the end, and its answer was as long as it said.
+werkzeug's own handler closes each connection after its answer, because an application may leave a part of a
+body unread. Here the body is counted: a connection stays open only if its request was read to the end, and
+its answer was as long as it said.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _NO_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
 class HttpServer(ThreadedWSGIServer):
-    """Serve a WSGI application on a free port of loopback. Closing it ends connections without a request, too."""
+    """Serve a WSGI application on a free port of loopback. Closing it ends connections without a request,
+    too.
+    """
 
     def __init__(self, application: Application) -> None:
         self._idle: set[socket.socket] = set()
@@ -43,7 +46,9 @@ class HttpServer(ThreadedWSGIServer):
                     connection.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
 
     def has_request(self, handler: _Handler) -> bool:
-        """Wait for the first byte of a connection's next request; return False at the end of connection or server."""
+        """Wait for the first byte of a connection's next request; return False at the end of connection or
+        server.
+        """
         with self._idle_lock:
             if self._closed:
                 return False
@@ -57,7 +62,9 @@ class HttpServer(ThreadedWSGIServer):
 
 class _Handler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else an answer waits 40 ms for an acknowledgement between its head and its body
+    disable_nagle_algorithm = (
+        True  # else an answer waits 40 ms for an acknowledgement between its head and its body
+    )
     wbufsize = 1 << 16  # head and body of an answer are one write
     server: HttpServer
 
@@ -87,9 +94,15 @@ class _Handler(MotoRequestHandler):
             status, headers = started[-1]
         except ConnectionError:  # the client is gone
             raise
-        except Exception:  # broad on purpose: a defect of an answer is a 500, as from a server of AWS, and goes to the log
+        except (
+            Exception
+        ):  # broad on purpose: a defect of an answer is a 500, as from a server of AWS, and goes to the log
             log.exception("no answer to %s %s", self.command, self.path)
-            status, headers, block = "500 Internal Server Error", [("Content-Type", "text/plain")], b"Internal Server Error"
+            status, headers, block = (
+                "500 Internal Server Error",
+                [("Content-Type", "text/plain")],
+                b"Internal Server Error",
+            )
         was_read = body is not None and not body.left
         self._answer(status, headers, block, close=self.close_connection or not was_read)
         if not was_read:
@@ -114,7 +127,9 @@ class _Handler(MotoRequestHandler):
         self.close_connection = close
 
     def _drain(self) -> None:
-        """Read what the client still sends: closed before that, it would see a reset instead of the answer."""
+        """Read what the client still sends: closed before that, it would see a reset instead of the
+        answer.
+        """
         drained = 0
         with selectors.DefaultSelector() as selector:
             selector.register(self.connection, selectors.EVENT_READ)

@@ -1,9 +1,10 @@
-"""Evaluation of IAM policy documents, parsed once: Allow, Deny, wildcards, conditions, policy variables. Pure.
+"""Evaluation of IAM policy documents, parsed once: Allow, Deny, wildcards, conditions, policy variables.
+Pure.
 
-https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up 2026-11-22). Identity
-policies and permissions boundaries: no session policies, no service control policies. An unknown operator
-or element raises ValueError when the document is read. Policies of resources and trust policies of roles are
-evaluated for AWS's own services only: `lets_service`.
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up
+2026-11-22). Identity policies and permissions boundaries: no session policies, no service control policies.
+An unknown operator or element raises ValueError when the document is read. Policies of resources and trust
+policies of roles are evaluated for AWS's own services only: `lets_service`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _ELEMENTS = {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", 
 
 @dataclass(frozen=True, kw_only=True)
 class Authorization:
-    """One question to IAM: may the caller perform this action on that resource? A call asks one or several."""
+    """One question to IAM: may the caller perform this action on that resource? A call asks one or
+    several.
+    """
 
     action: str  # such as s3:GetObject
     resource: str  # its ARN, or "*"
@@ -73,7 +76,9 @@ class PolicyStatement:
         if action == self.all_but_actions:
             return False
         resource = any(matches_filled(one, asked.resource, context) for one in self.resources)
-        return resource != self.all_but_resources and all(condition.holds(context) for condition in self.conditions)
+        return resource != self.all_but_resources and all(
+            condition.holds(context) for condition in self.conditions
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,9 @@ class Decision:
 
 
 def decide(policies: Iterable[IamPolicy], asked: Authorization, principal: Mapping[str, Values]) -> Decision:
-    """Decide as IAM does: an explicit Deny wins, then an Allow; the default is no. `principal` is the caller's context."""
+    """Decide as IAM does: an explicit Deny wins, then an Allow; the default is no. `principal` is the
+    caller's context.
+    """
     context = {**principal, **asked.context}
     allowed = Decision(allowed=False)
     for policy in policies:
@@ -108,20 +115,27 @@ def decide(policies: Iterable[IamPolicy], asked: Authorization, principal: Mappi
 
 @lru_cache(maxsize=256)
 def read_policy(name: str, text: str) -> IamPolicy:
-    """Read a policy document (JSON text). Raises ValueError for an element or an operator that is not known here."""
+    """Read a policy document (JSON text). Raises ValueError for an element or an operator that is not known
+    here.
+    """
     statements = json.loads(text)["Statement"]
     listed = statements if isinstance(statements, list) else [statements]
-    return IamPolicy(name=name, statements=tuple(_statement(one, number) for number, one in enumerate(listed)))
+    return IamPolicy(
+        name=name, statements=tuple(_statement(one, number) for number, one in enumerate(listed))
+    )
 
 
 def lets_service(text: str, service: str, asked: Authorization) -> bool:
     """Return whether a resource policy, or a role's trust policy, allows an AWS service an action.
 
-    `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`. Raises ValueError.
+    `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`.
+    Raises ValueError.
     """
     statements = json.loads(text)["Statement"]
     about = [
-        _statement({"Resource": "*"} | {name: value for name, value in one.items() if name != "Principal"}, number)
+        _statement(
+            {"Resource": "*"} | {name: value for name, value in one.items() if name != "Principal"}, number
+        )
         for number, one in enumerate(statements if isinstance(statements, list) else [statements])
         if _is_principal(one.get("Principal", {}), service)
     ]
@@ -136,7 +150,9 @@ def _is_principal(principal: Any, service: str) -> bool:
 
 def _statement(given: Mapping[str, Any], number: int) -> PolicyStatement:
     if unknown := given.keys() - _ELEMENTS:
-        raise ValueError(f"a policy has the element {', '.join(sorted(unknown))}, which the embedded AWS does not know")
+        raise ValueError(
+            f"a policy has the element {', '.join(sorted(unknown))}, which the embedded AWS does not know"
+        )
     return PolicyStatement(
         sid=given.get("Sid", str(number)),
         allows=given["Effect"] == "Allow",
@@ -156,7 +172,9 @@ def _condition(operator: str, key: str, wanted: Any) -> Condition:
     quantifier, _, rest = operator.rpartition(":")
     name = rest.removesuffix("IfExists")
     if quantifier not in ("", "ForAllValues", "ForAnyValue") or name not in (*_OPERATORS, "Null"):
-        raise ValueError(f"a policy has the condition operator {operator}, which the embedded AWS does not know")
+        raise ValueError(
+            f"a policy has the condition operator {operator}, which the embedded AWS does not know"
+        )
     return Condition(
         operator=name,
         quantifier=quantifier,  # type: ignore[arg-type]  # one of three, as just checked
@@ -176,12 +194,16 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, value: str) -> bool:
-    """Return whether a value fits a pattern with `*` (any characters, slashes too) and `?` (one character)."""
+    """Return whether a value fits a pattern with `*` (any characters, slashes too) and `?` (one
+    character).
+    """
     return _pattern(pattern).fullmatch(value) is not None
 
 
 def matches_filled(pattern: str, value: str, context: Mapping[str, Values]) -> bool:
-    """Return whether a value fits a pattern with policy variables; a pattern with an unset variable fits nothing."""
+    """Return whether a value fits a pattern with policy variables; a pattern with an unset variable fits
+    nothing.
+    """
     if "${" not in pattern:
         return matches(pattern, value)
     pieces = _VARIABLE.split(pattern)  # text and names in turn
@@ -198,7 +220,9 @@ def matches_filled(pattern: str, value: str, context: Mapping[str, Values]) -> b
 def _equal(wanted: str, value: str, context: Mapping[str, Values]) -> bool:
     if "${" not in wanted:
         return wanted == value
-    return matches_filled(wanted.replace("*", "${*}").replace("?", "${?}"), value, {**context, "*": "*", "?": "?"})
+    return matches_filled(
+        wanted.replace("*", "${*}").replace("?", "${?}"), value, {**context, "*": "*", "?": "?"}
+    )
 
 
 def _bool(wanted: str, value: str, context: Mapping[str, Values]) -> bool:
@@ -213,4 +237,6 @@ _OPERATORS: dict[str, Callable[[str, str, Mapping[str, Values]], bool]] = {
     "ArnLike": matches_filled,
     "Bool": _bool,
 }
-_OPERATORS |= {name.replace("String", "StringNot").replace("Arn", "ArnNot"): one for name, one in _OPERATORS.items()}
+_OPERATORS |= {
+    name.replace("String", "StringNot").replace("Arn", "ArnNot"): one for name, one in _OPERATORS.items()
+}

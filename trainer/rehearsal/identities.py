@@ -1,7 +1,7 @@
 """Callers: the identity behind an access key, with its policies; and rules of IAM and STS.
 
-Instances, functions and schedules have their role's policies within its permissions boundary, IAM users their attached and
-inline ones; groups are ignored. The desk is an administrator.
+Instances, functions and schedules have their role's policies within its permissions boundary, IAM users their
+attached and inline ones; groups are ignored. The desk is an administrator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def unknown_key(service: str) -> AwsError:
 
 
 def principal_of(cloud: EmbeddedAccount, access_key: str, service: str) -> Principal | None:
-    """Return the principal whose policies apply to this access key, None for the desk. Raises AwsError for an unknown key."""
+    """Return the principal whose policies apply to this access key, None for the desk. Raises AwsError for an
+    unknown key.
+    """
     if not access_key[16:].startswith(_CHECKED):
         return None
     if access_key not in cloud.principals:
@@ -43,7 +45,9 @@ def principal_of(cloud: EmbeddedAccount, access_key: str, service: str) -> Princ
 
 
 def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> CallerIdentity:
-    """Return a principal's identity and policies, read once until IAM changes. Raises AwsError if IAM no longer has it."""
+    """Return a principal's identity and policies, read once until IAM changes. Raises AwsError if IAM no
+    longer has it.
+    """
     known = cloud.identities.get(principal)
     if known is None:
         try:
@@ -51,7 +55,9 @@ def identity_of(cloud: EmbeddedAccount, principal: Principal, service: str) -> C
         except AwsError as error:
             raise unknown_key(service) from error
         except ValueError as error:
-            raise AwsError("UnsupportedOperation", f"The embedded AWS can't evaluate a policy: {error}") from error
+            raise AwsError(
+                "UnsupportedOperation", f"The embedded AWS can't evaluate a policy: {error}"
+            ) from error
         cloud.identities[principal] = known
     return known
 
@@ -80,7 +86,12 @@ def _of_user(cloud: EmbeddedAccount, principal: Principal) -> CallerIdentity:
 
 def _context(cloud: EmbeddedAccount, described: dict[str, Any], user_id: str) -> dict[str, str]:
     """Return a caller's part of a request's context. Loopback counts as encrypted."""
-    own = {"userid": user_id, "principalarn": described["Arn"], "principalaccount": cloud.account, "securetransport": "true"}
+    own = {
+        "userid": user_id,
+        "principalarn": described["Arn"],
+        "principalaccount": cloud.account,
+        "securetransport": "true",
+    }
     tags = {f"aws:principaltag/{tag['Key'].lower()}": tag["Value"] for tag in described.get("Tags", [])}
     return {f"aws:{name}": value for name, value in own.items()} | tags
 
@@ -113,7 +124,9 @@ def trusts(cloud: EmbeddedAccount, role_name: str, service: str, source_arn: str
     document = role["AssumeRolePolicyDocument"]
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     asked = Authorization(action="sts:AssumeRole", resource="*", context=context)
-    return lets_service(_json_text(document) if isinstance(document, str) else json.dumps(document), service, asked)
+    return lets_service(
+        _json_text(document) if isinstance(document, str) else json.dumps(document), service, asked
+    )
 
 
 def _json_text(document: str) -> str:
@@ -153,7 +166,12 @@ def create_access_key(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     with cloud.lock:
         number = sum(one == Principal(kind="USER", name=name) for one in cloud.principals.values())
         own = cloud.credentials("USER", name, mark=f" {number}")
-    key = {"UserName": name, "AccessKeyId": own.access_key, "Status": "Active", "SecretAccessKey": own.secret_key}
+    key = {
+        "UserName": name,
+        "AccessKeyId": own.access_key,
+        "Status": "Active",
+        "SecretAccessKey": own.secret_key,
+    }
     return {"AccessKey": key}
 
 

@@ -1,7 +1,8 @@
-"""Rules of EC2 Image Builder, which moto lacks: the resources of infra/image.py are kept, and those they name must exist.
+"""Rules of EC2 Image Builder, which moto lacks: the resources of infra/image.py are kept, and those they name
+must exist.
 
-A rehearsal's machines are processes of this machine, so there is no image to bake. A test that needs one writes the pipeline's
-parameter itself.
+A rehearsal's machines are processes of this machine, so there is no image to bake. A test that needs one
+writes the pipeline's parameter itself.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ _DOCUMENT_BYTES = 16_000  # of a component given inline (API reference, CreateCo
 def create_component(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Keep a component."""
     if len(call.params["data"].encode()) > _DOCUMENT_BYTES:
-        raise AwsError("InvalidParameterValueException", f"The component's data is longer than {_DOCUMENT_BYTES} bytes.", 400)
-    return {"componentBuildVersionArn": _kept(cloud, call, "component", f"{call.params['semanticVersion']}/1")}
+        raise AwsError(
+            "InvalidParameterValueException",
+            f"The component's data is longer than {_DOCUMENT_BYTES} bytes.",
+            400,
+        )
+    return {
+        "componentBuildVersionArn": _kept(cloud, call, "component", f"{call.params['semanticVersion']}/1")
+    }
 
 
 def create_image_recipe(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -62,7 +69,9 @@ def _kept(cloud: EmbeddedAccount, call: Call, kind: str, version: str = "") -> s
     name = re.sub(r"[ _]", "-", call.params["name"].lower())
     if not re.fullmatch(r"[-a-z0-9]{3,128}", name):
         raise AwsError(
-            "InvalidParameterValueException", f"The name {call.params['name']!r} has characters that are not allowed.", 400
+            "InvalidParameterValueException",
+            f"The name {call.params['name']!r} has characters that are not allowed.",
+            400,
         )
     arn = f"arn:aws:imagebuilder:{call.region}:{call.account}:{kind}/{name}{f'/{version}' if version else ''}"
     cloud.image_builder[arn] = {key: value for key, value in call.params.items() if key != "clientToken"}

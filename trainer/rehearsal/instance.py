@@ -1,7 +1,8 @@
-"""A node as a process group of this machine: started in a sandbox folder, watched, and ended with all of its descendants.
+"""A node as a process group of this machine: started in a sandbox folder, watched, and ended with all of its
+descendants.
 
-Owns the sandbox's layout, its PATH of stubs and its timers, and leaves no process behind. Knows nothing of EC2: the server
-decides when an instance starts and ends.
+Owns the sandbox's layout, its PATH of stubs and its timers, and leaves no process behind. Knows nothing of
+EC2: the server decides when an instance starts and ends.
 
     <sandbox>/.mayfly-sandbox        marks the folder; names its scratch folder, for `reap`
     <sandbox>/bin                    the whole PATH of the node: the stubs, and links to a few harmless tools
@@ -36,8 +37,8 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 FORKING_PYTHON = Path(__file__).with_name("forking_python.sh")
 FORK_CLIENT = Path(__file__).with_name("fork_client.py")
 MARKER = ".mayfly-sandbox"
-# Tools of bootstrap.sh and its libraries. systemctl, poweroff and the like come from STUBS alone, so that no process that looks
-# tools up by PATH can reach this machine's own.
+# Tools of bootstrap.sh and its libraries. systemctl, poweroff and the like come from STUBS alone, so that no
+# process that looks tools up by PATH can reach this machine's own.
 TOOLS = (
     *(
         "bash",
@@ -56,7 +57,22 @@ TOOLS = (
         "id",
         "ln",
     ),
-    *("ls", "mkdir", "mktemp", "mv", "nproc", "readlink", "rm", "sed", "sha256sum", "sleep", "sort", "tail", "tee", "timeout"),
+    *(
+        "ls",
+        "mkdir",
+        "mktemp",
+        "mv",
+        "nproc",
+        "readlink",
+        "rm",
+        "sed",
+        "sha256sum",
+        "sleep",
+        "sort",
+        "tail",
+        "tee",
+        "timeout",
+    ),
     *("touch", "tr", "uname", "wc"),
 )
 TOOL_FOLDERS = "/usr/bin:/bin"
@@ -74,10 +90,12 @@ def start_node(
     environment: dict[str, str],
     forks: ForkServerProcess | None = None,
 ) -> NodeProcess:
-    """Run user data as a node in `sandbox` and return the process; about 0.1 s. With `forks`, its interpreters are forks.
+    """Run user data as a node in `sandbox` and return the process; about 0.1 s. With `forks`, its
+    interpreters are forks.
 
-    `environment` is the node's whole environment besides HOME, PATH, the processor's settings and the sandbox's own. It needs
-    AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how many GPUs the type has).
+    `environment` is the node's whole environment besides HOME, PATH, the processor's settings and the
+    sandbox's own. It needs AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how
+    many GPUs the type has).
     """
     sandbox = sandbox.resolve()
     prepare_sandbox(sandbox)
@@ -101,7 +119,9 @@ def start_node(
     try:
         supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
         if not first_line.strip():
-            raise RuntimeError(f"the first process of {instance_id} ended with {supervisor.wait()} before its user data")
+            raise RuntimeError(
+                f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"
+            )
     except (OSError, RuntimeError):
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -119,7 +139,12 @@ def start_node(
 
 
 def _start_supervisor(
-    sandbox: Path, instance_id: str, script: Path, scratch: Path, variables: dict[str, str], forks: ForkServerProcess | None
+    sandbox: Path,
+    instance_id: str,
+    script: Path,
+    scratch: Path,
+    variables: dict[str, str],
+    forks: ForkServerProcess | None,
 ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, bytes]:
     """Start a node's first process; return it with the line that it prints, the user data's process group."""
     words = [str(script), str(sandbox / "var/log/cloud-init-output.log")]
@@ -146,7 +171,11 @@ def _start_supervisor(
         "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
     }
     reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as said, os.fdopen(writer, "wb") as stdout, Path(os.devnull).open("rb") as stdin:
+    with (
+        os.fdopen(reader, "rb") as said,
+        os.fdopen(writer, "wb") as stdout,
+        Path(os.devnull).open("rb") as stdin,
+    ):
         forked = forks.start(
             ("--supervise", str(SUPERVISOR), str(path), *words),
             environment=variables,
@@ -184,7 +213,9 @@ class NodeProcess:
     supervisor_started: str
 
     def poll(self) -> State:
-        """Return the node's state: `poweroff` after a call of that stub, `exited` if user data ended without one."""
+        """Return the node's state: `poweroff` after a call of that stub, `exited` if user data ended without
+        one.
+        """
         if (self.sandbox / "run/poweroff").exists():
             return "poweroff"
         if (self.sandbox / "run/user-data-exit").exists() or self.supervisor.poll() is not None:
@@ -192,7 +223,9 @@ class NodeProcess:
         return "running"
 
     def tick(self, now: datetime) -> None:
-        """Fire every started timer that is due at `now`, as systemd would: outside the node's process group."""
+        """Fire every started timer that is due at `now`, as systemd would: outside the node's process
+        group.
+        """
         for timer in sorted((self.sandbox / "run/timers").glob("[!.]*.timer")):
             settings = _unit_settings(timer.read_text())
             if parse_calendar(settings["OnCalendar"]) > now:
@@ -206,7 +239,9 @@ class NodeProcess:
             )
 
     def terminate(self, *, grace_seconds: float) -> None:
-        """End every process of the node: SIGTERM (and SIGCONT, for stopped ones), then SIGKILL; return when none is left."""
+        """End every process of the node: SIGTERM (and SIGCONT, for stopped ones), then SIGKILL; return when
+        none is left.
+        """
         end(self._members, grace_seconds=grace_seconds)
         self.supervisor.kill()
         self.supervisor.wait()
@@ -221,8 +256,8 @@ class NodeProcess:
 def reap(root: Path) -> int:
     """Kill the remaining processes of nodes in `root`/sandbox, whose server was killed; return their number.
 
-    The folder is not trusted, since it may have come with a repository: a node's processes are known by their own marks, and a
-    scratch folder is removed only if it is ours.
+    The folder is not trusted, since it may have come with a repository: a node's processes are known by their
+    own marks, and a scratch folder is removed only if it is ours.
     """
     killed = 0
     for marker in (root / "sandbox").glob(f"*/{MARKER}"):
@@ -250,7 +285,11 @@ def _remove_scratch(recorded: str) -> None:
         about = folder.lstat()
     except (OSError, ValueError):
         return
-    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and folder.name.startswith(SCRATCH_PREFIX)
+    ours = (
+        stat.S_ISDIR(about.st_mode)
+        and about.st_uid == os.geteuid()
+        and folder.name.startswith(SCRATCH_PREFIX)
+    )
     if ours and folder.parent == Path(tempfile.gettempdir()) and ".." not in folder.parts:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,7 +1,8 @@
-"""Log of instances: their last states, kept over a restart of the server for the hour that AWS would show them.
+"""Log of instances: their last states, kept over a restart of the server for the hour that AWS would show
+them.
 
-One JSON file an instance. An instance without an end, because the server was killed, is read back as terminated:
-`instance.reap` has ended its processes by then.
+One JSON file an instance. An instance without an end, because the server was killed, is read back as
+terminated: `instance.reap` has ended its processes by then.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class InstanceLog:
         for path in sorted(self._folder.glob("*.json")):
             with reading(path):
                 instance = _from_json(path.read_text(encoding="utf-8"))
-                if instance.id != path.stem or not _ID.fullmatch(instance.id):  # its folder is removed by this name
+                if instance.id != path.stem or not _ID.fullmatch(
+                    instance.id
+                ):  # its folder is removed by this name
                     raise ValueError(f"it tells of an instance {instance.id!r}")
                 world.instances[instance.id] = instance
                 world.lost(instance.id, now)

@@ -1,7 +1,9 @@
-"""Keys of an embedded AWS: one random secret per server, an access key for each principal, signatures for its own endpoints.
+"""Keys of an embedded AWS: one random secret per server, an access key for each principal, signatures for its
+own endpoints.
 
-A principal's secret key is HMAC(server secret, access key): one key can't be derived from another, so a node can't get the
-desk's. Only readers of the server's private note (`home`) can derive them all. Standard library only: the desk imports it.
+A principal's secret key is HMAC(server secret, access key): one key can't be derived from another, so a node
+can't get the desk's. Only readers of the server's private note (`home`) can derive them all. Standard library
+only: the desk imports it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Keyring:
         self.secret = secret or secrets.token_bytes(32)
 
     def credentials(self, account: str, kind: Kind = "DESK", name: str = "") -> Credentials:
-        """Return a principal's credentials in an account (12 digits); `name` distinguishes those of a kind."""
+        """Return a principal's credentials in an account (12 digits); `name` distinguishes those of a
+        kind.
+        """
         key = access_key(account, kind, name)
         return Credentials(access_key=key, secret_key=self.secret_key(key))
 
@@ -46,11 +50,15 @@ class Keyring:
         return self._derived(f"metadata {instance_id}")
 
     def request_signature(self, path: str, at: str, nonce: str, body: bytes) -> str:
-        """Return the signature of a request to the server's own endpoints; `at` is in seconds of the epoch."""
+        """Return the signature of a request to the server's own endpoints; `at` is in seconds of the
+        epoch.
+        """
         return self._derived(f"ask {path} {at} {nonce} {hashlib.sha256(body).hexdigest()}")
 
     def answer_signature(self, nonce: str, body: bytes) -> str:
-        """Return the signature of an answer, which proves to the desk that the server knows the note's secret."""
+        """Return the signature of an answer, which proves to the desk that the server knows the note's
+        secret.
+        """
         return self._derived(f"answer {nonce} {hashlib.sha256(body).hexdigest()}")
 
     def _derived(self, text: str) -> str:
@@ -58,7 +66,9 @@ class Keyring:
 
 
 def access_key(account: str, kind: Kind = "DESK", name: str = "") -> str:
-    """Return the access key of a principal. It names its account; Amazon's own keys contain no 0, 1, 8 or 9."""
+    """Return the access key of a principal. It names its account; Amazon's own keys contain no 0, 1,
+    8 or 9.
+    """
     mark = "" if kind == "DESK" else hashlib.sha256(name.encode()).hexdigest()[:16].upper()
     prefix = "AKIA" if kind in ("DESK", "USER") else "ASIA"  # AKIA: long-term; ASIA: a role's, temporary
     return f"{prefix}{account}{kind}{mark}"

@@ -1,9 +1,10 @@
 """One invocation of a Lambda function: import its handler from the unpacked zip, call it, write its answer.
 
-Run by `lambdas` as a plain script, `python -I -S lambda_runner.py FOLDER MODULE.FUNCTION CONTEXT`, with the event on stdin and
-the answer on stdout; what the function prints goes to stderr. Isolated (-I) and without site-packages (-S), so that it
-imports the standard library and the zip, as on AWS. Several rehearsals at once may share a fork server, whose forks run it with
-the lock's boto3 loaded already. Standard library only, nothing of ours.
+Run by `lambdas` as a plain script, `python -I -S lambda_runner.py FOLDER MODULE.FUNCTION CONTEXT`, with the
+event on stdin and the answer on stdout; what the function prints goes to stderr. Isolated (-I) and without
+site-packages (-S), so that it imports the standard library and the zip, as on AWS. Several rehearsals at once
+may share a fork server, whose forks run it with the lock's boto3 loaded already. Standard library only,
+nothing of ours.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def forget_others(folder: str) -> list[Any]:
     Returns them, to be held until the process ends: clearing modules takes longer than the function.
     """
     packed = {module.name for module in pkgutil.iter_modules([folder])}
-    kept = {"__main__", *(sys.stdlib_module_names ^ packed)}  # a module of the zip shadows Python's own of that name
+    kept = {
+        "__main__",
+        *(sys.stdlib_module_names ^ packed),
+    }  # a module of the zip shadows Python's own of that name
     return [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] not in kept]
 
 

@@ -1,8 +1,9 @@
-"""Rules of Lambda: a function runs from the unpacked zip of CreateFunction; nothing else of ours is importable.
+"""Rules of Lambda: a function runs from the unpacked zip of CreateFunction; nothing else of ours is
+importable.
 
-Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone, with the function's role.
-moto stores the readable state of functions. One version, no layers, no concurrency limits. Retries of asynchronous invocations
-follow `asynchronous`.
+Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone, with
+the function's role. moto stores the readable state of functions. One version, no layers, no concurrency
+limits. Retries of asynchronous invocations follow `asynchronous`.
 """
 
 from __future__ import annotations
@@ -52,19 +53,26 @@ def create_function(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGION) -> dict[str, Any]:
     """Create a function by the parameters of CreateFunction, and return what it returns."""
     if not _NAME.fullmatch(params["FunctionName"]):  # also the name of a folder
-        raise AwsError("ValidationException", f"FunctionName '{params['FunctionName']}' must match [a-zA-Z0-9-_]+.")
+        raise AwsError(
+            "ValidationException", f"FunctionName '{params['FunctionName']}' must match [a-zA-Z0-9-_]+."
+        )
     role = params["Role"].rpartition("/")[2]
     arn = f"arn:aws:lambda:{region}:{cloud.account}:function:{params['FunctionName']}"
     if not trusts(cloud, role, "lambda.amazonaws.com", arn):
         what = "The role defined for the function cannot be assumed by Lambda."
         raise AwsError("InvalidParameterValueException", what)
     if params.get("DeadLetterConfig"):
-        raise AwsError("UnsupportedOperation", "The embedded AWS has on-failure destinations, and no DeadLetterConfig.")
+        raise AwsError(
+            "UnsupportedOperation", "The embedded AWS has on-failure destinations, and no DeadLetterConfig."
+        )
     code = params["Code"].get("ZipFile") or b""
     digest = hashlib.sha256(code).digest()
     folder = unpack(code, folder=cloud.function_code / digest.hex()[:32])
-    # moto never runs its copy of the code, and parsing megabytes takes 20 core-ms: it gets an empty zip, then size and hash.
-    answer = cloud.moto("lambda", "CreateFunction", {**params, "Code": {"ZipFile": _EMPTY_ZIP}}, region=region)
+    # moto never runs its copy of the code, and parsing megabytes takes 20 core-ms: it gets an empty zip, then
+    # size and hash.
+    answer = cloud.moto(
+        "lambda", "CreateFunction", {**params, "Code": {"ZipFile": _EMPTY_ZIP}}, region=region
+    )
     size, sha256 = len(code), base64.b64encode(digest).decode()
     described = state_of(cloud.account, region, "lambda").get_function(params["FunctionName"])
     described.code_size, described.code_sha_256 = size, sha256
@@ -73,7 +81,8 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGI
             name=params["FunctionName"],
             handler=params["Handler"],
             role=role,
-            log_group=params.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{params['FunctionName']}",
+            log_group=params.get("LoggingConfig", {}).get("LogGroup")
+            or f"/aws/lambda/{params['FunctionName']}",
             timeout_seconds=int(params.get("Timeout", 3)),
             memory_mib=int(params.get("MemorySize", 128)),
             environment=dict(params.get("Environment", {}).get("Variables", {})),
@@ -92,8 +101,12 @@ def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def refuse_update(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Refuse to change a function in place: each rehearsal creates it again, and a stale one would mislead."""
-    raise AwsError("InvalidParameterValueException", "The embedded AWS does not update functions; create it again.")
+    """Refuse to change a function in place: each rehearsal creates it again, and a stale one would
+    mislead.
+    """
+    raise AwsError(
+        "InvalidParameterValueException", "The embedded AWS does not update functions; create it again."
+    )
 
 
 def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -114,7 +127,9 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading.Thread:
-    """Start a function and return at once; a failure is tried again. Raises AwsError for an unknown function."""
+    """Start a function and return at once; a failure is tried again. Raises AwsError for an unknown
+    function.
+    """
     _function(cloud, name)
     now = cloud.clock.now()
     own = {"function_name": name, "payload": payload, "request_id": str(uuid.uuid4())}
@@ -126,8 +141,12 @@ def require_permission(cloud: EmbeddedAccount, name: str, service: str, source_a
     function_arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     asked = Authorization(action="lambda:InvokeFunction", resource=function_arn, context=context)
-    if not lets_service(str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked):
-        raise AwsError("AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403)
+    if not lets_service(
+        str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked
+    ):
+        raise AwsError(
+            "AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403
+        )
 
 
 def retry_due(cloud: EmbeddedAccount) -> None:
@@ -167,7 +186,9 @@ def _attempt(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> None:
         cloud.invocations.remove(threading.current_thread())
 
 
-def _try_again(cloud: EmbeddedAccount, function: Function, failed: AsyncInvocation, error: dict[str, Any]) -> None:
+def _try_again(
+    cloud: EmbeddedAccount, function: Function, failed: AsyncInvocation, error: dict[str, Any]
+) -> None:
     """Schedule the retry of a failed invocation, or send it to the function's destination."""
     try:
         settings = AsyncSettings.from_answer(
@@ -194,7 +215,9 @@ def function_name(arn_or_name: str) -> str:
     return arn_or_name.partition(":function:")[2].partition(":")[0] or arn_or_name
 
 
-def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_id: str = "") -> dict[str, Any]:
+def run(
+    cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_id: str = ""
+) -> dict[str, Any]:
     """Run a function to its end: {"result": ...} or {"error": {"errorType", "errorMessage", ...}}."""
     home = log_file(cloud, function.name).parent
     home.mkdir(parents=True, exist_ok=True)
@@ -238,7 +261,9 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
         except (TimeoutError, subprocess.TimeoutExpired):
             process.kill()
             process.wait()
-            answer = _failure("Sandbox.Timedout", f"Task timed out after {function.timeout_seconds:.2f} seconds")
+            answer = _failure(
+                "Sandbox.Timedout", f"Task timed out after {function.timeout_seconds:.2f} seconds"
+            )
         else:
             answers.seek(0)
             told = answers.read()
@@ -253,13 +278,22 @@ def run(cloud: EmbeddedAccount, function: Function, payload: bytes, *, request_i
 
 
 def _start_runner(
-    cloud: EmbeddedAccount, words: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Mapping[int, int]
+    cloud: EmbeddedAccount,
+    words: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    files: Mapping[int, int],
 ) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start the runner: a new Python, or a fork of one that has boto3 loaded where the account has a fork server."""
+    """Start the runner: a new Python, or a fork of one that has boto3 loaded where the account has a fork
+    server.
+    """
     if cloud.fork_functions is not None:
         code = ("-P", "-c", RUNNER.read_text(encoding="utf-8"), *words)
         server = cloud.fork_functions()
-        return fork(server, code, environment=environment, folder=folder, files=files, name="lambda", executable="")
+        return fork(
+            server, code, environment=environment, folder=folder, files=files, name="lambda", executable=""
+        )
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(RUNNER), *words],
         stdin=files[0],
@@ -281,7 +315,9 @@ def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
     dimensions = frozenset({("FunctionName", function.name)})
     with cloud.lock:
         for name, value in (("Invocations", 1), ("Errors", int(failed))):
-            cloud.metrics.put(MetricId(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value)
+            cloud.metrics.put(
+                MetricId(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value
+            )
 
 
 def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:

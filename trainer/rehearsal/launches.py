@@ -1,7 +1,7 @@
 """Launches: CreateFleet and RunInstances from a template and a request, checked as AWS checks them.
 
-moto creates the machines. Every field is passed explicitly, because moto drops most fields of a template. `world` has their
-states. The caller holds the account's lock.
+moto creates the machines. Every field is passed explicitly, because moto drops most fields of a template.
+`world` has their states. The caller holds the account's lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
 
 
 def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer CreateFleet: launch from the first pool with capacity, with the errors of the pools before it."""
+    """Answer CreateFleet: launch from the first pool with capacity, with the errors of the pools
+    before it.
+    """
     capacity = params["TargetCapacitySpecification"]
     market = capacity.get("DefaultTargetCapacityType", "on-demand")
     missing = int(capacity["TotalTargetCapacity"])
@@ -43,7 +45,9 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
             errors.append({**pool_entry, "ErrorCode": error.code, "ErrorMessage": error.message})
             continue
         ids = [one.id for one in instances]
-        launched.append({**pool_entry, "InstanceIds": ids, "InstanceType": instances[0].description["InstanceType"]})
+        launched.append(
+            {**pool_entry, "InstanceIds": ids, "InstanceType": instances[0].description["InstanceType"]}
+        )
         break
     return {"FleetId": fleet_id, "Errors": errors, "Instances": launched}
 
@@ -68,16 +72,21 @@ def own_request(override: dict[str, Any], *, spot: bool) -> dict[str, Any]:
     return own
 
 
-def template_data(cloud: EmbeddedAccount, region: str, specification: dict[str, Any] | None) -> dict[str, Any]:
+def template_data(
+    cloud: EmbeddedAccount, region: str, specification: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return a launch template's data, with the tags that AWS adds to its instances."""
     if not specification:
         return {}
     asked = {name: value for name, value in specification.items() if name != "Version"}
     asked["Versions"] = [specification.get("Version", "$Default")]
-    version = cloud.moto("ec2", "DescribeLaunchTemplateVersions", asked, region=region)["LaunchTemplateVersions"]
+    version = cloud.moto("ec2", "DescribeLaunchTemplateVersions", asked, region=region)[
+        "LaunchTemplateVersions"
+    ]
     if not version:
         raise AwsError(
-            "InvalidLaunchTemplateId.VersionNotFound", f"Could not find launch template version {asked['Versions'][0]}"
+            "InvalidLaunchTemplateId.VersionNotFound",
+            f"Could not find launch template version {asked['Versions'][0]}",
         )
     marks = [
         {"Key": "aws:ec2launchtemplate:id", "Value": version[0]["LaunchTemplateId"]},
@@ -86,7 +95,9 @@ def template_data(cloud: EmbeddedAccount, region: str, specification: dict[str, 
     return {**version[0]["LaunchTemplateData"], "_marks": marks}
 
 
-def merged_request(template: dict[str, Any], own: dict[str, Any], tags: list[dict[str, Any]]) -> dict[str, Any]:
+def merged_request(
+    template: dict[str, Any], own: dict[str, Any], tags: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Merge a template and a request into the parameters of RunInstances; the request overrides."""
     request = {**template, **own}
     by_type: dict[str, dict[str, str]] = {}
@@ -99,7 +110,9 @@ def merged_request(template: dict[str, Any], own: dict[str, Any], tags: list[dic
         if kept
     ]
     interfaces = [dict(one) for one in request.get("NetworkInterfaces", [])]
-    if interfaces and "SubnetId" in request:  # AWS lets an override's subnet stand beside a template's interface
+    if (
+        interfaces and "SubnetId" in request
+    ):  # AWS lets an override's subnet stand beside a template's interface
         interfaces[0]["SubnetId"] = request.pop("SubnetId")
         request["NetworkInterfaces"] = interfaces
     members = get_model("ec2").operation_model("RunInstances").input_shape.members
@@ -107,7 +120,13 @@ def merged_request(template: dict[str, Any], own: dict[str, Any], tags: list[dic
 
 
 def launch(
-    cloud: EmbeddedAccount, region: str, request: dict[str, Any], count: int, *, token: str = "", fleet_id: str = ""
+    cloud: EmbeddedAccount,
+    region: str,
+    request: dict[str, Any],
+    count: int,
+    *,
+    token: str = "",
+    fleet_id: str = "",
 ) -> list[Instance]:
     """Check a request as AWS does, let moto create the machines, and start them in `world`."""
     now = cloud.clock.now()
@@ -130,12 +149,19 @@ def launch(
     _check_profile(cloud, request)
     behavior = request.get("InstanceInitiatedShutdownBehavior", "stop")
     if market == "spot" and not cloud.has_spot_role:
-        message = "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances."
+        message = (
+            "The provided credentials do not have permission to create the service-linked role for EC2 Spot"
+            " Instances."
+        )
         raise AwsError("AuthFailure.ServiceLinkedRoleCreationNotPermitted", message, 403)
     if market == "spot" and request.get("InstanceInitiatedShutdownBehavior") == "stop":
-        raise AwsError("InvalidParameterCombination", "A shutdown behavior of stop is not supported for spot instances.")
+        raise AwsError(
+            "InvalidParameterCombination", "A shutdown behavior of stop is not supported for spot instances."
+        )
     _add_root_device(request, image["RootDeviceName"])
-    answer = cloud.moto("ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count}, region=region)
+    answer = cloud.moto(
+        "ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count}, region=region
+    )
     ids = [one["InstanceId"] for one in answer["Instances"]]
     shown = cloud.moto("ec2", "DescribeInstances", {"InstanceIds": ids}, region=region)["Reservations"]
     descriptions = [one for reservation in shown for one in reservation["Instances"]]
@@ -146,11 +172,19 @@ def launch(
         one["Tags"] = [*(tag for tag in one.get("Tags", []) if not tag["Key"].startswith("aws:")), *marks]
         one["ClientToken"] = token
         one.pop("StateReason", None)
-        one["SecurityGroups"] = one.get("SecurityGroups") or (one.get("NetworkInterfaces") or [{}])[0].get("Groups", [])
+        one["SecurityGroups"] = one.get("SecurityGroups") or (one.get("NetworkInterfaces") or [{}])[0].get(
+            "Groups", []
+        )
         if market == "spot":
             one["InstanceLifecycle"] = "spot"
     return [
-        cloud.world.add(one, reservation_id=answer["ReservationId"], user_data=user_data, shutdown_behavior=behavior, now=now)
+        cloud.world.add(
+            one,
+            reservation_id=answer["ReservationId"],
+            user_data=user_data,
+            shutdown_behavior=behavior,
+            now=now,
+        )
         for one in descriptions
     ]
 
@@ -189,20 +223,22 @@ def _check_pool(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
         {"Name": "location", "Values": [pool.availability_zone]},
     ]
     asked = {"LocationType": "availability-zone", "Filters": rules}
-    offered = cloud.moto("ec2", "DescribeInstanceTypeOfferings", asked, region=region)["InstanceTypeOfferings"]
+    offered = cloud.moto("ec2", "DescribeInstanceTypeOfferings", asked, region=region)[
+        "InstanceTypeOfferings"
+    ]
     retired = retired_offerings(cloud.catalogue, "availability-zone", region)
     place = (pool.instance_type, pool.availability_zone)
     if not offered and place not in {(one["InstanceType"], one["Location"]) for one in retired}:
         raise AwsError(
             "Unsupported",
-            f"Your requested instance type ({pool.instance_type}) is not supported in your requested Availability Zone "
-            f"({pool.availability_zone}).",
+            f"Your requested instance type ({pool.instance_type}) is not supported in your requested"
+            f" Availability Zone ({pool.availability_zone}).",
         )
     if cloud.world.is_full(pool):
         raise AwsError(
             "InsufficientInstanceCapacity",
-            f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone you requested "
-            f"({pool.availability_zone}).",
+            f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone you"
+            f" requested ({pool.availability_zone}).",
             500,
         )
 
@@ -215,23 +251,36 @@ def _check_profile(cloud: EmbeddedAccount, request: dict[str, Any]) -> None:
     try:
         cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})
     except AwsError as error:
-        raise AwsError("InvalidParameterValue", f"Value ({name}) for parameter iamInstanceProfile.name is invalid.") from error
+        raise AwsError(
+            "InvalidParameterValue", f"Value ({name}) for parameter iamInstanceProfile.name is invalid."
+        ) from error
 
 
 def _add_root_device(request: dict[str, Any], root_device: str) -> None:
-    """Keep the image's root volume where no mapping names it: a wrong device name adds a second volume, as on AWS."""
+    """Keep the image's root volume where no mapping names it: a wrong device name adds a second volume, as on
+    AWS.
+    """
     mappings = request.get("BlockDeviceMappings", [])
     if mappings and root_device not in [one.get("DeviceName") for one in mappings]:
-        root = {"DeviceName": root_device, "Ebs": {"VolumeSize": 15, "VolumeType": "gp2", "DeleteOnTermination": True}}
+        root = {
+            "DeviceName": root_device,
+            "Ebs": {"VolumeSize": 15, "VolumeType": "gp2", "DeleteOnTermination": True},
+        }
         request["BlockDeviceMappings"] = [root, *mappings]
 
 
-def _tag_parts(cloud: EmbeddedAccount, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]) -> None:
+def _tag_parts(
+    cloud: EmbeddedAccount, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]
+) -> None:
     """Tag the volumes and interfaces of the instances, which moto leaves untagged or half tagged."""
     tags = {one["ResourceType"]: one["Tags"] for one in request.get("TagSpecifications", [])}
     parts = {
-        "volume": [item["Ebs"]["VolumeId"] for one in descriptions for item in one.get("BlockDeviceMappings", [])],
-        "network-interface": [item["NetworkInterfaceId"] for one in descriptions for item in one.get("NetworkInterfaces", [])],
+        "volume": [
+            item["Ebs"]["VolumeId"] for one in descriptions for item in one.get("BlockDeviceMappings", [])
+        ],
+        "network-interface": [
+            item["NetworkInterfaceId"] for one in descriptions for item in one.get("NetworkInterfaces", [])
+        ],
     }
     for kind, ids in parts.items():
         if ids and tags.get(kind):

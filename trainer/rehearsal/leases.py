@@ -28,7 +28,9 @@ class Leases:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, pid: int) -> str | None:
-        """Return a new lease for a process, or None if the server is about to end or the process has ended."""
+        """Return a new lease for a process, or None if the server is about to end or the process has
+        ended.
+        """
         started = start_ticks(pid)
         with self._lock:
             if self._ended or not started:
@@ -48,9 +50,13 @@ class Leases:
         self._ended = True
 
     def over(self, now: float, *, instances_alive: bool) -> bool:
-        """Return whether the server may end: five seconds after the last lease and instance. After True it grants no lease."""
+        """Return whether the server may end: five seconds after the last lease and instance. After True it
+        grants no lease.
+        """
         with self._lock:
-            self._holders = {lease: who for lease, who in self._holders.items() if start_ticks(who[0]) == who[1]}
+            self._holders = {
+                lease: who for lease, who in self._holders.items() if start_ticks(who[0]) == who[1]
+            }
             if self._ended:
                 return True
             if self._holders or instances_alive:
@@ -64,7 +70,8 @@ class Leases:
 
 
 def shell_of_our_output() -> int:
-    """Return the process id of the shell that gets what we print: the nearest ancestor whose output is not our own pipe.
+    """Return the process id of the shell that gets what we print: the nearest ancestor whose output is not
+    our own pipe.
 
     A shell may run `$(...)` in a child of its own, which ends with the command.
     """

@@ -1,7 +1,8 @@
 """The instance-metadata endpoint of a rehearsal's node (IMDSv2), as a pure function of the instance's data.
 
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html (looked up 2026-11-20). No network
-and no clock here: the front mounts `respond` at http://127.0.0.1:PORT/imds/<instance-id>/<secret>/latest/...
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html (looked up 2026-11-20).
+No network and no clock here: the front mounts `respond` at
+http://127.0.0.1:PORT/imds/<instance-id>/<secret>/latest/...
 """
 
 from __future__ import annotations
@@ -84,7 +85,11 @@ def respond(
         return (200, "application/octet-stream", view.user_data) if view.user_data else _not_found()
     if path == "/latest/dynamic/instance-identity/document":
         return 200, "application/json", json.dumps(_identity(view)).encode()
-    text = _meta_data(view, path.removeprefix("/latest/meta-data"), now) if path.startswith("/latest/meta-data") else None
+    text = (
+        _meta_data(view, path.removeprefix("/latest/meta-data"), now)
+        if path.startswith("/latest/meta-data")
+        else None
+    )
     return _not_found() if text is None else (200, "text/plain", text.encode())
 
 

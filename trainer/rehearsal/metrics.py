@@ -1,7 +1,8 @@
 """CloudWatch's metrics and the states of alarms on them. Pure: every function takes the time.
 
-https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html (2026-11-22): the last periods are
-evaluated, and `TreatMissingData` decides about periods without data. Periods end at the moment of the evaluation.
+https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html (2026-11-22): the last
+periods are evaluated, and `TreatMissingData` decides about periods without data. Periods end at the moment of
+the evaluation.
 """
 
 from __future__ import annotations
@@ -81,18 +82,27 @@ class Alarm:
         return MetricId.of(self.params["Namespace"], self.params)
 
     def evaluate(self, metrics: Metrics, now: datetime) -> tuple[str, str]:
-        """Return the state at this instant and its reason; the present state until the alarm is older than its window."""
+        """Return the state at this instant and its reason; the present state until the alarm is older than
+        its window.
+        """
         params = self.params
         period, periods = timedelta(seconds=int(params["Period"])), int(params["EvaluationPeriods"])
         if now - self.since < period * periods:
             return self.state, "the alarm is too young"
-        breaching = [self._breaches(metrics, now - period * (number + 1), now - period * number) for number in range(periods)]
+        breaching = [
+            self._breaches(metrics, now - period * (number + 1), now - period * number)
+            for number in range(periods)
+        ]
         needed = int(params.get("DatapointsToAlarm", periods))
         treated = {"breaching": True, "notBreaching": False}.get(params.get("TreatMissingData", "missing"))
         if all(one is None for one in breaching) and treated is None:
             state = self.state if params.get("TreatMissingData") == "ignore" else "INSUFFICIENT_DATA"
         else:
-            state = "ALARM" if sum(treated is True if one is None else one for one in breaching) >= needed else "OK"
+            state = (
+                "ALARM"
+                if sum(treated is True if one is None else one for one in breaching) >= needed
+                else "OK"
+            )
         missing = sum(one is None for one in breaching)
         rule = f"{params['ComparisonOperator']} {params['Threshold']:g}"
         over = sum(one is True for one in breaching)

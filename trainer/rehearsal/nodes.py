@@ -1,7 +1,8 @@
-"""Instances that really run: user data as processes of this machine, watched until they end, and each instance's metadata.
+"""Instances that really run: user data as processes of this machine, watched until they end, and each
+instance's metadata.
 
-`world` decides the states; this module starts and ends the processes. One thread calls `step` repeatedly; other threads end
-nodes, which takes up to the grace period.
+`world` decides the states; this module starts and ends the processes. One thread calls `step` repeatedly;
+other threads end nodes, which takes up to the grace period.
 """
 
 from __future__ import annotations
@@ -38,17 +39,23 @@ class Nodes:
 
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads its finished models
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
-    forks: ForkServerProcess | None = None  # fork server of the nodes; without it their processes are new ones
+    forks: ForkServerProcess | None = (
+        None  # fork server of the nodes; without it their processes are new ones
+    )
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)
     _tokens_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, cloud: EmbeddedAccount) -> None:
-        """Start instances that are running now, fire timers, notice power-offs, and end instances that shut down."""
+        """Start instances that are running now, fire timers, notice power-offs, and end instances that shut
+        down.
+        """
         with cloud.lock:
             due = cloud.world.due_to_start(cloud.clock.now())
-            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]  # cloud-init runs scripts
+            due = [
+                one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")
+            ]  # cloud-init runs scripts
             for instance in due:
                 instance.occupied = True
             mine = [one for one in cloud.world.instances.values() if one.occupied]
@@ -79,14 +86,22 @@ class Nodes:
             return 404, [("Content-Type", "text/plain")], b"no such instance runs"
         with cloud.lock:
             view = _view(cloud, instance)
-        headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
+        headers = {
+            name[5:].replace("_", "-").lower(): value
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        }
         path = f"/{rest}"
         with self._tokens_lock:
-            status, content_type, text = respond(view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now())
+            status, content_type, text = respond(
+                view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now()
+            )
         return status, [("Content-Type", content_type)], text
 
     def file_system(self, environ: Environ, body: bytes) -> Answer:
-        """Answer /efs/<instance id>/<its secret>/<file system>/<access point> with the folder that the instance may mount."""
+        """Answer /efs/<instance id>/<its secret>/<file system>/<access point> with the folder that the
+        instance may mount.
+        """
         cloud, instance, rest = self._asking(environ)
         if cloud is None or instance is None:
             return 404, [("Content-Type", "text/plain")], b"no such instance runs"
@@ -99,7 +114,9 @@ class Nodes:
         return 200, [("Content-Type", "text/plain")], str(folder).encode()
 
     def _asking(self, environ: Environ) -> tuple[EmbeddedAccount | None, Instance | None, str]:
-        """Return the account and the running instance whose secret a request's path contains, and the rest of the path."""
+        """Return the account and the running instance whose secret a request's path contains, and the rest of
+        the path.
+        """
         _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
         known = cloud.keyring.metadata_secret(instance_id) if cloud else ""
@@ -142,14 +159,21 @@ class Nodes:
     def _watch(self, cloud: EmbeddedAccount, instance: Instance, node: NodeProcess) -> None:
         try:
             node.tick(cloud.clock.now())
-        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:  # a broken unit must not stop the others
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            subprocess.SubprocessError,
+        ) as error:  # a broken unit must not stop the others
             log.error("a timer of %s failed: %s", instance.id, error)
         with cloud.lock:
             if node.poll() == "poweroff":
                 cloud.world.power_off(instance.id, cloud.clock.now())
             ends = instance.shutting_down_at is not None or instance.stopped_at is not None
         if ends:
-            thread = threading.Thread(target=self._end, args=(cloud, instance, node), daemon=True, name=f"end-{instance.id}")
+            thread = threading.Thread(
+                target=self._end, args=(cloud, instance, node), daemon=True, name=f"end-{instance.id}"
+            )
             self._ending[instance.id] = thread
             thread.start()
 
@@ -191,12 +215,16 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
 
 
 def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredentials | None:
-    """Return credentials of the role in the instance's profile, or None without a profile or a role that trusts EC2."""
+    """Return credentials of the role in the instance's profile, or None without a profile or a role that
+    trusts EC2.
+    """
     profile = instance.description.get("IamInstanceProfile", {}).get("Arn", "").rpartition("/")[2]
     if not profile:
         return None
     try:
-        roles = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": profile})["InstanceProfile"]["Roles"]
+        roles = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": profile})["InstanceProfile"][
+            "Roles"
+        ]
     except AwsError:  # the profile was deleted: AWS stops issuing credentials, too
         return None
     arn = f"arn:aws:ec2:{REGION}:{cloud.account}:instance/{instance.id}"

@@ -1,4 +1,5 @@
-"""Storage of S3: every object version is written to a folder, and restored with the same VersionId, ETag and date.
+"""Storage of S3: every object version is written to a folder, and restored with the same VersionId, ETag and
+date.
 
 A version is a payload file and a JSON, both put in place by rename; a bucket's settings are stored as
 requests and replayed. No pickle. This module and `wire` use internals of moto, which is pinned exactly.
@@ -68,21 +69,30 @@ class ObjectLog:
     """Folder of one account's buckets."""
 
     def __init__(self, folder: Path, account: str) -> None:
-        self._versions, self._payloads, self._settings = folder / "versions", folder / "payloads", folder / "settings"
+        self._versions, self._payloads, self._settings = (
+            folder / "versions",
+            folder / "payloads",
+            folder / "settings",
+        )
         for path in (self._versions, self._payloads, self._settings):
             path.mkdir(parents=True, exist_ok=True)
         self._account = account
         self._next = 1
-        self._files: dict[tuple[str, str], dict[str, _File]] = {}  # (bucket, key) -> identity of a version -> its file
+        self._files: dict[
+            tuple[str, str], dict[str, _File]
+        ] = {}  # (bucket, key) -> identity of a version -> its file
 
     @property
     def _backend(self) -> Any:
         return s3_backends[self._account]["aws"]
 
-    # settings ---------------------------------------------------------------------------------------------------------
+    # settings
+    # ------------------------------------------------------------------------------------------
 
     def save_setting(self, service: str, operation: str, about: str, params: dict[str, Any]) -> None:
-        """Store a request that made a setting (a bucket's versioning, a parameter) in place of an earlier one."""
+        """Store a request that made a setting (a bucket's versioning, a parameter) in place of an earlier
+        one.
+        """
         saved = json.dumps({"service": service, "operation": operation, "about": about, "params": params})
         with whole_file(self._setting_file(operation, about)) as new:
             new.write_bytes(saved.encode())
@@ -94,7 +104,8 @@ class ObjectLog:
                 path.unlink()
 
     def settings(self) -> Iterable[tuple[Path, str, str, dict[str, Any]]]:
-        """Yield the stored requests, those that create a bucket first: (file, service, operation, parameters).
+        """Yield the stored requests, those that create a bucket first: (file, service, operation,
+        parameters).
 
         Raises ConfigError for a file that can't be read.
         """
@@ -106,14 +117,18 @@ class ObjectLog:
 
     def _setting_file(self, operation: str, about: str) -> Path:
         rank = 0 if operation == "CreateBucket" else 1
-        return self._settings / f"{rank}-{hashlib.sha256(f'{operation} {about}'.encode()).hexdigest()[:24]}.json"
+        return (
+            self._settings / f"{rank}-{hashlib.sha256(f'{operation} {about}'.encode()).hexdigest()[:24]}.json"
+        )
 
-    # objects ----------------------------------------------------------------------------------------------------------
+    # objects
+    # ------------------------------------------------------------------------------------------
 
     def sync(self, bucket: str, key: str) -> None:
         """Make the folder hold exactly moto's versions of a key. The caller holds the lock of the writers.
 
-        Raises OSError if a version can't be written, which moto then has no longer: the write has not happened.
+        Raises OSError if a version can't be written, which moto then has no longer: the write has not
+        happened.
         """
         before = self._files.get((bucket, key), {})
         after: dict[str, _File] = {}
@@ -161,7 +176,8 @@ class ObjectLog:
         payload = self._payloads / path.stem
         self._next = max(self._next, int(path.stem) + 1)
         if bucket is None or (saved["kind"] == "object" and not payload.exists()):
-            return 0  # an incomplete version: the server died between payload and JSON, and the writer got no answer
+            # an incomplete version: the server died between payload and JSON, and the writer got no answer
+            return 0
         version: Any = _object(saved, payload, bucket) if saved["kind"] == "object" else _marker(saved)
         version.last_modified = datetime.fromisoformat(saved["last_modified"])
         bucket.keys.setlist(saved["name"], [*bucket.keys.getlist(saved["name"], []), version])
@@ -173,9 +189,15 @@ class ObjectLog:
         return 1
 
     def _unexpired(self, now: datetime) -> Iterable[tuple[Path, dict[str, Any]]]:
-        """Return the stored versions, oldest first; delete those that their bucket's lifecycle would have expired."""
+        """Return the stored versions, oldest first; delete those that their bucket's lifecycle would have
+        expired.
+        """
         limits = [
-            (params["Bucket"], rule.get("Filter", {}).get("Prefix", ""), rule["NoncurrentVersionExpiration"]["NoncurrentDays"])
+            (
+                params["Bucket"],
+                rule.get("Filter", {}).get("Prefix", ""),
+                rule["NoncurrentVersionExpiration"]["NoncurrentDays"],
+            )
             for _, _, operation, params in self.settings()
             if operation == "PutBucketLifecycleConfiguration"
             for rule in params["LifecycleConfiguration"]["Rules"]
@@ -188,7 +210,9 @@ class ObjectLog:
                 saved = json.loads(path.read_text(encoding="utf-8"))
                 bucket, name = str(saved["bucket_name"]), str(saved["name"])
                 replaced_at = newer.get((bucket, name), now)
-                newer[bucket, name] = datetime.fromisoformat(saved["last_modified"]).replace(tzinfo=timezone.utc)
+                newer[bucket, name] = datetime.fromisoformat(saved["last_modified"]).replace(
+                    tzinfo=timezone.utc
+                )
             days = [days for owner, prefix, days in limits if owner == bucket and name.startswith(prefix)]
             if days and now - replaced_at > timedelta(days=min(days)):
                 path.unlink()
@@ -198,7 +222,9 @@ class ObjectLog:
         return reversed(kept)
 
     def _tags(self, version: Any) -> dict[str, str]:
-        tags: dict[str, str] = self._backend.tagger.get_tag_dict_for_resource(version.arn) if _is_object(version) else {}
+        tags: dict[str, str] = (
+            self._backend.tagger.get_tag_dict_for_resource(version.arn) if _is_object(version) else {}
+        )
         return tags
 
     def _new_name(self) -> str:
@@ -237,7 +263,9 @@ def _is_object(version: Any) -> bool:
 
 
 def _identity(version: Any) -> str:
-    """Return a text that identifies a version even in an unversioned bucket, where a new one has the same id."""
+    """Return a text that identifies a version even in an unversioned bucket, where a new one has the
+    same id.
+    """
     etag = version.etag if _is_object(version) else "marker"
     return f"{version.version_id} {etag} {version.last_modified.isoformat()}"
 
@@ -259,7 +287,9 @@ def _object(saved: dict[str, Any], payload: Path, bucket: Any) -> FakeKey:
 
 
 def _marker(saved: dict[str, Any]) -> FakeDeleteMarker:
-    key = FakeKey(name=saved["name"], value=b"", account_id="", region_name=REGION, bucket_name=saved["bucket_name"])
+    key = FakeKey(
+        name=saved["name"], value=b"", account_id="", region_name=REGION, bucket_name=saved["bucket_name"]
+    )
     marker = FakeDeleteMarker(key)
     marker._version_id = saved["version_id"]
     return marker

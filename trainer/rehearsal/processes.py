@@ -1,4 +1,6 @@
-"""Processes of a node, found in /proc by its supervisor or by its marks, and signalled only if their id was not reused."""
+"""Processes of a node, found in /proc by its supervisor or by its marks, and signalled only if their id was
+not reused.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ Member = tuple[int, str]  # a process: its id and its start, since ids are reuse
 
 
 def end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
-    """End every member: SIGTERM once for each present or new one within the grace, then SIGKILL until none is left."""
+    """End every member: SIGTERM once for each present or new one within the grace, then SIGKILL until none is
+    left.
+    """
     deadline = time.monotonic() + grace_seconds
     told: set[Member] = set()
     while time.monotonic() < deadline and (left := members()):
-        send_signals(left - told, signal.SIGTERM, signal.SIGCONT)  # a process may be forked while others are being signalled
+        send_signals(
+            left - told, signal.SIGTERM, signal.SIGCONT
+        )  # a process may be forked while others are being signalled
         told |= left
         time.sleep(POLL_SECONDS)
     while left := members():
@@ -47,8 +53,8 @@ def send_signals(members: set[Member], *numbers: int) -> None:
 def members_of(instance_id: str, sandbox: Path, supervisor: Member | None) -> set[Member]:
     """Return the live processes of a node: below its supervisor, or carrying its marks in their environment.
 
-    The tree is complete while the supervisor lives, since it is a subreaper; afterwards the marks find the rest. The
-    environment of a fork can't be read from outside: it is recognized by its name and its folder.
+    The tree is complete while the supervisor lives, since it is a subreaper; afterwards the marks find the
+    rest. The environment of a fork can't be read from outside: it is recognized by its name and its folder.
     """
     processes = {process.pid: process for process in _processes()}
     lives = supervisor and supervisor[0] in processes and processes[supervisor[0]].started == supervisor[1]
@@ -106,11 +112,15 @@ def _processes() -> Iterator[Process]:
         except OSError:  # ended meanwhile
             continue
         if mine and (stat := _stat(int(folder.name))):
-            yield Process(pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), started=stat[20])
+            yield Process(
+                pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), started=stat[20]
+            )
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the command's name on: name, state, parent, group ...; empty without any."""
+    """Return the fields of /proc/PID/stat from the command's name on: name, state, parent, group ...; empty
+    without any.
+    """
     try:
         # The name is cut at COMM_LENGTH, maybe in the middle of a letter.
         before, _, after = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")

@@ -1,10 +1,12 @@
-"""Apply the Pulumi program to the embedded AWS, resource by resource: the same infra/ that `pulumi up` applies to an account.
+"""Apply the Pulumi program to the embedded AWS, resource by resource: the same infra/ that `pulumi up`
+applies to an account.
 
-    python -m trainer.rehearsal.pulumi_apply --endpoint http://127.0.0.1:PORT --account 000000000001 [--set KEY=VALUE]
+    python -m trainer.rehearsal.pulumi_apply --endpoint URL --account 000000000001 [--set KEY=VALUE]
 
-The desk's secret key is read from stdin, since every user of the machine can read a command line.
-Pulumi's own mocks run the program; each resource it registers is made by `pulumi_resources`. It runs in a process of its own,
-since Pulumi keeps its settings and its event loop in globals. Outputs and calls go to stdout, as `applied_program` writes them.
+The desk's secret key is read from stdin, since every user of the machine can read a command line. Pulumi's
+own mocks run the program; each resource it registers is made by `pulumi_resources`. It runs in a process of
+its own, since Pulumi keeps its settings and its event loop in globals. Outputs and calls go to stdout, as
+`applied_program` writes them.
 """
 
 from __future__ import annotations
@@ -31,19 +33,35 @@ APPLY_SECONDS = 540  # against a hang: it takes four on an idle machine, and too
 
 
 def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None) -> AppliedProgram:
-    """Apply the program to an account of a running server, in a child process, and return the application. Takes a few seconds.
+    """Apply the program to an account of a running server, in a child process, and return the application.
+    Takes a few seconds.
 
     `access` must be a rehearsal's: its key names the account. Raises ConfigError with the child's error.
     """
     if access.endpoint_url is None or access.access_key is None or access.secret_key is None:
-        raise ConfigError("the Pulumi program is only applied to an embedded AWS", do="Run `pulumi up` for an account.")
-    command = [sys.executable, "-m", __name__, "--endpoint", access.endpoint_url, "--account", access.access_key[4:16]]
+        raise ConfigError(
+            "the Pulumi program is only applied to an embedded AWS", do="Run `pulumi up` for an account."
+        )
+    command = [
+        sys.executable,
+        "-m",
+        __name__,
+        "--endpoint",
+        access.endpoint_url,
+        "--account",
+        access.access_key[4:16],
+    ]
     command += ["--stack", stack, "--region", access.region or "us-east-1"]
     for key, value in (config or {}).items():
         command += ["--set", f"{key}={value}"]
     try:
         ended = subprocess.run(
-            command, input=access.secret_key, capture_output=True, text=True, timeout=APPLY_SECONDS, check=False
+            command,
+            input=access.secret_key,
+            capture_output=True,
+            text=True,
+            timeout=APPLY_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
@@ -55,10 +73,13 @@ def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | Non
     return from_json(ended.stdout)
 
 
-def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path) -> AppliedProgram:
+def apply_here(
+    access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path
+) -> AppliedProgram:
     """Apply the program from the folder `program` in this process, which should do nothing else.
 
-    Raises ConfigError for resources that the embedded AWS can't apply, and for settings that the program refuses.
+    Raises ConfigError for resources that the embedded AWS can't apply, and for settings that the program
+    refuses.
     """
     import pulumi
     from pulumi.runtime import get_root_resource
@@ -72,7 +93,10 @@ def apply_here(access: Access, *, account: str, stack: str, config: Mapping[str,
     outputs: dict[str, Any] = {}
     set_mocks(cloud, project=project["name"], stack=stack, preview=False)
     set_all_config(
-        {f"{project['name']}:{key}": value for key, value in settings(program, stack=stack, overrides=config).items()}
+        {
+            f"{project['name']}:{key}": value
+            for key, value in settings(program, stack=stack, overrides=config).items()
+        }
     )
 
     def run_program() -> Any:
@@ -95,7 +119,11 @@ def program_folder() -> Path:
     for folder in (package.parent, package / "_infra"):
         if (folder / "Pulumi.yaml").is_file() and (folder / "infra" / "__main__.py").is_file():
             return folder
-    raise ConfigError("the Pulumi program is missing", why=f"neither beside nor inside {package}", do="Install mayfly again.")
+    raise ConfigError(
+        "the Pulumi program is missing",
+        why=f"neither beside nor inside {package}",
+        do="Install mayfly again.",
+    )
 
 
 def read_project(program: Path) -> dict[str, Any]:
@@ -110,11 +138,16 @@ def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict
     """
     project = read_project(program)
     declared: dict[str, dict[str, Any]] = project["config"]
-    values = {key: declaration["default"] for key, declaration in declared.items() if "default" in declaration}
+    values = {
+        key: declaration["default"] for key, declaration in declared.items() if "default" in declaration
+    }
     stack_file = program / f"Pulumi.{stack}.yaml"
     for key, value in (_read_yaml(stack_file).get("config") or {} if stack_file.is_file() else {}).items():
         namespace, _, name = key.rpartition(":")
-        if namespace in ("", project["name"]):  # other namespaces are providers': aws:region is the server's here
+        if namespace in (
+            "",
+            project["name"],
+        ):  # other namespaces are providers': aws:region is the server's here
             values[_known(name, declared)] = value
     for key, text in overrides.items():
         values[_known(key, declared)] = text
@@ -123,7 +156,9 @@ def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict
 
 def _known(key: str, declared: Mapping[str, Any]) -> str:
     if key not in declared:
-        raise UsageError(f"the stack has no setting '{key}'", do=nearest(key, declared) or "Pulumi.yaml lists them.")
+        raise UsageError(
+            f"the stack has no setting '{key}'", do=nearest(key, declared) or "Pulumi.yaml lists them."
+        )
     return key
 
 
@@ -146,13 +181,19 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.rehearsal.pulumi_apply", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.rehearsal.pulumi_apply", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--endpoint", required=True, help="URL of the embedded AWS")
     parser.add_argument("--account", required=True, help="account id, 12 digits")
     parser.add_argument("--stack", default=STACK)
     parser.add_argument("--region", default="us-east-1")
-    parser.add_argument("--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Pulumi.yaml")
+    parser.add_argument(
+        "--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Pulumi.yaml"
+    )
     options = parser.parse_args(arguments)
     gc.disable()  # saves a quarter of this process's time
     access = Access(
@@ -166,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the outputs alone
             program = (options.program or program_folder()).resolve()
-            applied = apply_here(access, account=options.account, stack=options.stack, config=config, program=program)
+            applied = apply_here(
+                access, account=options.account, stack=options.stack, config=config, program=program
+            )
     except TrainerError as error:
         print(error, file=sys.stderr)
         return error.exit_code

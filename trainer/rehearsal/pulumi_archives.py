@@ -33,5 +33,7 @@ def _archive_files(archive: pulumi.AssetArchive) -> Iterator[tuple[str, bytes]]:
             yield path, str(asset.text).encode()
         else:
             raise ConfigError(
-                f"the embedded AWS can't pack {path}", why=f"{type(asset).__name__} in an archive", do="Use FileAsset."
+                f"the embedded AWS can't pack {path}",
+                why=f"{type(asset).__name__} in an archive",
+                do="Use FileAsset.",
             )

@@ -1,4 +1,6 @@
-"""Create the resource types of infra/image.py on the embedded AWS: an S3 object with the parts, and those of Image Builder."""
+"""Create the resource types of infra/image.py on the embedded AWS: an S3 object with the parts, and those of
+Image Builder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def _component(cloud: Resources, name: str, properties: Properties) -> Made:
 def _image_recipe(cloud: Resources, name: str, properties: Properties) -> Made:
     components = [dict(one) for one in properties.pop("components")]
     for component in components:  # AWS takes a list of values for each parameter, the provider one
-        values = [{"name": one["name"], "value": [one["value"]]} for one in component.pop("parameters", None) or []]
+        values = [
+            {"name": one["name"], "value": [one["value"]]} for one in component.pop("parameters", None) or []
+        ]
         component |= {"parameters": values} if values else {}
     given = {**_versioned(name, properties), "components": components}
     arn = cloud.send("imagebuilder", "CreateImageRecipe", given)["imageRecipeArn"]
@@ -37,7 +41,9 @@ def _image_recipe(cloud: Resources, name: str, properties: Properties) -> Made:
 
 
 def _named(kind: str) -> Maker:
-    """Return the maker of a kind whose call takes the inputs unchanged, with a name, and answers with the ARN."""
+    """Return the maker of a kind whose call takes the inputs unchanged, with a name, and answers with the
+    ARN.
+    """
 
     def make(cloud: Resources, name: str, properties: Properties) -> Made:
         given = {"name": physical_name(properties, name), **properties.rest()}

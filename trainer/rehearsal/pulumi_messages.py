@@ -47,7 +47,10 @@ def _budget(cloud: Resources, name: str, properties: Properties) -> Made:
     limit = {"amount": properties.pop("limitAmount"), "unit": properties.pop("limitUnit")}
     notifications = [
         {
-            "subscribers": [{"subscriptionType": "SNS", "address": arn} for arn in notification.pop("subscriberSnsTopicArns")],
+            "subscribers": [
+                {"subscriptionType": "SNS", "address": arn}
+                for arn in notification.pop("subscriberSnsTopicArns")
+            ],
             "notification": notification,
         }
         for notification in map(dict, properties.pop("notifications"))

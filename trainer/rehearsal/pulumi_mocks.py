@@ -30,7 +30,9 @@ class EmbeddedCloud(Mocks):
             return "", dict(args.inputs)
         with self._lock:
             resource_id, outputs = self.resources.make(args.typ, args.name, args.inputs)
-        echoed = {key: value for key, value in args.inputs.items() if key != "code"}  # an archive is never read back
+        echoed = {
+            key: value for key, value in args.inputs.items() if key != "code"
+        }  # an archive is never read back
         return resource_id, {**echoed, **outputs}
 
     def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:

@@ -1,10 +1,19 @@
-"""Create the resource types of infra/network.py on the embedded AWS: VPC, routes, subnets, security groups."""
+"""Create the resource types of infra/network.py on the embedded AWS: VPC, routes, subnets, security
+groups.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from trainer.rehearsal.pulumi_resources import Made, Properties, Resources, makes, physical_name, tag_specifications
+from trainer.rehearsal.pulumi_resources import (
+    Made,
+    Properties,
+    Resources,
+    makes,
+    physical_name,
+    tag_specifications,
+)
 
 # Members of a route for which the provider has other names.
 _ROUTE_MEMBERS = {
@@ -19,7 +28,9 @@ _ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 def _vpc(cloud: Resources, name: str, properties: Properties) -> Made:
     ec2, switches = cloud.client("ec2"), properties.take("enableDnsSupport", "enableDnsHostnames")
     tags = tag_specifications("vpc", properties)
-    ipv6 = {"AmazonProvidedIpv6CidrBlock": True} if properties.pop("assignGeneratedIpv6CidrBlock", False) else {}
+    ipv6 = (
+        {"AmazonProvidedIpv6CidrBlock": True} if properties.pop("assignGeneratedIpv6CidrBlock", False) else {}
+    )
     made = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags, **ipv6)["Vpc"]
     vpc = made["VpcId"]
     for switch, value in switches.items():  # EC2 takes one a call
@@ -46,7 +57,9 @@ def _egress_only_internet_gateway(cloud: Resources, name: str, properties: Prope
 @makes("aws:ec2/routeTable:RouteTable")
 def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
     routes, tags = properties.pop("routes", []), tag_specifications("route-table", properties)
-    table = cloud.send("ec2", "CreateRouteTable", properties.rest(), TagSpecifications=tags)["RouteTable"]["RouteTableId"]
+    table = cloud.send("ec2", "CreateRouteTable", properties.rest(), TagSpecifications=tags)["RouteTable"][
+        "RouteTableId"
+    ]
     for route in routes:
         renamed = {_ROUTE_MEMBERS.get(key, key): value for key, value in route.items()}
         cloud.send("ec2", "CreateRoute", renamed, RouteTableId=table)
@@ -69,7 +82,9 @@ def _vpc_endpoint(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:ec2/subnet:Subnet")
 def _subnet(cloud: Resources, name: str, properties: Properties) -> Made:
     public, tags = properties.pop("mapPublicIpOnLaunch", None), tag_specifications("subnet", properties)
-    subnet = cloud.send("ec2", "CreateSubnet", properties.rest(), TagSpecifications=tags)["Subnet"]["SubnetId"]
+    subnet = cloud.send("ec2", "CreateSubnet", properties.rest(), TagSpecifications=tags)["Subnet"][
+        "SubnetId"
+    ]
     if public is not None:
         cloud.client("ec2").modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": public})
     return subnet, {"arn": cloud.arn("ec2", f"subnet/{subnet}")}
@@ -80,10 +95,12 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
     ec2, tags = cloud.client("ec2"), tag_specifications("security-group", properties)
     rules = properties.take("ingress", "egress")
     group_name = physical_name(properties, name)
-    group = cloud.send("ec2", "CreateSecurityGroup", {**properties.rest(), "groupName": group_name}, TagSpecifications=tags)[
-        "GroupId"
-    ]
-    ec2.revoke_security_group_egress(GroupId=group, IpPermissions=_ANYWHERE)  # EC2 adds it, the provider removes it
+    group = cloud.send(
+        "ec2", "CreateSecurityGroup", {**properties.rest(), "groupName": group_name}, TagSpecifications=tags
+    )["GroupId"]
+    ec2.revoke_security_group_egress(
+        GroupId=group, IpPermissions=_ANYWHERE
+    )  # EC2 adds it, the provider removes it
     for direction, authorize in (
         ("ingress", ec2.authorize_security_group_ingress),
         ("egress", ec2.authorize_security_group_egress),
@@ -103,4 +120,6 @@ def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     }
     protocol = rule.pop("protocol")
     given = {name: value for name, value in peers.items() if value}
-    return cloud.shaped("ec2", "IpPermission", {**rule, "ipProtocol": protocol, **given}, "SecurityGroup rule")
+    return cloud.shaped(
+        "ec2", "IpPermission", {**rule, "ipProtocol": protocol, **given}, "SecurityGroup rule"
+    )

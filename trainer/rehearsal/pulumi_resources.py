@@ -1,7 +1,8 @@
-"""Create each resource type of infra/ on the embedded AWS: one function per type, which calls the service through boto3.
+"""Create each resource type of infra/ on the embedded AWS: one function per type, which calls the service
+through boto3.
 
-A type or a property that is not handled here is an error: a rehearsal must not skip what `pulumi up` would do. The
-provider's own rules (exclusive arguments, forced replacements) are not checked.
+A type or a property that is not handled here is an error: a rehearsal must not skip what `pulumi up` would
+do. The provider's own rules (exclusive arguments, forced replacements) are not checked.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Resources:
                 do="Add it to trainer/rehearsal/pulumi_resources.py.",
             )
         properties = Properties({key: value for key, value in inputs.items() if value is not None})
-        if resource_type != "aws:s3/bucket:Bucket":  # the embedded AWS has one region: only a bucket may lie in another
+        if (
+            resource_type != "aws:s3/bucket:Bucket"
+        ):  # the embedded AWS has one region: only a bucket may lie in another
             properties.pop("region", None)
         try:
             made = maker(self, name, properties)
@@ -93,7 +96,9 @@ class Resources:
         return self._clients[service]
 
     def send(self, service: str, operation: str, given: dict[str, Any], **fixed: Any) -> Any:
-        """Send a request: `given` in Pulumi's names, converted by the request's shape, and `fixed` in AWS's own."""
+        """Send a request: `given` in Pulumi's names, converted by the request's shape, and `fixed` in AWS's
+        own.
+        """
         model = self._models.get_service_model(service).operation_model(operation)
         parameters = to_parameters(given, model.input_shape, operation)
         return getattr(self.client(service), xform_name(operation))(**parameters, **fixed)
@@ -114,8 +119,13 @@ def tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any]
 
 
 def physical_name(properties: Properties, logical_name: str) -> str:
-    """Take and return the physical name, or make one as Pulumi does: the logical name and seven hexadecimal digits."""
-    return str(properties.pop("name", None) or f"{logical_name}-{hashlib.sha256(logical_name.encode()).hexdigest()[:7]}")
+    """Take and return the physical name, or make one as Pulumi does: the logical name and seven hexadecimal
+    digits.
+    """
+    return str(
+        properties.pop("name", None)
+        or f"{logical_name}-{hashlib.sha256(logical_name.encode()).hexdigest()[:7]}"
+    )
 
 
 # --- storage
@@ -129,7 +139,9 @@ def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
     try:
         s3.create_bucket(Bucket=bucket, **elsewhere)
     except ClientError as error:
-        if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":  # restored from disk: buckets outlive the server
+        if (
+            error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou"
+        ):  # restored from disk: buckets outlive the server
             raise
     if tags := properties.pop("tags", {}):
         s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tag_list(tags)})
@@ -172,7 +184,9 @@ def _bucket_policy(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration")
 def _bucket_lifecycle(cloud: Resources, name: str, properties: Properties) -> Made:
     rules = {"rules": properties.pop("rules")}
-    cloud.send("s3", "PutBucketLifecycleConfiguration", {**properties.rest(), "lifecycleConfiguration": rules})
+    cloud.send(
+        "s3", "PutBucketLifecycleConfiguration", {**properties.rest(), "lifecycleConfiguration": rules}
+    )
     return name, {}
 
 
@@ -190,7 +204,9 @@ def _role(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:iam/rolePolicy:RolePolicy")
 def _role_policy(cloud: Resources, name: str, properties: Properties) -> Made:
     policy_name, role = physical_name(properties, name), properties.pop("role")
-    cloud.client("iam").put_role_policy(RoleName=role, PolicyName=policy_name, PolicyDocument=properties.pop("policy"))
+    cloud.client("iam").put_role_policy(
+        RoleName=role, PolicyName=policy_name, PolicyDocument=properties.pop("policy")
+    )
     return f"{role}:{policy_name}", {"name": policy_name}
 
 
@@ -222,12 +238,18 @@ def _launch_template(cloud: Resources, name: str, properties: Properties) -> Mad
     made = cloud.client("ec2").create_launch_template(
         LaunchTemplateName=template_name,
         VersionDescription=description,
-        LaunchTemplateData=cloud.shaped("ec2", "RequestLaunchTemplateData", properties.rest(), f"LaunchTemplate {name}"),
+        LaunchTemplateData=cloud.shaped(
+            "ec2", "RequestLaunchTemplateData", properties.rest(), f"LaunchTemplate {name}"
+        ),
         TagSpecifications=tags,
     )["LaunchTemplate"]
     template = made["LaunchTemplateId"]
     versions = {"latestVersion": 1, "defaultVersion": 1}
-    return template, {"arn": cloud.arn("ec2", f"launch-template/{template}"), "name": template_name, **versions}
+    return template, {
+        "arn": cloud.arn("ec2", f"launch-template/{template}"),
+        "name": template_name,
+        **versions,
+    }
 
 
 # --- the safety net
@@ -246,7 +268,9 @@ def _log_group(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:lambda/function:Function")
 def _function(cloud: Resources, name: str, properties: Properties) -> Made:
     function, code = physical_name(properties, name), zip_archive(properties.pop("code"))
-    made = cloud.send("lambda", "CreateFunction", {**properties.rest(), "functionName": function}, Code={"ZipFile": code})
+    made = cloud.send(
+        "lambda", "CreateFunction", {**properties.rest(), "functionName": function}, Code={"ZipFile": code}
+    )
     return function, {"arn": made["FunctionArn"], "name": function}
 
 
@@ -273,7 +297,9 @@ def _schedule(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:lambda/permission:Permission")
 def _permission_to_call(cloud: Resources, name: str, properties: Properties) -> Made:
     function = properties.pop("function")
-    cloud.send("lambda", "AddPermission", {**properties.rest(), "functionName": function, "statementId": name})
+    cloud.send(
+        "lambda", "AddPermission", {**properties.rest(), "functionName": function, "statementId": name}
+    )
     return name, {}
 
 
@@ -294,7 +320,12 @@ def _event_target(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:ssm/parameter:Parameter")
 def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
     parameter = physical_name(properties, name)
-    outputs = {**json.loads(properties.pop("insecureValue")), "rehearsal": True}  # whoever reads it sees what it is
-    value = {"value": json.dumps(outputs, sort_keys=True)}  # `value` itself would be a secret, and this program has none
+    outputs = {
+        **json.loads(properties.pop("insecureValue")),
+        "rehearsal": True,
+    }  # whoever reads it sees what it is
+    value = {
+        "value": json.dumps(outputs, sort_keys=True)
+    }  # `value` itself would be a secret, and this program has none
     cloud.send("ssm", "PutParameter", {**properties.rest(), **value, "name": parameter})
     return parameter, {"arn": cloud.arn("ssm", f"parameter{parameter}"), "name": parameter}

@@ -1,7 +1,9 @@
-"""Turn a Pulumi resource's inputs into the parameters of an AWS request, guided by botocore's description of that request.
+"""Turn a Pulumi resource's inputs into the parameters of an AWS request, guided by botocore's description of
+that request.
 
-Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: names differ only in case, except those in RENAMED.
-A property that fits no member of the request is an error, so that a misspelt one can't pass a rehearsal.
+Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: names differ only in case, except
+those in RENAMED. A property that fits no member of the request is an error, so that a misspelt one can't pass
+a rehearsal.
 """
 
 from __future__ import annotations
@@ -27,14 +29,19 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 
 
 def to_parameters(value: Any, shape: Shape, path: str) -> Any:
-    """Convert a Pulumi value to the given shape. Raises ConfigError, naming `path`, for a value that does not fit."""
+    """Convert a Pulumi value to the given shape. Raises ConfigError, naming `path`, for a value that does not
+    fit.
+    """
     kind = shape.type_name
     if kind == "structure":
         return _structure(value, shape, path)
     if kind == "list":
         return _list(value, shape, path)
     if kind == "map":
-        return {str(key): to_parameters(item, shape.value, f"{path}.{key}") for key, item in _mapping(value, path).items()}
+        return {
+            str(key): to_parameters(item, shape.value, f"{path}.{key}")
+            for key, item in _mapping(value, path).items()
+        }
     if kind == "blob" and isinstance(value, bytes):
         return value
     return _scalar(value, shape, path)
@@ -68,9 +75,14 @@ def _list(value: Any, shape: Any, path: str) -> list[Any]:
 
 def _scalar(value: Any, shape: Any, path: str) -> Any:
     kind = shape.type_name
-    if kind == "boolean" and value in ("true", "false"):  # launch templates carry three-valued booleans as text
+    if kind == "boolean" and value in (
+        "true",
+        "false",
+    ):  # launch templates carry three-valued booleans as text
         return value == "true"
-    if isinstance(value, float) and value.is_integer() and kind in ("integer", "long"):  # protobuf has one kind of number
+    if (
+        isinstance(value, float) and value.is_integer() and kind in ("integer", "long")
+    ):  # protobuf has one kind of number
         value = int(value)
     allowed = _SCALARS.get(kind)
     if allowed is None or not isinstance(value, allowed) or (isinstance(value, bool) and kind != "boolean"):

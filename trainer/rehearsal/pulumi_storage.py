@@ -1,4 +1,6 @@
-"""Create the resource types of the storage modes on the embedded AWS, as `pulumi_resources` does the others."""
+"""Create the resource types of the storage modes on the embedded AWS, as `pulumi_resources` does the
+others.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,14 @@ from trainer.rehearsal.pulumi_shapes import tag_list
 @makes("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
 def _security_group_ingress_rule(cloud: Resources, name: str, properties: Properties) -> Made:
     group = properties.pop("securityGroupId")
-    source = {"groupId": properties.pop("referencedSecurityGroupId"), "description": properties.pop("description", "")}
+    source = {
+        "groupId": properties.pop("referencedSecurityGroupId"),
+        "description": properties.pop("description", ""),
+    }
     tags = [{"ResourceType": "security-group-rule", "Tags": _tags(properties)}]
-    permission = cloud.shaped("ec2", "IpPermission", {**properties.rest(), "userIdGroupPairs": [source]}, f"rule {name}")
+    permission = cloud.shaped(
+        "ec2", "IpPermission", {**properties.rest(), "userIdGroupPairs": [source]}, f"rule {name}"
+    )
     made = cloud.client("ec2").authorize_security_group_ingress(
         GroupId=group, IpPermissions=[permission], TagSpecifications=tags
     )
@@ -39,7 +46,9 @@ def _alias(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:s3/bucketLogging:BucketLogging")
 def _bucket_logging(cloud: Resources, name: str, properties: Properties) -> Made:
     bucket = properties.take("bucket")
-    cloud.send("s3", "PutBucketLogging", {**bucket, "bucketLoggingStatus": {"loggingEnabled": properties.rest()}})
+    cloud.send(
+        "s3", "PutBucketLogging", {**bucket, "bucketLoggingStatus": {"loggingEnabled": properties.rest()}}
+    )
     return name, {}
 
 

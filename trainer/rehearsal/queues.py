@@ -1,4 +1,6 @@
-"""Messages to SQS queues from inside the embedded AWS: dead letters and deliveries of topics. moto keeps the queues."""
+"""Messages to SQS queues from inside the embedded AWS: dead letters and deliveries of topics. moto keeps the
+queues.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ SEND = "sqs:SendMessage"
 
 
 def send_as(cloud: EmbeddedAccount, principal: Principal, queue_arn: str, body: str) -> None:
-    """Send a message under a principal's role. Raises AwsError for a role without permission, and for an unknown queue."""
+    """Send a message under a principal's role. Raises AwsError for a role without permission, and for an
+    unknown queue.
+    """
     demand(cloud, principal, "sqs", Authorization(action=SEND, resource=queue_arn))
     _send(cloud, queue_arn, body)
 
@@ -25,7 +29,9 @@ def send_as_service(cloud: EmbeddedAccount, service: str, source_arn: str, queue
     policy = attributes.get("Attributes", {}).get("Policy") or json.dumps({"Statement": []})
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     if not lets_service(policy, service, Authorization(action=SEND, resource=queue_arn, context=context)):
-        raise AwsError("AccessDenied", f"The policy of {queue_arn} does not let {service} send messages.", 403)
+        raise AwsError(
+            "AccessDenied", f"The policy of {queue_arn} does not let {service} send messages.", 403
+        )
     _send(cloud, queue_arn, body)
 
 

@@ -1,6 +1,8 @@
-"""Service Quotas of the embedded AWS: vCPUs of instances that an account may run at once, described and enforced.
+"""Service Quotas of the embedded AWS: vCPUs of instances that an account may run at once, described and
+enforced.
 
-Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas" (looked up 2026-11-22).
+Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas" (looked up
+2026-11-22).
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ def code_of(pool: Pool) -> str:
         return STANDARD if not spot and family[0] in "acdhimrtz" else ""
     if not spot:
         return "L-417A185B"
-    return "L-C4BD4855" if family.startswith("p5") else "L-7212CCBC" if family[:2] in ("p2", "p3", "p4") else ""
+    return (
+        "L-C4BD4855" if family.startswith("p5") else "L-7212CCBC" if family[:2] in ("p2", "p3", "p4") else ""
+    )
 
 
 def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
-    """Raise AwsError if `count` more instances of a pool would exceed their quota. The caller holds the account's lock."""
+    """Raise AwsError if `count` more instances of a pool would exceed their quota. The caller holds the
+    account's lock.
+    """
     code = code_of(pool)
     if not code:
         return
@@ -50,8 +56,8 @@ def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
         raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
     raise AwsError(
         "VcpuLimitExceeded",
-        f"You have requested more vCPU capacity than your current vCPU limit of {limit:.0f} allows for the instance bucket "
-        "that the specified instance type belongs to.",
+        f"You have requested more vCPU capacity than your current vCPU limit of {limit:.0f} allows for the"
+        " instance bucket that the specified instance type belongs to.",
     )
 
 
@@ -59,7 +65,10 @@ def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Describe a quota of EC2."""
     code = call.params["QuotaCode"]
     if call.params["ServiceCode"] != "ec2" or code not in NAMES:
-        raise AwsError("NoSuchResourceException", "The request failed because the specified service quota does not exist.")
+        raise AwsError(
+            "NoSuchResourceException",
+            "The request failed because the specified service quota does not exist.",
+        )
     return {
         "Quota": {
             "ServiceCode": "ec2",

@@ -1,9 +1,10 @@
-"""Rules of EventBridge Scheduler, and its targets: schedules are checked, kept by moto for reading, and fired by `fire_due`.
+"""Rules of EventBridge Scheduler, and its targets: schedules are checked, kept by moto for reading, and fired
+by `fire_due`.
 
-A target is one of our Lambda functions, or a universal target (`arn:aws:scheduler:::aws-sdk:<service>:<action>`), which is
-called as a client would, under the schedule's role. A target that can't be called is retried by the schedule's retry policy;
-then a message goes to its dead letter queue. Each try is recorded in `EmbeddedAccount.deliveries`. Flexible windows are not
-supported.
+A target is one of our Lambda functions, or a universal target
+(`arn:aws:scheduler:::aws-sdk:<service>:<action>`), which is called as a client would, under the schedule's
+role. A target that can't be called is retried by the schedule's retry policy; then a message goes to its dead
+letter queue. Each try is recorded in `EmbeddedAccount.deliveries`. Flexible windows are not supported.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ from trainer.schedule_expressions import parse
 
 log = logging.getLogger(__name__)
 SERVICE = "scheduler.amazonaws.com"
-FIRST_WAIT, MOST_DOUBLINGS = timedelta(minutes=1), 6  # between two tries: the guide says "exponential backoff", and no numbers
+FIRST_WAIT, MOST_DOUBLINGS = (
+    timedelta(minutes=1),
+    6,
+)  # between two tries: the guide says "exponential backoff", and no numbers
 UNIVERSAL_TARGET = "arn:aws:scheduler:::aws-sdk:"
 # Prefixes of actions that the Scheduler does not call (Scheduler user guide, looked up 2026-11-20).
 _READ_ONLY = (
-    "get", "describe", "list", "poll", "receive", "search", "scan", "query", "select", "read", "lookup", "discover", "validate",
-    "batchGet", "batchDescribe", "batchRead", "transactGet", "adminGet", "adminList", "testMigration", "retrieve",
+    "get", "describe", "list", "poll", "receive", "search",
+    "scan", "query", "select", "read", "lookup", "discover", "validate",
+    "batchGet", "batchDescribe", "batchRead", "transactGet",
+    "adminGet", "adminList", "testMigration", "retrieve",
     "testConnection", "translateDocument", "isAuthorized", "invokeModel",
 )  # fmt: skip
 
@@ -91,9 +97,13 @@ def fire_due(cloud: EmbeddedAccount) -> None:
         now = cloud.clock.now()
         due = [one for one in cloud.redeliveries if one.due_at <= now]
         cloud.redeliveries = [one for one in cloud.redeliveries if one.due_at > now]
-        due += [Redelivery(firing=one, first_at=now, tries=0, due_at=now) for one in cloud.world.fire_due(now)]
+        due += [
+            Redelivery(firing=one, first_at=now, tries=0, due_at=now) for one in cloud.world.fire_due(now)
+        ]
         for one in due:
-            thread = threading.Thread(target=_deliver, args=(cloud, one), daemon=True, name=f"fire-{one.firing.name}")
+            thread = threading.Thread(
+                target=_deliver, args=(cloud, one), daemon=True, name=f"fire-{one.firing.name}"
+            )
             cloud.in_flight.append(thread)
             thread.start()
 
@@ -124,22 +134,31 @@ def _deliver(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
                 cloud.moto("scheduler", "DeleteSchedule", {"GroupName": firing.group, "Name": firing.name})
             except AwsError as failure:  # deleted while it fired
                 log.debug("schedule %s: %s", firing.name, failure)
-        cloud.deliveries.append(Delivery(schedule=firing.name, at=firing.at, target_arn=firing.target["Arn"], error=error))
+        cloud.deliveries.append(
+            Delivery(schedule=firing.name, at=firing.at, target_arn=firing.target["Arn"], error=error)
+        )
         cloud.in_flight.remove(threading.current_thread())
 
 
 def _next_delivery(delivery: Redelivery, now: datetime) -> Redelivery | None:
-    """Return the next try of a target that could not be called, or None after the last that its policy allows."""
+    """Return the next try of a target that could not be called, or None after the last that its policy
+    allows.
+    """
     policy = delivery.firing.target.get("RetryPolicy", {})
     due_at = now + FIRST_WAIT * 2 ** min(delivery.tries, MOST_DOUBLINGS)
     most_age = timedelta(seconds=int(policy.get("MaximumEventAgeInSeconds", 86_400)))
-    if delivery.tries >= int(policy.get("MaximumRetryAttempts", 185)) or due_at - delivery.first_at > most_age:
+    if (
+        delivery.tries >= int(policy.get("MaximumRetryAttempts", 185))
+        or due_at - delivery.first_at > most_age
+    ):
         return None
     return replace(delivery, tries=delivery.tries + 1, due_at=due_at)
 
 
 def _give_up(cloud: EmbeddedAccount, firing: Firing, error: str, code: str) -> None:
-    """Send the input of a firing that could not be delivered to the schedule's dead letter queue, if it has one."""
+    """Send the input of a firing that could not be delivered to the schedule's dead letter queue, if it has
+    one.
+    """
     queue_arn = firing.target.get("DeadLetterConfig", {}).get("Arn")
     if not queue_arn:
         return
@@ -156,7 +175,9 @@ def _give_up(cloud: EmbeddedAccount, firing: Firing, error: str, code: str) -> N
 
 
 def _principal(firing: Firing) -> Principal:
-    return Principal(kind="TIME", name=f"{firing.group}/{firing.name}", role=_role_name(firing.target["RoleArn"]))
+    return Principal(
+        kind="TIME", name=f"{firing.group}/{firing.name}", role=_role_name(firing.target["RoleArn"])
+    )
 
 
 def _call_target(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
@@ -166,7 +187,9 @@ def _call_target(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
         raise AwsError("AccessDeniedException", f"The Scheduler can't assume the role {principal.role}.", 403)
     text = _fill_in(target.get("Input") or "{}", cloud, firing, attempt=delivery.tries + 1)
     if not target["Arn"].startswith(UNIVERSAL_TARGET):
-        demand(cloud, principal, "lambda", Authorization(action="lambda:InvokeFunction", resource=target["Arn"]))
+        demand(
+            cloud, principal, "lambda", Authorization(action="lambda:InvokeFunction", resource=target["Arn"])
+        )
         lambdas.invoke_event(cloud, lambdas.function_name(target["Arn"]), text.encode())
         return
     service, action = target["Arn"].removeprefix(UNIVERSAL_TARGET).split(":")
@@ -198,7 +221,10 @@ def _fill_in(text: str, cloud: EmbeddedAccount, firing: Firing, *, attempt: int)
 def _check(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
     """Refuse what AWS refuses and moto accepts."""
     if not re.fullmatch(r"[0-9a-zA-Z\-_.]{1,64}", params["Name"]):
-        raise AwsError("ValidationException", f"Name '{params['Name']}' must be 1 to 64 letters, digits, '-', '_' or '.'.")
+        raise AwsError(
+            "ValidationException",
+            f"Name '{params['Name']}' must be 1 to 64 letters, digits, '-', '_' or '.'.",
+        )
     try:
         parse(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC")
     except ValueError as error:
@@ -212,7 +238,9 @@ def _check(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
         json.loads(target.get("Input") or "{}")
     elif not re.fullmatch(r"arn:aws:lambda:[a-z0-9-]+:\d{12}:function:[\w-]+(:.+)?", target["Arn"]):
         raise AwsError("ValidationException", f"Provided Arn is not in correct format: {target['Arn']}.")
-    if not trusts(cloud, _role_name(target["RoleArn"]), SERVICE, _group_arn(cloud, params.get("GroupName") or "default")):
+    if not trusts(
+        cloud, _role_name(target["RoleArn"]), SERVICE, _group_arn(cloud, params.get("GroupName") or "default")
+    ):
         refusal = "The execution role you provide must allow AWS EventBridge Scheduler to assume the role."
         raise AwsError("ValidationException", refusal)
 
@@ -222,7 +250,9 @@ def _role_name(arn: str) -> str:
 
 
 def _group_arn(cloud: EmbeddedAccount, group: str) -> str:
-    """Return the Scheduler's aws:SourceArn: the group, not the schedule (user guide, looked up 2026-11-22)."""
+    """Return the Scheduler's aws:SourceArn: the group, not the schedule (user guide, looked up
+    2026-11-22).
+    """
     return f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule-group/{group}"
 
 

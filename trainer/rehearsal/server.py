@@ -1,4 +1,5 @@
-"""The server of the embedded AWS: in this process for tests (`EmbeddedAws`), or as a separate process for commands.
+"""The server of the embedded AWS: in this process for tests (`EmbeddedAws`), or as a separate process for
+commands.
 
 `client` starts the process; to start it by hand:
 
@@ -90,7 +91,9 @@ class EmbeddedAws:
         self._disk_full = False
         self._ends = threading.Event()
         self._threads = [
-            threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws-front"),
+            threading.Thread(
+                target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws-front"
+            ),
             threading.Thread(target=self._run, daemon=True, name="embedded-aws-engine"),
         ]
 
@@ -129,7 +132,11 @@ class EmbeddedAws:
         """Return the desk's access to the account of that number."""
         own = self.keyring.credentials(account)
         return Access(
-            region=REGION, endpoint_url=self.url, access_key=own.access_key, secret_key=own.secret_key, rehearsal=True
+            region=REGION,
+            endpoint_url=self.url,
+            access_key=own.access_key,
+            secret_key=own.secret_key,
+            rehearsal=True,
         )
 
     def cloud(self, access: Access) -> EmbeddedAccount:
@@ -141,13 +148,16 @@ class EmbeddedAws:
         return self.cloud(access).world
 
     def apply_program(self, access: Access, config: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config` overrides settings.
+        """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config`
+        overrides settings.
 
-        Takes some seconds the first time, and milliseconds once the same program's calls are stored. Raises ConfigError with
-        the program's error; the account is then unchanged, except for its buckets.
+        Takes some seconds the first time, and milliseconds once the same program's calls are stored. Raises
+        ConfigError with the program's error; the account is then unchanged, except for its buckets.
         """
         account = self.cloud(access).account
-        if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load libraries in the background
+        if (
+            self._fork_nodes and self.nodes.forks is None
+        ):  # a launch follows soon: load libraries in the background
             self.nodes.forks = ForkServerProcess(self._fork_server)
         with self._stack_locks.setdefault(account, threading.Lock()):
             if account not in self._stacks:
@@ -157,7 +167,9 @@ class EmbeddedAws:
                     forget_account(account, keep=("s3",))  # a half-applied program would block the next try
                     if isinstance(error, TrainerError):
                         raise
-                    raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=str(error)) from error
+                    raise ConfigError(
+                        "the Pulumi program could not be applied to the embedded AWS", why=str(error)
+                    ) from error
             return self._stacks[account]
 
     def _apply_or_replay(self, access: Access, account: str, config: Mapping[str, str]) -> dict[str, Any]:
@@ -179,7 +191,8 @@ class EmbeddedAws:
     def call(self, account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Call AWS in an account as its administrator, without a socket. Raises AwsError.
 
-        A function's zip is not sent through the front: to write megabytes as JSON and read them again takes 50 core-ms.
+        A function's zip is not sent through the front: to write megabytes as JSON and read them again takes
+        50 core-ms.
         """
         if (service, operation) == ("lambda", "CreateFunction"):
             return lambdas.create(self.front.cloud(account), params)
@@ -187,7 +200,9 @@ class EmbeddedAws:
 
     def restore(self) -> None:
         """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""
-        for folder in sorted({path.name for kind in ("s3", "instances") for path in self.root.glob(f"{kind}/*")}):
+        for folder in sorted(
+            {path.name for kind in ("s3", "instances") for path in self.root.glob(f"{kind}/*")}
+        ):
             if len(folder) == 12 and folder.isdecimal():
                 self.front.cloud(folder)
 
@@ -217,7 +232,9 @@ class EmbeddedAws:
                 self._keep_memory(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
-        """Release resources of ended instances in moto, store changes, and drop what AWS would no longer show."""
+        """Release resources of ended instances in moto, store changes, and drop what AWS would no longer
+        show.
+        """
         with cloud.lock:
             now = cloud.clock.now()
             forgotten = cloud.world.forget(now)
@@ -274,14 +291,18 @@ class EmbeddedAws:
 
 
 class Control:
-    """Requests of commands to the server itself, at /_rehearsal/<what>: JSON, signed with the server's secret both ways."""
+    """Requests of commands to the server itself, at /_rehearsal/<what>: JSON, signed with the server's secret
+    both ways.
+    """
 
     def __init__(self, aws: EmbeddedAws, leases: Leases) -> None:
         self._aws, self._leases = aws, leases
 
     def __call__(self, environ: Environ, body: bytes) -> Answer:
         """Answer one request."""
-        at, nonce, signature = (environ.get(_variable(name), "") for name in (TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER))
+        at, nonce, signature = (
+            environ.get(_variable(name), "") for name in (TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
+        )
         known = self._aws.keyring.request_signature(environ["PATH_INFO"], at, nonce, body)
         fresh = at.isascii() and at.isdecimal() and abs(time.time() - int(at)) <= FRESH_SECONDS
         if not fresh or not hmac.compare_digest(known.encode(), signature.encode()):
@@ -314,7 +335,8 @@ class Control:
 
 
 def serve(root: Path, *, catalogue: Catalogue) -> int:
-    """Run the embedded AWS of `root` until it is no longer needed. Returns at once if another process runs it.
+    """Run the embedded AWS of `root` until it is no longer needed. Returns at once if another process runs
+    it.
 
     Raises ConfigError for a folder that another user owns or may write.
     """
@@ -341,7 +363,9 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
             aws.restore()
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
             pid = os.getpid()
-            home.write_note(root, home.Note(url=aws.url, pid=pid, started=start_ticks(pid), secret=aws.keyring.secret))
+            home.write_note(
+                root, home.Note(url=aws.url, pid=pid, started=start_ticks(pid), secret=aws.keyring.secret)
+            )
             while aws.healthy() and not leases.over(time.monotonic(), instances_alive=aws.busy()):
                 time.sleep(0.2)
             (root / home.NOTE).unlink(missing_ok=True)
@@ -351,9 +375,13 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server as a process; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.rehearsal.server", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.rehearsal.server", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--root", type=Path, required=True, help="folder that holds its memory")
-    parser.add_argument("--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer")
+    parser.add_argument(
+        "--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer"
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     os.umask(0o077)  # its files, and those of its nodes and functions, are its user's alone
@@ -365,7 +393,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refused: TrainerError = home.disk_full(options.root)
     except TrainerError as error:
         refused = error
-    print(f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr)  # for `client` and readers of the log
+    print(
+        f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr
+    )  # for `client` and readers of the log
     return refused.exit_code
 
 

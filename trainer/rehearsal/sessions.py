@@ -1,6 +1,8 @@
-"""Sessions of the embedded AWS: who may begin one on which instance. They carry no data: only AWS's plugin opens a channel.
+"""Sessions of the embedded AWS: who may begin one on which instance. They carry no data: only AWS's plugin
+opens a channel.
 
-An instance counts as connected while it runs under a role that allows its SSM agent to report and to carry sessions.
+An instance counts as connected while it runs under a role that allows its SSM agent to report and to carry
+sessions.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ def start_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise gone
     try:
         for action in AGENT_ACTIONS:
-            demand(cloud, Principal(kind="NODE", name=target, role=role), "ssm", Authorization(action=action, resource="*"))
+            demand(
+                cloud,
+                Principal(kind="NODE", name=target, role=role),
+                "ssm",
+                Authorization(action=action, resource="*"),
+            )
     except AwsError as error:
         raise gone from error
     session = f"{owner_of(cloud, call)}-{secrets.token_hex(9)[:17]}"

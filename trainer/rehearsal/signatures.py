@@ -1,7 +1,9 @@
-"""Verification of AWS Signature Version 4, by botocore's own signer, for requests that carry it in the Authorization header.
+"""Verification of AWS Signature Version 4, by botocore's own signer, for requests that carry it in the
+Authorization header.
 
-https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html (looked up 2026-11-22). A signature
-in the query (presigned URLs) is refused: nothing here uses one. About 0.1 ms a request.
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html (looked up
+2026-11-22). A signature in the query (presigned URLs) is refused: nothing here uses one. About 0.1 ms a
+request.
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ from trainer.rehearsal.keys import FRESH_SECONDS
 from trainer.rehearsal.wire import Environ, account_of
 from trainer.rehearsal.world import AwsError
 
-MOST_UNHASHED_BYTES = 100 << 20  # limit of a body that is read before its sender is known; a function's zip is half of it
-_AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=([^,\s]+), ?SignedHeaders=([a-z0-9;_.-]+), ?Signature=([0-9a-f]{64})")
+MOST_UNHASHED_BYTES = (
+    100 << 20
+)  # limit of a body that is read before its sender is known; a function's zip is half of it
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=([^,\s]+), ?SignedHeaders=([a-z0-9;_.-]+), ?Signature=([0-9a-f]{64})"
+)
 # Values of S3's clients instead of a hash; signatures per chunk are not verified here, and so refused.
 _NO_HASH = ("UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
 _CONTENT_HASH = "HTTP_X_AMZ_CONTENT_SHA256"
@@ -46,12 +52,21 @@ def claim_of(environ: Environ) -> Claim:
     scope = match[1].split("/") if match else []
     at = environ.get("HTTP_X_AMZ_DATE", "")
     if match is None or len(scope) != 5 or scope[4] != "aws4_request" or scope[1] != at[:8]:
-        raise AwsError("IncompleteSignature", "The Authorization header is not a signature of version 4.", 403)
+        raise AwsError(
+            "IncompleteSignature", "The Authorization header is not a signature of version 4.", 403
+        )
     signed = tuple(match[2].split(";"))
     needed = {"HTTP_HOST", *(name for name in environ if name.startswith("HTTP_X_AMZ_"))}
     if not needed <= {_variable(name) for name in signed}:
         raise AwsError("SignatureDoesNotMatch", "Host and every x-amz- header must be signed.", 403)
-    return Claim(access_key=scope[0], region=scope[2], service=scope[3], at=at, signed_headers=signed, signature=match[3])
+    return Claim(
+        access_key=scope[0],
+        region=scope[2],
+        service=scope[3],
+        at=at,
+        signed_headers=signed,
+        signature=match[3],
+    )
 
 
 def check_time(claim: Claim, now: datetime) -> None:
@@ -66,7 +81,8 @@ def check_time(claim: Claim, now: datetime) -> None:
 
 
 def hashes_its_body(environ: Environ) -> bool:
-    """Return whether the signature covers a hash of the body, so that it can be checked before the body is read.
+    """Return whether the signature covers a hash of the body, so that it can be checked before the body is
+    read.
 
     Raises AwsError for a body that is too large for an unknown sender.
     """
@@ -74,12 +90,16 @@ def hashes_its_body(environ: Environ) -> bool:
         return True
     length = environ.get("CONTENT_LENGTH") or "0"
     if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > MOST_UNHASHED_BYTES:
-        raise AwsError("RequestEntityTooLarge", "A body without x-amz-content-sha256 has a length, and is small.", 413)
+        raise AwsError(
+            "RequestEntityTooLarge", "A body without x-amz-content-sha256 has a length, and is small.", 413
+        )
     return False
 
 
 def check_signature(claim: Claim, environ: Environ, body: bytes, *, secret_key: str) -> None:
-    """Raise AwsError unless the request was signed with this secret key. `body` is used if no header has its hash."""
+    """Raise AwsError unless the request was signed with this secret key. `body` is used if no header has its
+    hash.
+    """
     request = AWSRequest(
         method=environ["REQUEST_METHOD"],
         url=f"http://{environ['HTTP_HOST']}{environ['RAW_URI']}",

@@ -1,4 +1,5 @@
-"""Rules of S3 and SSM: writes are serialized and stored, conditions enforced, bucket policies kept away from moto.
+"""Rules of S3 and SSM: writes are serialized and stored, conditions enforced, bucket policies kept away from
+moto.
 
 Everything else, reads included, passes to moto unchanged.
 """
@@ -21,7 +22,8 @@ _OBJECT_WRITES = (
     "DeleteObjectTagging",
 )  # fmt: skip
 _BUCKET_SETTINGS = (
-    "CreateBucket", "PutBucketVersioning", "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",
+    "CreateBucket", "PutBucketVersioning",
+    "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",
     "PutBucketLifecycleConfiguration", "PutBucketTagging", "PutBucketReplication",
 )  # fmt: skip
 REMEMBERED_PARAMETERS = "/mayfly/"
@@ -29,7 +31,9 @@ LOGGING_SERVICE = "logging.s3.amazonaws.com"
 
 
 def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Write, copy, tag or delete, one request at a time: S3 is atomic, and moto checks a condition before it acts."""
+    """Write, copy, tag or delete, one request at a time: S3 is atomic, and moto checks a condition before it
+    acts.
+    """
     with cloud.storage_lock:
         if call.operation == "CopyObject":
             _check_conditions(cloud, call.params)
@@ -37,7 +41,11 @@ def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
             _check_checksum(call)
         answer = wire.collect(call.environ, call.account)
         if cloud.objects and answer[0] < 300:
-            keys = [one["Key"] for one in call.params["Delete"]["Objects"]] if call.operation == "DeleteObjects" else []
+            keys = (
+                [one["Key"] for one in call.params["Delete"]["Objects"]]
+                if call.operation == "DeleteObjects"
+                else []
+            )
             for key in keys or [call.params["Key"]]:
                 cloud.objects.sync(call.params["Bucket"], key)
         return answer
@@ -50,7 +58,11 @@ def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
         if call.operation == "PutBucketEncryption" and answer[0] < 300:
             cloud.bucket_keys[call.params["Bucket"]] = _key_of(call.params)
         if cloud.objects and answer[0] < 300:
-            params = {name: value for name, value in call.params.items() if name not in ("ContentMD5", "ChecksumAlgorithm")}
+            params = {
+                name: value
+                for name, value in call.params.items()
+                if name not in ("ContentMD5", "ChecksumAlgorithm")
+            }
             cloud.objects.save_setting("s3", call.operation, call.params["Bucket"], params)
         return answer
 
@@ -67,7 +79,9 @@ def delete_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
 
 
 def put_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Keep a bucket's policy here: moto would apply its Deny without its Condition, and refuse every request."""
+    """Keep a bucket's policy here: moto would apply its Deny without its Condition, and refuse every
+    request.
+    """
     bucket, policy = call.params["Bucket"], call.params["Policy"]
     cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})  # an unknown bucket is an error
     text = policy.decode() if isinstance(policy, bytes) else str(policy)
@@ -94,14 +108,20 @@ def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def put_bucket_logging(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Keep where a bucket's accesses should be logged; none are. As on S3, the target must let the logging service write."""
+    """Keep where a bucket's accesses should be logged; none are. As on S3, the target must let the logging
+    service write.
+    """
     bucket, status = call.params["Bucket"], call.params["BucketLoggingStatus"]
     cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
     with cloud.storage_lock:
         if (told := status.get("LoggingEnabled")) and LOGGING_SERVICE not in cloud.bucket_policies.get(
             told["TargetBucket"], ""
         ):
-            raise AwsError("InvalidTargetBucketForLogging", "The target bucket's policy does not let the service write.", 400)
+            raise AwsError(
+                "InvalidTargetBucketForLogging",
+                "The target bucket's policy does not let the service write.",
+                400,
+            )
         cloud.bucket_logging[bucket] = status
         if cloud.objects:
             cloud.objects.save_setting("s3", "PutBucketLogging", bucket, call.params)
@@ -137,7 +157,9 @@ def get_parameters(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answe
 
 
 def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Write a parameter. The stack's own is stored, and one stored by an earlier session may be created again."""
+    """Write a parameter. The stack's own is stored, and one stored by an earlier session may be created
+    again.
+    """
     name = call.params["Name"]
     with cloud.storage_lock:
         restored = name in cloud.restored_parameters
@@ -200,11 +222,15 @@ def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
         raise AwsError("NoSuchKey", "The specified key does not exist.", 404)
     matched = params.get("IfMatch", etag)
     if (matched or "").strip('"') not in (etag or "", "*") or ("IfNoneMatch" in params and etag is not None):
-        raise AwsError("PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412)
+        raise AwsError(
+            "PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412
+        )
 
 
 def _check_checksum(call: Call) -> None:
-    """Raise AwsError if a body's SHA-256 is not the one given; moto keeps it, beside another header only, unchecked."""
+    """Raise AwsError if a body's SHA-256 is not the one given; moto keeps it, beside another header only,
+    unchecked.
+    """
     given = call.params.get("ChecksumSHA256")
     if given is None:
         return
@@ -218,7 +244,14 @@ def _image_parameter(call: Call, name: str) -> dict[str, Any]:
     if image_id is None:
         raise AwsError("ParameterNotFound", f"Parameter {name} not found.")
     arn = f"arn:aws:ssm:{call.region}::parameter{name}"
-    return {"Name": name, "Type": "String", "Value": image_id, "Version": 1, "ARN": arn, "DataType": "aws:ec2:image"}
+    return {
+        "Name": name,
+        "Type": "String",
+        "Value": image_id,
+        "Version": 1,
+        "ARN": arn,
+        "DataType": "aws:ec2:image",
+    }
 
 
 RULES: Rules = {

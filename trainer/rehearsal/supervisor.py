@@ -1,9 +1,10 @@
 """The first process of a rehearsal's node: runs the user data and adopts every descendant.
 
-Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported by the node; or run
-by `fork_server`, whose clients it then serves: the node's interpreters are forks of it.
-It is a child subreaper (Linux), so processes that double fork or call setsid stay below it in the process tree and can be
-found and ended. It exits when no descendant is left, and ends the node itself if its server is gone.
+Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported
+by the node; or run by `fork_server`, whose clients it then serves: the node's interpreters are forks of it.
+It is a child subreaper (Linux), so processes that double fork or call setsid stay below it in the process
+tree and can be found and ended. It exits when no descendant is left, and ends the node itself if its server
+is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def become_subreaper() -> None:
 
 
 def start_user_data(user_data: Path, log: Path) -> int:
-    """Run the user data in a session of its own, its output appended to `log`; return its process id, which is its group."""
+    """Run the user data in a session of its own, its output appended to `log`; return its process id, which
+    is its group.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -94,7 +97,9 @@ def reap() -> dict[int, int] | None:
 
 
 def main(user_data: Path, log: Path, forks: Any = None) -> Any:
-    """Run the user data and wait until it and all its descendants have ended. In each fork, returns its client's order."""
+    """Run the user data and wait until it and all its descendants have ended. In each fork, returns its
+    client's order.
+    """
     server = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # this process ends last

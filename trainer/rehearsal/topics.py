@@ -1,4 +1,5 @@
-"""Rules of SNS: a published message reaches the topic's subscribers: functions and queues whose own policy allows the topic.
+"""Rules of SNS: a published message reaches the topic's subscribers: functions and queues whose own policy
+allows the topic.
 
 moto keeps topics and subscriptions. An e-mail subscription is never confirmed here, so it gets
 nothing. Other protocols, filters and message structures are refused.
@@ -48,29 +49,53 @@ def list_subscriptions(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 def publish(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Publish a message to a topic."""
     params = call.params
-    if "TopicArn" not in params or params.get("MessageStructure") or len(params["Message"].encode()) > MOST_BYTES:
-        raise AwsError("InvalidParameter", f"The embedded AWS publishes plain messages of {MOST_BYTES} bytes to topics.")
+    if (
+        "TopicArn" not in params
+        or params.get("MessageStructure")
+        or len(params["Message"].encode()) > MOST_BYTES
+    ):
+        raise AwsError(
+            "InvalidParameter", f"The embedded AWS publishes plain messages of {MOST_BYTES} bytes to topics."
+        )
     cloud.moto("sns", "GetTopicAttributes", {"TopicArn": params["TopicArn"]})
-    return {"MessageId": deliver(cloud, params["TopicArn"], subject=params.get("Subject", ""), message=params["Message"])}
+    return {
+        "MessageId": deliver(
+            cloud, params["TopicArn"], subject=params.get("Subject", ""), message=params["Message"]
+        )
+    }
 
 
 def publish_as_service(
     cloud: EmbeddedAccount, service: str, source_arn: str, topic_arn: str, *, subject: str, message: str
 ) -> None:
-    """Publish as an AWS service. Raises AwsError if the topic's policy refuses, and for a topic with SNS's default key."""
+    """Publish as an AWS service. Raises AwsError if the topic's policy refuses, and for a topic with SNS's
+    default key.
+    """
     attributes = cloud.moto("sns", "GetTopicAttributes", {"TopicArn": topic_arn})["Attributes"]
-    if attributes.get("KmsMasterKeyId", "").endswith(_SERVICES_KEY):  # its fixed policy lets no other service use it
+    if attributes.get("KmsMasterKeyId", "").endswith(
+        _SERVICES_KEY
+    ):  # its fixed policy lets no other service use it
         raise AwsError("KMSAccessDenied", f"{service} can't use the key {_SERVICES_KEY} of {topic_arn}.", 403)
-    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account, "aws:sourceowner": cloud.account}
+    context = {
+        "aws:sourcearn": source_arn,
+        "aws:sourceaccount": cloud.account,
+        "aws:sourceowner": cloud.account,
+    }
     if not lets_service(
-        attributes["Policy"], service, Authorization(action="sns:Publish", resource=topic_arn, context=context)
+        attributes["Policy"],
+        service,
+        Authorization(action="sns:Publish", resource=topic_arn, context=context),
     ):
-        raise AwsError("AuthorizationError", f"The policy of {topic_arn} does not let {service} publish.", 403)
+        raise AwsError(
+            "AuthorizationError", f"The policy of {topic_arn} does not let {service} publish.", 403
+        )
     deliver(cloud, topic_arn, subject=subject, message=message)
 
 
 def deliver(cloud: EmbeddedAccount, topic_arn: str, *, subject: str, message: str) -> str:
-    """Deliver a message to a topic's subscribers and return its id. A subscriber that can't be reached misses it."""
+    """Deliver a message to a topic's subscribers and return its id. A subscriber that can't be reached misses
+    it.
+    """
     message_id = str(uuid.uuid4())
     notification = {
         "Type": "Notification",

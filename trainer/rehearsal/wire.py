@@ -1,7 +1,8 @@
-"""AWS's wire format: any request to (service, operation, parameters), a result or an error back, and calls into moto itself.
+"""AWS's wire format: any request to (service, operation, parameters), a result or an error back, and calls
+into moto itself.
 
-moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned exactly.
-Only this module, `http_server` and `object_log` import moto. It has no rules of services.
+moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned
+exactly. Only this module, `http_server` and `object_log` import moto. It has no rules of services.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 from trainer import environment
 
-# moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a region).
+# moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a
+# region).
 environment.set_moto_images(Path(__file__).with_name("images.json"))
 
 import botocore.session  # noqa: E402  (the variable above comes first)
@@ -77,7 +79,8 @@ class Call:
 
 
 def account_of(environ: Environ) -> tuple[str, str, str]:
-    """Return (account, region, service) that a request claims to be signed for; the account is empty for an unknown key.
+    """Return (account, region, service) that a request claims to be signed for; the account is empty for an
+    unknown key.
 
     Raises AwsError for a request without an Authorization header. `signatures` checks the claim.
     """
@@ -148,9 +151,12 @@ def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
     body = answer["body"] or b""
     if isinstance(result, AwsError):
         status = result.status
-    else:  # a few operations, Lambda's Invoke among them, return their HTTP status as a member; moto's serializer leaves it out
+    else:  # a few operations, Lambda's Invoke among them, return their HTTP status as a member;
+        # moto's serializer leaves it out
         members = call.model.output_shape.members.items() if call.model.output_shape else ()
-        as_member = [result[name] for name, shape in members if shape.serialization.get("location") == "statusCode"]
+        as_member = [
+            result[name] for name, shape in members if shape.serialization.get("location") == "statusCode"
+        ]
         status = int(as_member[0] if as_member else answer["status_code"])
     headers = [(name, str(value)) for name, value in answer["headers"].items()]
     return status, headers, body.encode() if isinstance(body, str) else bytes(body)
@@ -177,7 +183,9 @@ def to_moto(environ: Environ, account: str, start_response: StartResponse) -> It
     return answer
 
 
-def call_moto(account: str, region: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+def call_moto(
+    account: str, region: str, service: str, operation: str, params: dict[str, Any]
+) -> dict[str, Any]:
     """Call moto as a client would, without a socket. Raises AwsError with moto's code."""
 
     def moto(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -194,7 +202,9 @@ def state_of(account: str, region: str, service: str) -> Any:
 def call_application(
     application: Application, account: str, region: str, service: str, operation: str, params: dict[str, Any]
 ) -> dict[str, Any]:
-    """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError with its code."""
+    """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError
+    with its code.
+    """
     model = get_model(service)
     operation_model = model.operation_model(operation)
     protocol = model.resolved_protocol  # the client's choice: moto may not support a model's first protocol
@@ -202,13 +212,20 @@ def call_application(
     body = sent["body"]
     data = urllib.parse.urlencode(body).encode() if isinstance(body, dict) else body
     scope = f"{access_key(account)}/20260101/{region}/{_SIGNING_NAMES.get(service, service)}/aws4_request"
-    headers = {**sent["headers"], "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
-    path, _, fixed_query = sent["url_path"].partition("?")  # such as "?policy", which selects a part of a bucket
+    headers = {
+        **sent["headers"],
+        "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0",
+    }
+    path, _, fixed_query = sent["url_path"].partition(
+        "?"
+    )  # such as "?policy", which selects a part of a bucket
     builder = EnvironBuilder(
         path=path,
         base_url="http://127.0.0.1",
         method=sent["method"],
-        query_string="&".join(filter(None, (fixed_query, urllib.parse.urlencode(sent["query_string"], doseq=True)))),
+        query_string="&".join(
+            filter(None, (fixed_query, urllib.parse.urlencode(sent["query_string"], doseq=True)))
+        ),
         headers=headers,
         data=data,
         content_type=headers.get("Content-Type"),

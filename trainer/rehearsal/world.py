@@ -1,8 +1,8 @@
 """State that the front adds to moto, as plain values: instances and their states, tokens, schedules. Pure.
 
-No I/O, no threads, no clock of its own: every method takes `now`, and callers serialize their calls. The front calls it for
-each request, and a simulator may call it directly, at microseconds an operation. An instance's description comes from outside;
-its states are decided here.
+No I/O, no threads, no clock of its own: every method takes `now`, and callers serialize their calls. The
+front calls it for each request, and a simulator may call it directly, at microseconds an operation. An
+instance's description comes from outside; its states are decided here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,19 @@ from trainer.rehearsal.filters import matches
 from trainer.schedule_expressions import At, Expression, first_fire, next_fire
 
 MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (EC2 user guide)
-STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+STATE_CODES = {
+    "pending": 0,
+    "running": 16,
+    "shutting-down": 32,
+    "terminated": 48,
+    "stopping": 64,
+    "stopped": 80,
+}
 USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
-OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
+OS_SHUTDOWN = (
+    "Client.InstanceInitiatedShutdown",
+    "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
+)
 TAKEN_BACK = ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Spot instance termination")
 LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS itself ended")
 
@@ -117,10 +127,14 @@ class World(Faults):
     schedules: dict[tuple[str, str], StoredSchedule] = field(default_factory=dict)
     _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
 
-    # idempotency ------------------------------------------------------------------------------------------------------
+    # idempotency
+    # ------------------------------------------------------------------------------------------------------
 
-    def once(self, operation: str, params: dict[str, Any], create: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Call `create`, or answer a repeated ClientToken as the first time. Raises AwsError if the parameters differ.
+    def once(
+        self, operation: str, params: dict[str, Any], create: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Call `create`, or answer a repeated ClientToken as the first time. Raises AwsError if the
+        parameters differ.
 
         A failed request leaves no trace: its token can be used again, as on AWS.
         """
@@ -133,17 +147,25 @@ class World(Faults):
             if before != asked:
                 raise AwsError(
                     "IdempotentParameterMismatch",
-                    f"Arguments on this idempotent request are inconsistent with those of a previous request ({token}).",
+                    "Arguments on this idempotent request are inconsistent with those of a previous request"
+                    f" ({token}).",
                 )
             return copy.deepcopy(answer)
         answer = create()
         self._tokens[operation, token] = (asked, copy.deepcopy(answer))
         return answer
 
-    # instances --------------------------------------------------------------------------------------------------------
+    # instances
+    # --------------------------------------------------------------------------------------------------------
 
     def add(
-        self, description: dict[str, Any], *, reservation_id: str, user_data: bytes, shutdown_behavior: str, now: datetime
+        self,
+        description: dict[str, Any],
+        *,
+        reservation_id: str,
+        user_data: bytes,
+        shutdown_behavior: str,
+        now: datetime,
     ) -> Instance:
         """Add a machine: pending now, running after the delay."""
         instance = Instance(
@@ -167,13 +189,17 @@ class World(Faults):
         return due
 
     def terminate(self, instance_ids: Sequence[str], now: datetime) -> list[tuple[Instance, str]]:
-        """Start terminating instances; return each with its previous state. One unknown id fails the whole call."""
+        """Start terminating instances; return each with its previous state. One unknown id fails the whole
+        call.
+        """
         self.forget(now)
         unknown = [one for one in instance_ids if one not in self.instances]
         if unknown:
             ids = ", ".join(unknown)
             raise AwsError("InvalidInstanceID.NotFound", f"The instance ID '{ids}' does not exist")
-        changes = [(self.instances[one], self.instances[one].state(now)) for one in dict.fromkeys(instance_ids)]
+        changes = [
+            (self.instances[one], self.instances[one].state(now)) for one in dict.fromkeys(instance_ids)
+        ]
         for instance, _ in changes:
             self._shut_down(instance, USER_SHUTDOWN, now)
         return changes
@@ -187,7 +213,9 @@ class World(Faults):
             instance.stopped_at, instance.reason = now, OS_SHUTDOWN
 
     def take_back(self, instance_id: str, now: datetime) -> None:
-        """End a spot instance as EC2 does when it needs the capacity, after the two minutes of its warning."""
+        """End a spot instance as EC2 does when it needs the capacity, after the two minutes of its
+        warning.
+        """
         self._shut_down(self.instances[instance_id], TAKEN_BACK, now)
 
     def vacated(self, instance_id: str, now: datetime) -> None:
@@ -206,14 +234,22 @@ class World(Faults):
 
     def forget(self, now: datetime) -> list[str]:
         """Drop the instances that ended more than an hour ago, and return their ids."""
-        old = [one.id for one in self.instances.values() if one.terminated_at and now - one.terminated_at > MEMORY]
+        old = [
+            one.id
+            for one in self.instances.values()
+            if one.terminated_at and now - one.terminated_at > MEMORY
+        ]
         for instance_id in old:
             del self.instances[instance_id]
         return old
 
     def alive(self, now: datetime) -> list[Instance]:
         """Return the instances that are neither terminated nor stopped; they keep an embedded AWS alive."""
-        return [one for one in self.instances.values() if one.state(now) not in ("terminated", "stopped") or one.occupied]
+        return [
+            one
+            for one in self.instances.values()
+            if one.state(now) not in ("terminated", "stopped") or one.occupied
+        ]
 
     def describe(self, instance: Instance, now: datetime) -> dict[str, Any]:
         """Return an instance as DescribeInstances shows it at this instant."""
@@ -221,7 +257,9 @@ class World(Faults):
         shown = {**instance.description, "State": {"Code": STATE_CODES[state], "Name": state}}
         if instance.reason[0]:
             ended_at = instance.shutting_down_at or instance.stopped_at or now
-            initiator = "User initiated" if instance.reason in (USER_SHUTDOWN, OS_SHUTDOWN) else instance.reason[0]
+            initiator = (
+                "User initiated" if instance.reason in (USER_SHUTDOWN, OS_SHUTDOWN) else instance.reason[0]
+            )
             shown["StateReason"] = {"Code": instance.reason[0], "Message": instance.reason[1]}
             shown["StateTransitionReason"] = f"{initiator} ({ended_at:%Y-%m-%d %H:%M:%S} GMT)"
         if state == "terminated":  # AWS shows neither addresses nor network once an instance is gone
@@ -237,12 +275,16 @@ class World(Faults):
         self.forget(now)
         unknown = [one for one in instance_ids if one not in self.instances]
         if unknown:
-            raise AwsError("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist")
+            raise AwsError(
+                "InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist"
+            )
         chosen = [self.instances[one] for one in instance_ids] or list(self.instances.values())
         wanted = [(one["Name"], one.get("Values", [])) for one in filters]
         try:
             return [
-                one for one in chosen if all(matches(one.description, one.state(now), name, values) for name, values in wanted)
+                one
+                for one in chosen
+                if all(matches(one.description, one.state(now), name, values) for name, values in wanted)
             ]
         except ValueError as error:
             raise AwsError("InvalidParameterValue", str(error)) from error
@@ -255,12 +297,17 @@ class World(Faults):
             instance.description["Tags"] = list(changed.values())
 
     def untag(self, resource_ids: Iterable[str], tags: Sequence[dict[str, str]]) -> None:
-        """Remove tags (a tag with a value only where the value agrees) from those of the resources that are instances."""
+        """Remove tags (a tag with a value only where the value agrees) from those of the resources that are
+        instances.
+        """
         for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
             instance.description["Tags"] = [
                 tag
                 for tag in instance.description.get("Tags", [])
-                if not any(tag["Key"] == one["Key"] and one.get("Value", tag["Value"]) == tag["Value"] for one in tags)
+                if not any(
+                    tag["Key"] == one["Key"] and one.get("Value", tag["Value"]) == tag["Value"]
+                    for one in tags
+                )
             ]
 
     def _shut_down(self, instance: Instance, reason: tuple[str, str], now: datetime) -> None:
@@ -274,7 +321,8 @@ class World(Faults):
             earliest = instance.shutting_down_at + timedelta(seconds=self.delays.shutting_down_seconds)
             instance.terminated_at = max(now, earliest)
 
-    # schedules --------------------------------------------------------------------------------------------------------
+    # schedules
+    # --------------------------------------------------------------------------------------------------------
 
     def put_schedule(
         self,
@@ -313,7 +361,9 @@ class World(Faults):
             del self.schedules[key]
 
     def fire_due(self, now: datetime) -> list[Firing]:
-        """Return due firings, each once however late, and advance the schedules. Drops completed ones where they ask for it."""
+        """Return due firings, each once however late, and advance the schedules. Drops completed ones where
+        they ask for it.
+        """
         firings = []
         for key, schedule in list(self.schedules.items()):
             if not schedule.enabled or schedule.next_at is None or schedule.next_at > now:
@@ -327,6 +377,12 @@ class World(Faults):
                 del self.schedules[key]
             if not schedule.end or at <= schedule.end or isinstance(schedule.expression, At):
                 firings.append(
-                    Firing(group=schedule.group, name=schedule.name, at=at, target=schedule.target, completed=completed)
+                    Firing(
+                        group=schedule.group,
+                        name=schedule.name,
+                        at=at,
+                        target=schedule.target,
+                        completed=completed,
+                    )
                 )
         return firings

@@ -1,1 +1,3 @@
-"""Scheduled runs: schedules (the stack's settings), jobs (published retrains), and the result of each scheduled time."""
+"""Scheduled runs: schedules (the stack's settings), jobs (published retrains), and the result of each
+scheduled time.
+"""

@@ -48,21 +48,33 @@ def decide(
     do = "Give it less to do, or more time between two runs."
     following = next_fire(schedule.expression, start=entry.scheduled_at, after=entry.scheduled_at)
     if schedule.overlap == "skip" or (following is not None and now >= following):
-        rule = "overlap is skip" if schedule.overlap == "skip" else "a run waits until the next scheduled time at most"
+        rule = (
+            "overlap is skip"
+            if schedule.overlap == "skip"
+            else "a run waits until the next scheduled time at most"
+        )
         return Verdict(step="skip", error=Interrupted(f"{running}, so this one was skipped", why=rule, do=do))
     return Verdict(step="wait", error=Interrupted(f"{running}, so this one waits for it"))
 
 
 def spent_in_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun]) -> float:
-    """Return the dollars of the entry's calendar month: receipts' high bounds, and the most that open runs may cost."""
+    """Return the dollars of the entry's calendar month: receipts' high bounds, and the most that open runs
+    may cost.
+    """
     same = [one for one in others if schedule.same_month(one.scheduled_at, entry.scheduled_at)]
     return sum(one.most_usd if one.is_open else one.spent_usd for one in same)
 
 
-def refuse_beyond_month(schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun], most: float) -> None:
+def refuse_beyond_month(
+    schedule: RetrainSchedule, entry: ScheduledRun, others: Iterable[ScheduledRun], most: float
+) -> None:
     """Raise BudgetError if a run that may cost `most` dollars exceeds what is left of its month."""
     spent = spent_in_month(schedule, entry, others)
     if most > schedule.budget_month - spent:
-        why = f"${spent:.2f} of ${schedule.budget_month:.2f} are spent or reserved, and it may cost ${most:.2f}"
+        why = (
+            f"${spent:.2f} of ${schedule.budget_month:.2f} are spent or reserved, and it may cost ${most:.2f}"
+        )
         do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
-        raise BudgetError(f"the month's budget of retrain {schedule.name} is too small for this run", why=why, do=do)
+        raise BudgetError(
+            f"the month's budget of retrain {schedule.name} is too small for this run", why=why, do=do
+        )

@@ -1,6 +1,8 @@
-"""Entries of a retrain's scheduled times: scheduled/<name>/<time>.json, created once and changed by compare-and-swap.
+"""Entries of a retrain's scheduled times: scheduled/<name>/<time>.json, created once and changed by
+compare-and-swap.
 
-Control writes an entry, and continues from it at its next call; `mayfly retrains history` shows it. The run has its own record.
+Control writes an entry, and continues from it at its next call; `mayfly retrains history` shows it. The run
+has its own record.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class ScheduledRun:
         """Return whether control has to process it again."""
         return self.state in OPEN_STATES
 
-    def ended(self, state: EntryState, error: TrainerError | dict[str, Any] | None, now: datetime) -> ScheduledRun:
+    def ended(
+        self, state: EntryState, error: TrainerError | dict[str, Any] | None, now: datetime
+    ) -> ScheduledRun:
         """Return the entry in a final state."""
         why = error.as_dict() if isinstance(error, TrainerError) else error
         return replace(self, state=state, error=why, ended_at=now)
@@ -75,7 +79,9 @@ def run_id_of(retrain: str, scheduled_at: datetime) -> str:
     """Return the id of a scheduled run: the same for one schedule and time, however often it is delivered."""
     moment = scheduled_at.astimezone(timezone.utc)
     digest = hashlib.sha256(f"{retrain}/{moment:%Y-%m-%dT%H:%M:%SZ}".encode()).digest()
-    return new_run_id(retrain, moment, "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:SUFFIX_LENGTH]))
+    return new_run_id(
+        retrain, moment, "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:SUFFIX_LENGTH])
+    )
 
 
 def prepare_run_id_of(retrain: str, scheduled_at: datetime) -> str:
@@ -107,20 +113,32 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
         if stored is None:
             raise Unsound("it is not there")
         entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,))
-        if entry_key(entry.retrain, entry.scheduled_at) != key:  # the next write's key is derived from these fields
+        if (
+            entry_key(entry.retrain, entry.scheduled_at) != key
+        ):  # the next write's key is derived from these fields
             raise Unsound(f"it is that of {entry.retrain[:80]!r} at {iso(entry.scheduled_at)}")
-        runs = run_id_of(entry.retrain, entry.scheduled_at), prepare_run_id_of(entry.retrain, entry.scheduled_at)
+        runs = (
+            run_id_of(entry.retrain, entry.scheduled_at),
+            prepare_run_id_of(entry.retrain, entry.scheduled_at),
+        )
         if entry.run_id not in ("", runs[0]) or entry.prepare_run_id not in ("", runs[1]):
-            raise Unsound(f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are not this time's")
+            raise Unsound(
+                f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are not this"
+                " time's"
+            )
         return replace(entry, error=read_error(Fields({"error": entry.error}, key))), stored.etag
     except Unsound as error:
-        raise ConfigError(f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with.") from error
+        raise ConfigError(
+            f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with."
+        ) from error
 
 
 def change_entry(objects: Objects, entry: ScheduledRun, etag: str, now: datetime) -> ScheduledRun:
     """Write a changed entry. Raises Conflict if another caller was faster."""
     changed = replace(entry, updated_at=now)
-    objects.put(key=entry_key(entry.retrain, entry.scheduled_at), body=to_json(changed).encode(), if_match=etag)
+    objects.put(
+        key=entry_key(entry.retrain, entry.scheduled_at), body=to_json(changed).encode(), if_match=etag
+    )
     return changed
 
 

@@ -1,7 +1,8 @@
-"""The publication of a retrain, its job and code: retrains/<name>.json, which the desk swaps and control only reads.
+"""The publication of a retrain, its job and code: retrains/<name>.json, which the desk swaps and control only
+reads.
 
-Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it runs them. The
-same holds for a script's list of files and pinned data.
+Job and code lie under their hashes, code/<sha256>.json and code/<sha256>.whl; control verifies both before it
+runs them. The same holds for a script's list of files and pinned data.
 """
 
 from __future__ import annotations
@@ -53,12 +54,18 @@ class PublishedScript:
     """Files of a published script, which are in its code, and its data."""
 
     files: Mapping[str, str]  # by path: sha256
-    inputs: tuple[Mapping[str, Any], ...]  # entries of a manifest, with paths; () if the data is listed at each time
+    inputs: tuple[
+        Mapping[str, Any], ...
+    ]  # entries of a manifest, with paths; () if the data is listed at each time
     sha256: str  # of settings, files and data, by which earlier durations are looked up
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
-        value = {"files": dict(self.files), "inputs": [dict(entry) for entry in self.inputs], "sha256": self.sha256}
+        value = {
+            "files": dict(self.files),
+            "inputs": [dict(entry) for entry in self.inputs],
+            "sha256": self.sha256,
+        }
         return json.dumps(value, indent=1, sort_keys=True).encode()
 
 
@@ -85,12 +92,18 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
         return None
     try:
         retrain = read_value(
-            stored.body, PublishedRetrain, name=f"the retrain {name}", most_bytes=MOST_BYTES, formats=READABLE_FORMATS
+            stored.body,
+            PublishedRetrain,
+            name=f"the retrain {name}",
+            most_bytes=MOST_BYTES,
+            formats=READABLE_FORMATS,
         )
         _check_keys(retrain, name)
     except Unsound as error:
         do = f"Publish it again: mayfly retrains publish {name}."
-        raise UnreadablePublication(f"cannot read what was published for retrain {name}", why=str(error), do=do) from error
+        raise UnreadablePublication(
+            f"cannot read what was published for retrain {name}", why=str(error), do=do
+        ) from error
     return retrain, stored.etag
 
 
@@ -102,11 +115,15 @@ def _check_keys(retrain: PublishedRetrain, name: str) -> None:
     if retrain.script_key != script:
         raise Unsound(f"it names {retrain.script_key[:80]!r}")
     if retrain.name != name or not hashes or (retrain.job_key, retrain.code_key) != keys:
-        raise Unsound(f"it names retrain {retrain.name[:80]!r}, {retrain.job_key[:80]!r} and {retrain.code_key[:80]!r}")
+        raise Unsound(
+            f"it names retrain {retrain.name[:80]!r}, {retrain.job_key[:80]!r} and {retrain.code_key[:80]!r}"
+        )
 
 
 def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: str = "") -> None:
-    """Write a publication, replacing the one with the ETag `replaces`. Raises Conflict if another writer was faster."""
+    """Write a publication, replacing the one with the ETag `replaces`. Raises Conflict if another writer was
+    faster.
+    """
     body = to_json(retrain).encode()
     if replaces:
         objects.put(key=published_key(retrain.name), body=body, if_match=replaces)
@@ -127,7 +144,9 @@ def verified_script(objects: Objects, retrain: PublishedRetrain) -> PublishedScr
         return _read_script(read_object(body, most_bytes=MOST_SCRIPT_BYTES, name="the published script"))
     except Unsound as error:
         do = f"Publish it again: mayfly retrains publish {retrain.name}."
-        raise ConfigError(f"cannot read the script of retrain {retrain.name}", why=str(error), do=do) from error
+        raise ConfigError(
+            f"cannot read the script of retrain {retrain.name}", why=str(error), do=do
+        ) from error
 
 
 def _read_script(fields: Fields) -> PublishedScript:
@@ -153,7 +172,11 @@ def _verified(objects: Objects, retrain: PublishedRetrain, what: str, key: str, 
     stored = objects.get(key=key)
     actual = hashlib.sha256(stored.body).hexdigest() if stored else ""
     if stored is None or actual != sha256:
-        why = f"its sha256 is {actual[:12]}..., {sha256[:12]}... was published" if stored else f"there is no {key}"
+        why = (
+            f"its sha256 is {actual[:12]}..., {sha256[:12]}... was published"
+            if stored
+            else f"there is no {key}"
+        )
         do = f"Publish it again: mayfly retrains publish {retrain.name}."
         raise ConfigError(f"the {what} of retrain {retrain.name} is not what was published", why=why, do=do)
     return stored.body

@@ -1,6 +1,7 @@
 """Schedule and budget of a retrain: an entry of the stack's setting `retrains`. Standard library only.
 
-Pulumi checks it (infra/settings.py) and hands it on in the stack's outputs; control and the desk read it there.
+Pulumi checks it (infra/settings.py) and hands it on in the stack's outputs; control and the desk read it
+there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 from trainer.schedule_expressions import Cron, parse
 
-# Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before 2026-11-22: no scripts.
+# Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before
+# 2026-11-22: no scripts.
 PUBLISHED_FORMAT = 2
 READABLE_FORMATS = (1, PUBLISHED_FORMAT)
 MOST_RETRAINS = 8  # of a stack: its parameter, which holds 4 KB, lists them
@@ -32,8 +34,11 @@ class RetrainSchedule:
     time_zone: str = "UTC"
     budget: float  # dollars that one run may cost at most
     budget_month: float  # dollars that its runs of one calendar month may cost together
-    promote: str = "never"  # models to production: none, or those whose gain over their baselines is beyond chance
-    overlap: str = "skip"  # while the run before has not ended: skip this one, or wait until the next scheduled time at most
+    promote: str = (
+        "never"  # models to production: none, or those whose gain over their baselines is beyond chance
+    )
+    # while the run before has not ended: skip this one, or wait until the next scheduled time at most
+    overlap: str = "skip"
 
     def __post_init__(self) -> None:
         kinds = {"name": str, "cron": str, "time_zone": str, "overlap": str, "promote": str}
@@ -84,7 +89,9 @@ def is_name(text: str) -> bool:
 
 
 def read_schedules(entries: Iterable[Mapping[str, Any]]) -> tuple[RetrainSchedule, ...]:
-    """Read the setting `retrains`. Raises ValueError for the first entry that makes no sense, by its number from 1."""
+    """Read the setting `retrains`. Raises ValueError for the first entry that makes no sense, by its number
+    from 1.
+    """
     known = {item.name for item in fields(RetrainSchedule)}
     schedules = []
     for number, entry in enumerate(entries, start=1):

@@ -1,4 +1,6 @@
-"""Messages about scheduled runs, and about runs that failed without a command attached: a subject and ten lines. Pure."""
+"""Messages about scheduled runs, and about runs that failed without a command attached: a subject and ten
+lines. Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def scheduled_summary(
     before: Mapping[str, Any] | None,
     month_usd: float,
 ) -> PersonMessage:
-    """Return the message about a scheduled time that has ended. `before`: receipt of the last run that was done."""
+    """Return the message about a scheduled time that has ended. `before`: receipt of the last run that was
+    done.
+    """
     at = schedule.local(entry.scheduled_at) if schedule else entry.scheduled_at
     zone = schedule.time_zone if schedule else "UTC"
     lines = [f"{entry.retrain}, scheduled {at:%a %Y-%m-%d %H:%M} {zone}: {entry.state}"]
@@ -55,11 +59,16 @@ def bad_end_summary(receipt: Mapping[str, Any]) -> PersonMessage:
     """Return the message about a run that control closed and that was not done."""
     lines = [f"run {receipt['run_id']} ended {receipt['state']} without a command attached"]
     lines += [*_of_receipt(receipt, None), *_of_error(receipt["error"])]
-    return _message(f"run {receipt['run_id']}: {receipt['state']}", [*lines, f"more: mayfly receipts {receipt['run_id']}"])
+    return _message(
+        f"run {receipt['run_id']}: {receipt['state']}", [*lines, f"more: mayfly receipts {receipt['run_id']}"]
+    )
 
 
 def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
-    scores = {str(model.get("piece")): headline(model.get("metrics") or {}) for model in (before or {}).get("models", ())}
+    scores = {
+        str(model.get("piece")): headline(model.get("metrics") or {})
+        for model in (before or {}).get("models", ())
+    }
     models, failed = receipt["models"], receipt["failed"]
     for model in models[:MOST_MODELS]:
         last = scores.get(str(model["piece"]))
@@ -70,7 +79,9 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
     yield from _of_scripts(receipt.get("scripts", ()), (before or {}).get("scripts", ()))
     for item in failed[:MOST_FAILED]:
         more = (
-            f" (and {len(failed) - MOST_FAILED} more)" if len(failed) > MOST_FAILED and item is failed[MOST_FAILED - 1] else ""
+            f" (and {len(failed) - MOST_FAILED} more)"
+            if len(failed) > MOST_FAILED and item is failed[MOST_FAILED - 1]
+            else ""
         )
         yield f"not made: {item['piece']}: {item['reason']}{more}"
     dollars, kinds = receipt["dollars"], dict.fromkeys(item["instance_type"] for item in receipt["instances"])
@@ -112,6 +123,10 @@ def _message(subject: str, lines: list[str]) -> PersonMessage:
     """Shorten to a readable length and to SNS's limit; keep the last lines, which have cause and remedy."""
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 4], *lines[-4:]]
-    plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in f"mayfly {subject}")
-    shown = ["".join(letter if letter.isprintable() else " " for letter in line)[:MOST_LINE] for line in lines]
+    plain = "".join(
+        letter if letter.isascii() and letter.isprintable() else "?" for letter in f"mayfly {subject}"
+    )
+    shown = [
+        "".join(letter if letter.isprintable() else " " for letter in line)[:MOST_LINE] for line in lines
+    ]
     return PersonMessage(subject=plain[:MOST_SUBJECT], text="\n".join(shown))

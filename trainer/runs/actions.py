@@ -1,6 +1,7 @@
 """The side effects that `reconcile` may ask for, as values. `control.drive` carries them out.
 
-Each may be repeated: a Store is a compare-and-swap, a Create has a token, and the others change nothing the second time.
+Each may be repeated: a Store is a compare-and-swap, a Create has a token, and the others change nothing the
+second time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from trainer.runs.record import Launch, RunRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """Replace the record that was decided on, by compare-and-swap. After a lost race the following actions are dropped."""
+    """Replace the record that was decided on, by compare-and-swap. After a lost race the following actions
+    are dropped.
+    """
 
     record: RunRecord
     why: str

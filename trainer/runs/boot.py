@@ -1,4 +1,6 @@
-"""The steps of a boot: as reported by a node, as written in the receipt, and as stored in the bucket by instance type."""
+"""The steps of a boot: as reported by a node, as written in the receipt, and as stored in the bucket by
+instance type.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Boots = dict[str, dict[str, dict[str, float]]]  # type -> baked or plain -> step
 
 
 def boot_steps(record: RunRecord, result: NodeResult | None) -> dict[str, Any]:
-    """Return the seconds of each step of the last boot and whether its image was baked; {} if no node reported them."""
+    """Return the seconds of each step of the last boot and whether its image was baked; {} if no node
+    reported them.
+    """
     began = record.attempt.created_at if record.attempt else None
     if result is None or not result.boot or began is None:
         return {}
@@ -33,8 +37,12 @@ def boots_from(body: bytes) -> Boots:
     """Read the stored boot times; {} if they are damaged."""
     kept: Boots = {}
     try:
-        for instance_type, kinds in read_object(body, most_bytes=MOST_BYTES, name="the boots").tables("types", most=MOST_TYPES):
-            kept[instance_type] = {kind: _entry(kinds.table(kind)) for kind in (BAKED, PLAIN) if kinds.values.get(kind)}
+        for instance_type, kinds in read_object(body, most_bytes=MOST_BYTES, name="the boots").tables(
+            "types", most=MOST_TYPES
+        ):
+            kept[instance_type] = {
+                kind: _entry(kinds.table(kind)) for kind in (BAKED, PLAIN) if kinds.values.get(kind)
+            }
     except Unsound:
         return {}
     return kept
@@ -45,7 +53,9 @@ def with_boot(known: Boots, instance_type: str, boot: Mapping[str, Any]) -> Boot
     kind = BAKED if boot.get("baked") else PLAIN
     before = known.get(instance_type, {}).get(kind, {"runs": 0})
     weight = min(before["runs"], WEIGHT)
-    steps = {step: (before.get(step, 0.0) * weight + float(boot.get(step, 0.0))) / (weight + 1) for step in STEPS}
+    steps = {
+        step: (before.get(step, 0.0) * weight + float(boot.get(step, 0.0))) / (weight + 1) for step in STEPS
+    }
     entry = {"runs": int(before["runs"]) + 1, **{step: round(seconds, 3) for step, seconds in steps.items()}}
     return {**known, instance_type: {**known.get(instance_type, {}), kind: entry}}
 

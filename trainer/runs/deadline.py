@@ -1,7 +1,8 @@
 """The one formula of a deadline: how long an attempt may last, and what limits it. Pure.
 
-The plan prints the limit before anything is written; `runs.launching` turns it into the instant that the instance's tag, the OS
-timer and the one-time schedules carry. The record keeps instant and cause, so that the receipt prints both as they were.
+The plan prints the limit before anything is written; `runs.launching` turns it into the instant that the
+instance's tag, the OS timer and the one-time schedules carry. The record keeps instant and cause, so that the
+receipt prints both as they were.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ CAUSES: dict[Cause, str] = {
 REMEDIES: dict[Cause, str] = {
     "max_duration": "Raise --max-duration, or train less.",
     "default_duration": "Set --max-duration, or train less.",
-    "estimate": "See in mayfly logs where it hung. If it was only slow, set windows_per_second in a GPU profile of yours.",
+    "estimate": (
+        "See in mayfly logs where it hung. If it was only slow, set windows_per_second in a GPU profile of"
+        " yours."
+    ),
     "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
     "budget": "Raise --budget, or train less.",
     "prepare": "Have the refresh script fetch less, or set a faster prepare_type and run pulumi up.",
@@ -57,11 +61,12 @@ def time_limit(
     default_seconds: float = 0.0,
     estimate_seconds: float = 0.0,
 ) -> TimeLimit:
-    """Return the shortest of the run's remaining time, the budget at the worst price, and three times the slow estimate.
+    """Return the shortest of the run's remaining time, the budget at the worst price, and three times the
+    slow estimate.
 
-    `budget_usd` is the budget left, 0 for none. The estimate is that of the type: `default_seconds` where the job names no
-    duration, `estimate_seconds` where it does and a run measured its model on the type's chip; the other is 0. Budgets count
-    in whole seconds, rounded down. Of equal limits the run's own is the cause.
+    `budget_usd` is the budget left, 0 for none. The estimate is that of the type: `default_seconds` where the
+    job names no duration, `estimate_seconds` where it does and a run measured its model on the type's chip;
+    the other is 0. Budgets count in whole seconds, rounded down. Of equal limits the run's own is the cause.
     """
     limits = [run]
     if default_seconds > 0:
@@ -75,5 +80,7 @@ def time_limit(
 
 
 def deadline_from(now: datetime, limit: TimeLimit) -> Deadline:
-    """Return the instant at which a limit from `now` on ends, in whole seconds, as tags and schedules have it."""
+    """Return the instant at which a limit from `now` on ends, in whole seconds, as tags and schedules have
+    it.
+    """
     return Deadline(at=(now + limit.duration).replace(microsecond=0), cause=limit.cause)

@@ -1,8 +1,10 @@
-"""The life of a run on the caller's own machine: watched and closed like any other, without an instance. Pure.
+"""The life of a run on the caller's own machine: watched and closed like any other, without an instance.
+Pure.
 
-The command that runs it (`mayfly agent --here`) closes it when its agent has ended. Any other command may close it if its
-result is in S3, or if it is silent past its deadline or past the grace period of a stop request. The control function
-leaves it alone: a silent run may be on a desk without a network, and costs nothing.
+The command that runs it (`mayfly agent --here`) closes it when its agent has ended. Any other command may
+close it if its result is in S3, or if it is silent past its deadline or past the grace period of a stop
+request. The control function leaves it alone: a silent run may be on a desk without a network, and costs
+nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading
 
 
 def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Return the next actions for an open run without an instance, in order. `(Wait,)` means that nothing is due."""
+    """Return the next actions for an open run without an instance, in order. `(Wait,)` means that nothing is
+    due.
+    """
     if record.state == "ending":
         return _finish(record, observed, now)
     if ending := _ending(record, observed, now):
-        return (Store(record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"),)
+        return (
+            Store(
+                record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"
+            ),
+        )
     if record.stop_requested_at is not None and not observed.stop_written:
         return (WriteStop(attempt=1, requested_at=record.stop_requested_at),)
     return (Wait(why="waiting for the agent to stop" if record.stop_requested_at else ""),)
@@ -40,7 +48,9 @@ def gone(record: RunRecord, now: datetime) -> RunRecord:
 
 def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     if observed.result is not None:
-        stopped = observed.result.state == "stopped"  # possibly from its own terminal, without a stored request
+        stopped = (
+            observed.result.state == "stopped"
+        )  # possibly from its own terminal, without a stored request
         return _stopped() if stopped else ending_by_result(record, observed.result)
     if _heard_of(record, observed, now):
         return None
@@ -63,7 +73,11 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if observed.models is None:
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
-        return (Store(record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"),)
+        return (
+            Store(
+                record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"
+            ),
+        )
     return (Close(record=replace(record, state="closed", closed_at=now)),)
 
 

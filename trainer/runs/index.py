@@ -1,9 +1,10 @@
-"""The index of runs, runs/index.json: the open runs and the last ended ones. Commands read the records of these runs only.
+"""The index of runs, runs/index.json: the open runs and the last ended ones. Commands read the records of
+these runs only.
 
-A run enters it before its record is written and leaves it after its record is closed, by compare-and-swap, so that an open run
-is always in it, whichever process is killed. A surplus entry (of a run that is closed, or that never began) costs one look,
-which removes it. An index that is missing (the stack was used by an earlier version) or damaged is rebuilt from one listing
-of runs/.
+A run enters it before its record is written and leaves it after its record is closed, by compare-and-swap, so
+that an open run is always in it, whichever process is killed. A surplus entry (of a run that is closed, or
+that never began) costs one look, which removes it. An index that is missing (the stack was used by an earlier
+version) or damaged is rebuilt from one listing of runs/.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ class RunIndex:
         return RunIndex(open={**self.open, run_id: since}, ended=self.ended)
 
     def without(self, closed: Iterable[str], unborn: Iterable[str] = ()) -> RunIndex:
-        """Return the index with closed runs moved to the last ended ones, and without entries of runs that never began."""
+        """Return the index with closed runs moved to the last ended ones, and without entries of runs that
+        never began.
+        """
         gone = set(closed)
         ended, out = sorted({*self.ended, *gone})[-LAST_ENDED:], gone | set(unborn)
         rest = {run_id: since for run_id, since in self.open.items() if run_id not in out}
         return RunIndex(open=rest, ended=tuple(ended))
 
     def joined(self, listed: RunIndex) -> RunIndex:
-        """Return the index merged with a listing; if they differ a run counts as open until its record is read."""
+        """Return the index merged with a listing; if they differ a run counts as open until its record is
+        read.
+        """
         both = {**listed.open, **self.open}
         ended = sorted({*self.ended, *listed.ended} - set(both))[-LAST_ENDED:]
         return RunIndex(open=both, ended=tuple(ended))
@@ -104,7 +109,9 @@ def _change(objects: Objects, change: Callable[[RunIndex], RunIndex], *, whole: 
 
 
 def _listed(objects: Objects) -> RunIndex:
-    """Return the index that a listing shows: a run is closed where its record was written after its receipt."""
+    """Return the index that a listing shows: a run is closed where its record was written after its
+    receipt.
+    """
     written = {item.key: item.modified_at for item in objects.list(prefix="runs/")}
     records = {named[1]: at for key, at in written.items() if (named := _RECORD.fullmatch(key))}
     receipts = {run_id: written.get(f"runs/{run_id}/receipt.json") for run_id in records}

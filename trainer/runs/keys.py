@@ -1,8 +1,9 @@
 """Keys of the objects that one node writes. Each begins with the node's own id, right after a fixed prefix.
 
-The id is `<role id>:<instance id>`, as `${aws:userid}` yields it for an instance profile: the role's policy allows a node these
-keys and no other, and readers ask for the ids that the run's record names. On a machine that is not EC2's it is the caller's
-own `aws:userid` (`own_keys`). Standard library only: the sweeper's zip carries it.
+The id is `<role id>:<instance id>`, as `${aws:userid}` yields it for an instance profile: the role's policy
+allows a node these keys and no other, and readers ask for the ids that the run's record names. On a machine
+that is not EC2's it is the caller's own `aws:userid` (`own_keys`). Standard library only: the sweeper's zip
+carries it.
 """
 
 from __future__ import annotations

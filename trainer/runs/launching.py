@@ -1,10 +1,11 @@
 """Decide the next step towards an instance: rung, token, number of tries, and when to give up. Pure.
 
-One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the call, call, store
-the answer. An unclear answer repeats the call once under the same token while the run may start. If that is unclear as well,
-an instance is looked for by its tag for five minutes, as a run that ends does (`reconcile` adopts it or ends it); if none
-appears, the launch is closed as refused with a code of ours. A refusal has consumed the token, and `trainer.aws_errors` names
-the next step: the next rung, a rung of another quota, the same rung under a new token, or the end.
+One step at a time, each from the record alone: store an intent, arm its deadline, store the instant of the
+call, call, store the answer. An unclear answer repeats the call once under the same token while the run may
+start. If that is unclear as well, an instance is looked for by its tag for five minutes, as a run that ends
+does (`reconcile` adopts it or ends it); if none appears, the launch is closed as refused with a code of ours.
+A refusal has consumed the token, and `trainer.aws_errors` names the next step: the next rung, a rung of
+another quota, the same rung under a new token, or the end.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from trainer.runs.record import Launch, Rung, RunRecord, client_token, iso
 SHORTEST_ATTEMPT = timedelta(seconds=5)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
 MOST_CALLS = 2  # under one token: the call and, after an unclear answer, its replay
-# How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3, 2026-08). A token without
-# an answer takes five minutes itself, and is followed by one more.
+# How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3,
+# 2026-08). A token without an answer takes five minutes itself, and is followed by one more.
 PATIENCE: dict[ErrorClass, timedelta] = {
     "consistency": timedelta(seconds=60),
     "throttling": timedelta(minutes=5),
     "unclear": UNANSWERED + timedelta(minutes=5),
 }
-BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")  # AWS itself is busy or failing: waiting may help, or another rung
+BUSY: tuple[ErrorClass, ...] = (
+    "throttling",
+    "unclear",
+)  # AWS itself is busy or failing: waiting may help, or another rung
 QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 
 
@@ -57,7 +61,8 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
     """Return the deadline of an attempt that begins now on a rung."""
     limit = time_limit(
         run=TimeLimit(duration=record.deadline - now, cause=record.deadline_cause),
-        budget_usd=record.budget_usd,  # nothing has been spent before the first instance, and there is only one attempt
+        # nothing has been spent before the first instance, and there is only one attempt
+        budget_usd=record.budget_usd,
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
         default_seconds=rung.default_seconds,
         estimate_seconds=rung.estimate_seconds,
@@ -66,13 +71,17 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
 
 
 def latest_start(record: RunRecord, rung: Rung) -> datetime:
-    """Return the last instant at which an attempt on a rung has its P90 left; without an estimate, half of the run's time."""
+    """Return the last instant at which an attempt on a rung has its P90 left; without an estimate, half of
+    the run's time.
+    """
     half = (record.deadline - record.created_at) / 2
     return record.deadline - (timedelta(seconds=rung.p90_seconds) if rung.p90_seconds else half)
 
 
 def pause_after(calls: int, token: str) -> timedelta:
-    """Return the pause after `calls` calls: doubled each time, half to all of it, by a jitter that follows from the token."""
+    """Return the pause after `calls` calls: doubled each time, half to all of it, by a jitter that follows
+    from the token.
+    """
     longest = min(FIRST_PAUSE * 2 ** min(calls - 1, 10), LONGEST_PAUSE)
     digest = hashlib.sha256(f"{token}/{calls}".encode()).digest()
     return longest * (0.5 + digest[0] / 510)
@@ -93,7 +102,9 @@ def refusal(rung: Rung, code: str, message: str) -> TrainerError:
     if known.error_class == "quota":
         need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
         named = known is QUOTA and rung.quota_code
-        return known.error(f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else ""))
+        return known.error(
+            f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else "")
+        )
     if known.error_class == "unclear":
         return known.error(f"no clear answer from CreateFleet for {pool}", why=why, do=known.remedy)
     if known.error_class == "permission":
@@ -122,12 +133,16 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
 
 
 def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Call CreateFleet for an intent, or repeat the call once under the same token after a pause; then look for its instance.
+    """Call CreateFleet for an intent, or repeat the call once under the same token after a pause; then look
+    for its instance.
 
-    The instant is stored before each call, so that an ending run waits as long as an instance may still appear. The call is
-    not repeated once the job could not finish any more: it would buy a machine for nothing.
+    The instant is stored before each call, so that an ending run waits as long as an instance may still
+    appear. The call is not repeated once the job could not finish any more: it would buy a machine for
+    nothing.
     """
-    too_late = now >= max(launch.intended_at + PATIENCE["throttling"], latest_start(record, record.ladder[launch.rung]))
+    too_late = now >= max(
+        launch.intended_at + PATIENCE["throttling"], latest_start(record, record.ladder[launch.rung])
+    )
     if launch.calls >= MOST_CALLS or (launch.calls and too_late):
         return (_look(record, launch, now),)
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
@@ -135,11 +150,16 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
     called = replace(launch, called_at=now, calls=launch.calls + 1)
     armed = observed.schedules.get(sweep_schedule(record.run_id)) == launch.deadline
     arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
-    return (*arm, Store(record=record.with_launch(called, now), why="CreateFleet is called"), Create(launch=called))
+    return (
+        *arm,
+        Store(record=record.with_launch(called, now), why="CreateFleet is called"),
+        Create(launch=called),
+    )
 
 
 def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
-    """Wait for an instance of an unanswered launch, which `reconcile` adopts; if none appears in time, close the launch.
+    """Wait for an instance of an unanswered launch, which `reconcile` adopts; if none appears in time, close
+    the launch.
 
     Only then may another token be used: it could make a second instance.
     """
@@ -147,7 +167,9 @@ def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
         return Wait(why="CreateFleet gave no clear answer; looking for an instance with the run's tag")
     calls = "1 call" if launch.calls == 1 else f"{launch.calls} calls"
     message = f"{calls} brought no instance within {UNANSWERED // timedelta(minutes=1)} minutes"
-    closed = replace(launch, outcome="refused", unanswered=False, error_code=NO_CLEAR_ANSWER, error_message=message)
+    closed = replace(
+        launch, outcome="refused", unanswered=False, error_code=NO_CLEAR_ANSWER, error_message=message
+    )
     return Store(record=record.with_launch(closed, now), why="no clear answer, and no instance")
 
 
@@ -182,14 +204,25 @@ def _next_rung(record: RunRecord, launch: Launch) -> int | None:
     """Return the next rung that is not ruled out by a quota refusal so far, or None."""
     launches = record.attempt.launches if record.attempt else ()
     over_quota = [
-        record.ladder[item.rung] for item in launches if item.outcome == "refused" and item.refusal.next_step == "other_quota"
+        record.ladder[item.rung]
+        for item in launches
+        if item.outcome == "refused" and item.refusal.next_step == "other_quota"
     ]
     rest = range(launch.rung + 1, len(record.ladder))
-    return next((index for index in rest if not any(_needs_it_too(record.ladder[index], over) for over in over_quota)), None)
+    return next(
+        (
+            index
+            for index in rest
+            if not any(_needs_it_too(record.ladder[index], over) for over in over_quota)
+        ),
+        None,
+    )
 
 
 def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
-    """Return whether a rung needs at least as much of the quota that refused another one; unknown needs count as such."""
+    """Return whether a rung needs at least as much of the quota that refused another one; unknown needs count
+    as such.
+    """
     if not (rung.quota_code and over_quota.quota_code and rung.vcpus and over_quota.vcpus):
         return True
     return rung.quota_code == over_quota.quota_code and rung.vcpus >= over_quota.vcpus
@@ -207,6 +240,9 @@ def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
     launches = record.attempt.launches if record.attempt else ()
     tried = [_tried(record.ladder[item.rung], item.error_code, last.error_code) for item in launches]
     if len(tried) > 1:
-        counted = [f"{pool} ({tried.count(pool)} times)" if tried.count(pool) > 1 else pool for pool in dict.fromkeys(tried)]
+        counted = [
+            f"{pool} ({tried.count(pool)} times)" if tried.count(pool) > 1 else pool
+            for pool in dict.fromkeys(tried)
+        ]
         error["why"] = f"{error['why']}; tried {', '.join(counted)}"
     return Store(record=record.ended("failed", error, now), why="no rung is left")

@@ -1,7 +1,8 @@
-"""The lease: a node's promise to report again by an instant, after which a silent node counts as dead or hung.
+"""The lease: a node's promise to report again by an instant, after which a silent node counts as dead or
+hung.
 
-The object under `live/` holds the lease alone; the models' progress is in another one (`runs.reports`). Standard library
-and `trainer.reading` only: the sweeper's zip carries both files.
+The object under `live/` holds the lease alone; the models' progress is in another one (`runs.reports`).
+Standard library and `trainer.reading` only: the sweeper's zip carries both files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from trainer.reading import Unsound, read_object
 
 LEASE = timedelta(seconds=90)  # a node renews every 3 s: thirty misses in a row
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way
-BOOT_ALLOWANCE = timedelta(minutes=15)  # from launch to the first heartbeat, if the launch does not say; usually its type's
+BOOT_ALLOWANCE = timedelta(
+    minutes=15
+)  # from launch to the first heartbeat, if the launch does not say; usually its type's
 LONGEST_BOOT = timedelta(hours=2)  # that a launch may allow
 MOST_LEASE_BYTES = 4096  # one of ours has about 200
 CLOCKS_APART = timedelta(minutes=5)  # a lease that is farther in the future is malformed
@@ -51,7 +54,11 @@ def read_lease(body: bytes, now: datetime) -> Lease:
 
 
 def silent(
-    *, launched_at: datetime, lease_until: datetime | None, now: datetime, boot_allowance: timedelta = BOOT_ALLOWANCE
+    *,
+    launched_at: datetime,
+    lease_until: datetime | None,
+    now: datetime,
+    boot_allowance: timedelta = BOOT_ALLOWANCE,
 ) -> bool:
     """Return whether a node missed its lease, or sent none within the boot allowance."""
     if lease_until is None:

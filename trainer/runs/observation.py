@@ -1,8 +1,9 @@
-"""One look at a run: its values, their merge into the record's instances, and the proofs that an instance is gone.
+"""One look at a run: its values, their merge into the record's instances, and the proofs that an instance is
+gone.
 
-Pure. `control.observe` takes the look. "Terminated" is observed, never assumed: an instance counts as gone when
-DescribeInstances shows it terminated, or when it is not found any more, nothing alive carries the run's tag and its deadline
-is an hour past (AWS forgets ids after about an hour).
+Pure. `control.observe` takes the look. "Terminated" is observed, never assumed: an instance counts as gone
+when DescribeInstances shows it terminated, or when it is not found any more, nothing alive carries the run's
+tag and its deadline is an hour past (AWS forgets ids after about an hour).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ ENDED = ("shutting-down", "terminated")
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
-UNANSWERED = timedelta(minutes=5)  # after the last call without a clear answer, for its instance to appear by tag
+UNANSWERED = timedelta(
+    minutes=5
+)  # after the last call without a clear answer, for its instance to appear by tag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +53,22 @@ class ModelSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One look at a run. Instances come first, so that a result that is read later is final for an ended node."""
+    """One look at a run. Instances come first, so that a result that is read later is final for an ended
+    node.
+    """
 
     instances: tuple[DescribedInstance, ...] = ()
-    schedules: Mapping[str, datetime] = field(default_factory=dict)  # armed one-time schedules of the run: name -> instant
+    schedules: Mapping[str, datetime] = field(
+        default_factory=dict
+    )  # armed one-time schedules of the run: name -> instant
     heartbeat: Heartbeat | None = None
     result: NodeResult | None = None
     boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
-    outputs: tuple[Mapping[str, Any], ...] = ()  # files of a script, as S3 has them; looked at with the models
+    outputs: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # files of a script, as S3 has them; looked at with the models
     may_start: bool = True  # whether this caller may create instances; settling may not
 
     @property
@@ -69,7 +78,9 @@ class Observation:
 
 
 def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[InstanceSeen, ...]:
-    """Return the record's instances updated by a look, and new ones, in the order in which they were first seen."""
+    """Return the record's instances updated by a look, and new ones, in the order in which they were first
+    seen.
+    """
     before = {seen.instance_id: seen for seen in record.instances}
     by_id = {instance.instance_id: instance for instance in observed.instances}
     for attempt in record.attempts:  # an instance that CreateFleet named but no description has shown yet
@@ -79,11 +90,15 @@ def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[Inst
                     rung = record.ladder[launch.rung]
                     before[instance_id] = _announced(instance_id, attempt.number, launch, rung)
     merged = {
-        instance_id: _update(seen, by_id[instance_id], now) if instance_id in by_id else _missing(seen, record, observed, now)
+        instance_id: _update(seen, by_id[instance_id], now)
+        if instance_id in by_id
+        else _missing(seen, record, observed, now)
         for instance_id, seen in before.items()
     }
     merged |= {
-        instance_id: _update(None, instance, now) for instance_id, instance in by_id.items() if instance_id not in merged
+        instance_id: _update(None, instance, now)
+        for instance_id, instance in by_id.items()
+        if instance_id not in merged
     }
     return tuple(merged.values())
 
@@ -122,7 +137,8 @@ def _update(seen: InstanceSeen | None, instance: DescribedInstance, now: datetim
         availability_zone=instance.availability_zone,
         state=instance.state,
         launched_at=instance.launched_at,
-        running_seen_at=(seen.running_seen_at if seen else None) or (now if instance.state == "running" else None),
+        running_seen_at=(seen.running_seen_at if seen else None)
+        or (now if instance.state == "running" else None),
         terminated_at=((seen.terminated_at if seen else None) or instance.ended_at or now) if ended else None,
         proof=DESCRIBED if instance.state == "terminated" else "",
         reason=instance.reason if ended else "",

@@ -28,10 +28,17 @@ from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
 from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
-DEADLINE_SLACK = timedelta(seconds=10)  # an instance that the deadline ends may be seen to end a little before it
+DEADLINE_SLACK = timedelta(
+    seconds=10
+)  # an instance that the deadline ends may be seen to end a little before it
 START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
-AT_START = ("account", "config", "quota", "capacity")  # classes of EC2's reasons for ending an instance that it could not start
+AT_START = (
+    "account",
+    "config",
+    "quota",
+    "capacity",
+)  # classes of EC2's reasons for ending an instance that it could not start
 
 EXIT_CODES: dict[Outcome, int] = {
     "done": 0,
@@ -72,7 +79,9 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if now >= launch.deadline:
         return _expired(record)
     stop_at = record.stop_requested_at
-    works = observed.heartbeat is not None and observed.heartbeat.phase  # without one, there is no agent to stop yet
+    works = (
+        observed.heartbeat is not None and observed.heartbeat.phase
+    )  # without one, there is no agent to stop yet
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
@@ -80,7 +89,9 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
 
 
 def _is_silent(record: RunRecord, observed: Observation, *, launched_at: datetime, now: datetime) -> bool:
-    """Return whether the node missed its lease by then, or sent none within the boot allowance of its type."""
+    """Return whether the node missed its lease by then, or sent none within the boot allowance of its
+    type.
+    """
     launch, heartbeat = record.last_launch, observed.heartbeat
     assert launch is not None
     allowance = timedelta(seconds=record.ladder[launch.rung].boot_seconds)
@@ -91,7 +102,8 @@ def _is_silent(record: RunRecord, observed: Observation, *, launched_at: datetim
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
     """Return the outcome that replaces the record's after a node's last report, or None.
 
-    Finished work counts as done even if the deadline was faster; a done run fails if its models are not as reported.
+    Finished work counts as done even if the deadline was faster; a done run fails if its models are not as
+    reported.
     """
     if observed.result is None:
         return None
@@ -116,9 +128,12 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
         error = dict(result.error or {})
         code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
         if not error.get("what"):
-            names = ", ".join(sorted({str(item.get("piece") or item.get("symbol", "?")) for item in result.failed}))
+            names = ", ".join(
+                sorted({str(item.get("piece") or item.get("symbol", "?")) for item in result.failed})
+            )
             error = TrainingFailed(
-                f"training failed for {names}" if names else "training failed", do=f"mayfly logs {record.run_id} shows why."
+                f"training failed for {names}" if names else "training failed",
+                do=f"mayfly logs {record.run_id} shows why.",
             ).as_dict()
         return Ending(outcome="failed", error={**error, "code": code})
     ended_at = result.phases.get("end")
@@ -130,11 +145,15 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
     return _interrupted("the instance was shut down before its work was done", "")
 
 
-def _before_an_instance(record: RunRecord, observed: Observation, launch: Launch | None, now: datetime) -> Ending | None:
+def _before_an_instance(
+    record: RunRecord, observed: Observation, launch: Launch | None, now: datetime
+) -> Ending | None:
     if record.stop_requested_at is not None:
         return _stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    looks = launch is not None and (launch.is_open or launch.had_no_answer)  # for its instance, or did so before
+    looks = launch is not None and (
+        launch.is_open or launch.had_no_answer
+    )  # for its instance, or did so before
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
         return _interrupted("the launcher ended before an instance was started", "")
@@ -150,7 +169,9 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
     if record.stop_requested_at is not None:
         return _stopped()
     by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
-    if (observed.heartbeat or by_api) and _is_silent(record, observed, launched_at=seen.launched_at, now=ended_at):
+    if (observed.heartbeat or by_api) and _is_silent(
+        record, observed, launched_at=seen.launched_at, now=ended_at
+    ):
         return _silent(observed)
     refused = meaning(seen.reason)
     if refused.error_class in AT_START:
@@ -171,8 +192,12 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
 
 
 def last_complaint(boot_log: str) -> str:
-    """Return the last line in which the bootstrap says why it ended, without its prefix; '' if there is none."""
-    said = [line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line]
+    """Return the last line in which the bootstrap says why it ended, without its prefix; '' if there
+    is none.
+    """
+    said = [
+        line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line
+    ]
     said = [line for line in said if line and not line.startswith("powering off")]
     return said[-1][:MOST_NAME] if said else ""
 
@@ -190,12 +215,22 @@ def _stopped() -> Ending:
 
 
 def _interrupted(what: str, why: str) -> Ending:
-    return Ending(outcome="interrupted", error=Interrupted(what, why=why, do="Launch again to start over.").as_dict())
+    return Ending(
+        outcome="interrupted", error=Interrupted(what, why=why, do="Launch again to start over.").as_dict()
+    )
 
 
 def _silent(observed: Observation) -> Ending:
-    heard = f"its last heartbeat came at {iso(observed.heartbeat.at)}" if observed.heartbeat else "it never sent a heartbeat"
-    return _failed(TrainingFailed("the node fell silent", why=heard, do="Its log in S3 ends where it stopped; launch again."))
+    heard = (
+        f"its last heartbeat came at {iso(observed.heartbeat.at)}"
+        if observed.heartbeat
+        else "it never sent a heartbeat"
+    )
+    return _failed(
+        TrainingFailed(
+            "the node fell silent", why=heard, do="Its log in S3 ends where it stopped; launch again."
+        )
+    )
 
 
 def _failed(error: TrainerError) -> Ending:
@@ -213,5 +248,7 @@ def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
             why = f"sha256 is {stored or 'unknown'}, the node reported {model['sha256']}"
         else:
             continue
-        return _failed(ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again."))
+        return _failed(
+            ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again.")
+        )
     return None

@@ -1,7 +1,7 @@
 """The pieces of a run, as its record and its receipt name them.
 
-The record has them from the launch on, so that the Lambda that closes a run need not know their kinds. Records and receipts
-from before 2026-11-22 name symbols instead, from which their pieces are derived here.
+The record has them from the launch on, so that the Lambda that closes a run need not know their kinds.
+Records and receipts from before 2026-11-22 name symbols instead, from which their pieces are derived here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ class RunPiece:
     @property
     def identity(self) -> dict[str, Any]:
         """Return its fields in a receipt."""
-        return {**{key: value for key, value in asdict(self).items() if key != "model"}, "series": list(self.series)}
+        return {
+            **{key: value for key, value in asdict(self).items() if key != "model"},
+            "series": list(self.series),
+        }
 
 
 def models_under(prefix: str, keys: Iterable[str], pieces: tuple[RunPiece, ...]) -> Iterator[str]:
-    """Yield the keys of models directly under the prefix; only of the run's pieces if its record names them."""
+    """Yield the keys of models directly under the prefix; only of the run's pieces if its record
+    names them.
+    """
     names = {piece.model for piece in pieces}
     for key in keys:
         file = key.removeprefix(prefix)
@@ -59,7 +64,9 @@ def identity_of_file(job: Mapping[str, Any], pieces: tuple[RunPiece, ...], file:
 
 
 def planned_pieces(job: Mapping[str, Any], pieces: tuple[RunPiece, ...]) -> list[dict[str, Any]]:
-    """Return every piece of a run; of a record that names none, one for each symbol, fold and seed of its job."""
+    """Return every piece of a run; of a record that names none, one for each symbol, fold and seed of its
+    job.
+    """
     if pieces:
         return [piece.identity for piece in pieces]
     first = int(job_setting(job, "train.seed", 0))
@@ -72,7 +79,9 @@ def planned_pieces(job: Mapping[str, Any], pieces: tuple[RunPiece, ...]) -> list
 
 
 def job_setting(job: Mapping[str, Any], key: str, default: Any) -> Any:
-    """Return a setting of a stored job by its table and key, such as train.seed. Jobs of formats 1 and 2 are flat."""
+    """Return a setting of a stored job by its table and key, such as train.seed. Jobs of formats 1 and 2 are
+    flat.
+    """
     table, _, name = key.partition(".")
     values = job.get(table)
     return (values if isinstance(values, Mapping) else job).get(name, default)

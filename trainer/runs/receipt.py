@@ -1,8 +1,9 @@
-"""The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its schema: docs/receipt.md.
+"""The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its
+schema: docs/receipt.md.
 
-The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one at which an OS power-off
-ended it. Low runs from the first sign of life to the last, high from the launch to the first look that found the instance
-ended; both are at least the 60 seconds that a start costs.
+The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one at
+which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the
+first look that found the instance ended; both are at least the 60 seconds that a start costs.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from trainer.runs.pieces import identity_of, identity_of_file, planned_pieces
 from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
-# 3, before pieces: models and failures name a symbol; 2, before jobs had tables: `job` is flat; 1, before 2026-11-22:
-# `deadline` was the run's, and there was no cause.
+# 3, before pieces: models and failures name a symbol; 2, before jobs had tables: `job` is flat; 1, before
+# 2026-11-22: `deadline` was the run's, and there was no cause.
 FORMAT = 4
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
 REHEARSAL_NOTE = (
-    "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these CPU seconds at the "
-    "type's list price, no forecast."
+    "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these CPU"
+    " seconds at the type's list price, no forecast."
 )
 
 HERE_NOTE = "No instance: it ran on your own machine, which Mayfly neither pays for nor ends."
@@ -34,8 +35,12 @@ HERE_NOTE = "No instance: it ran on your own machine, which Mayfly neither pays 
 Receipt = dict[str, Any]
 
 
-def make_receipt(record: RunRecord, observed: Observation, *, outcome: Outcome | None = None, error: Any = None) -> Receipt:
-    """Return the receipt of a run as `--json` prints it; `outcome` and `error` replace the record's (an unconfirmed end)."""
+def make_receipt(
+    record: RunRecord, observed: Observation, *, outcome: Outcome | None = None, error: Any = None
+) -> Receipt:
+    """Return the receipt of a run as `--json` prints it; `outcome` and `error` replace the record's (an
+    unconfirmed end).
+    """
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
     low, high = spent(record, observed, record.closed_at)
@@ -81,7 +86,9 @@ def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     """Return the files of a prepare run as its node reported them, or of a script as S3 has them."""
     if record.work == "script":
         return [dict(item) for item in observed.outputs]
-    return [dict(item) for item in observed.result.files] if observed.result and record.work == "prepare" else []
+    return (
+        [dict(item) for item in observed.result.files] if observed.result and record.work == "prepare" else []
+    )
 
 
 def log_tail(text: str) -> str:
@@ -109,10 +116,11 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
 
 
 def seconds(record: RunRecord, observed: Observation, now: datetime | None = None) -> dict[str, float]:
-    """Return the seconds of each phase and their total, to the millisecond; a phase that never began took none.
+    """Return the seconds of each phase and their total, to the millisecond; a phase that never began took
+    none.
 
-    A phase lasts until the next one that is known to have begun, so that the phases sum to the total. `now` ends the current
-    phase of an open run.
+    A phase lasts until the next one that is known to have begun, so that the phases sum to the total. `now`
+    ends the current phase of an open run.
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
     finished = max(ends, default=None) or record.closed_at or now or record.ending_at or record.created_at
@@ -136,7 +144,9 @@ def seconds(record: RunRecord, observed: Observation, now: datetime | None = Non
             milliseconds[current] += round((began - since).total_seconds() * 1000)
             current, since = phase, began
     milliseconds[current] += round((max(finished, since) - since).total_seconds() * 1000)
-    return {phase: value / 1000 for phase, value in milliseconds.items()} | {"total": sum(milliseconds.values()) / 1000}
+    return {phase: value / 1000 for phase, value in milliseconds.items()} | {
+        "total": sum(milliseconds.values()) / 1000
+    }
 
 
 def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:
@@ -201,7 +211,9 @@ def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
 
 
 def _identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the piece of a reported model by its file's name, or as reported if the record names no pieces."""
+    """Return the piece of a reported model by its file's name, or as reported if the record names no
+    pieces.
+    """
     if not record.pieces:
         return identity_of(record.job, model)
     return identity_of_file(record.job, record.pieces, model["key"].rsplit("/", 1)[-1])
@@ -221,13 +233,19 @@ def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
     }
 
 
-def _failed(record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str) -> list[dict[str, Any]]:
+def _failed(
+    record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str
+) -> list[dict[str, Any]]:
     """Return the failures that the node reported, and every other model of the job that is missing."""
     failed = [
         {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
         for item in (observed.result.failed if observed.result else ())
     ]
-    scripts = [item for item in (observed.result.scripts if observed.result else ()) if state == "done" or item["done"]]
+    scripts = [
+        item
+        for item in (observed.result.scripts if observed.result else ())
+        if state == "done" or item["done"]
+    ]
     accounted = {item["piece"] for item in (*models, *failed, *scripts)}
     planned = planned_pieces(record.job, record.pieces) if record.work != "prepare" else []
     missing = [piece for piece in planned if piece["piece"] not in accounted]

@@ -1,13 +1,14 @@
-"""`reconcile(record, observed, now) -> actions`: the pure function that decides everything that happens to a run.
+"""`reconcile(record, observed, now) -> actions`: the pure function that decides everything that happens to a
+run.
 
-It does no I/O. The attached command, every command that settles a run, and the tests call it; `control.drive` carries the
-actions out. Calling it twice, or from two places at once, gives the same outcome: the record changes by compare-and-swap, a
-launch has a token of its own, and every other action may be repeated.
+It does no I/O. The attached command, every command that settles a run, and the tests call it; `control.drive`
+carries the actions out. Calling it twice, or from two places at once, gives the same outcome: the record
+changes by compare-and-swap, a launch has a token of its own, and every other action may be repeated.
 
-The life of a run, in the order of this file: it starts (`launching`: intent stored, deadline armed, instance created), it is
-watched (second schedule armed, stop requests passed on), it ends (`outcome`), and it is finished: every instance proven gone,
-schedules deleted (after an unanswered launch one stays until its time), receipt written, record closed. A run on a machine of
-the caller's own has a shorter one (`here`).
+The life of a run, in the order of this file: it starts (`launching`: intent stored, deadline armed, instance
+created), it is watched (second schedule armed, stop requests passed on), it ends (`outcome`), and it is
+finished: every instance proven gone, schedules deleted (after an unanswered launch one stays until its time),
+receipt written, record closed. A run on a machine of the caller's own has a shorter one (`here`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,26 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.runs.actions import Action, ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop, sweep_schedule
+from trainer.runs.actions import (
+    Action,
+    ArmKill,
+    Close,
+    DeleteSchedule,
+    Store,
+    Terminate,
+    Wait,
+    WriteStop,
+    sweep_schedule,
+)
 from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
 
-POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported to power itself off, before it is terminated
+POWER_OFF_GRACE = timedelta(
+    seconds=45
+)  # for a node that reported to power itself off, before it is terminated
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -39,21 +52,29 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     if record.state == "ending":
         return _finish(record, observed, now)
     if ending := ending_of(record, observed, now):
-        return (Store(record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"),)
+        return (
+            Store(
+                record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"
+            ),
+        )
     if record.state == "starting":
         return next_launch(record, observed, now)
     return _watch(record, observed, now)
 
 
 def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
-    """Return the record with an unanswered launch marked as created if an instance carries the run's tag, else None.
+    """Return the record with an unanswered launch marked as created if an instance carries the run's tag,
+    else None.
 
-    If tokens without an answer made several instances, the first that is alive is adopted; `_watch` ends the others.
+    If tokens without an answer made several instances, the first that is alive is adopted; `_watch` ends the
+    others.
     """
     attempt, launch = record.attempt, record.last_launch
     if attempt is None or launch is None or not (launch.outcome == "intended" or launch.is_open):
         return None
-    instances = [instance for instance in (*observed.alive, *observed.instances) if instance.attempt == attempt.number]
+    instances = [
+        instance for instance in (*observed.alive, *observed.instances) if instance.attempt == attempt.number
+    ]
     if not instances:
         return None
     ids = (instances[0].instance_id,)
@@ -61,7 +82,9 @@ def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) ->
 
 
 def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Watch a run that has its instance: pass a stop request on, arm the second schedule, end any other instance."""
+    """Watch a run that has its instance: pass a stop request on, arm the second schedule, end any other
+    instance.
+    """
     attempt, launch = record.attempt, record.last_launch
     assert attempt is not None and launch is not None
     if record.stop_requested_at is not None and not observed.stop_written:
@@ -79,7 +102,11 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
 def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """See every instance go, then delete the schedules and close."""
     if observed.alive:
-        powers_off = observed.result is not None and record.ending_at is not None and now < record.ending_at + POWER_OFF_GRACE
+        powers_off = (
+            observed.result is not None
+            and record.ending_at is not None
+            and now < record.ending_at + POWER_OFF_GRACE
+        )
         if powers_off and now < record.effective_deadline.at:
             return (Wait(why="the node powers itself off"),)
         return _terminate(observed, f"the run ends: {record.outcome}")
@@ -94,13 +121,21 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if observed.models is None:
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
-        return (Store(record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"),)
-    deletes = tuple(DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record))
+        return (
+            Store(
+                record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"
+            ),
+        )
+    deletes = tuple(
+        DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
+    )
     return (*deletes, Close(record=replace(record, state="closed", closed_at=now)))
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:
-    """Return the schedules that outlive the run: after an unanswered launch, the one that would end a late instance."""
+    """Return the schedules that outlive the run: after an unanswered launch, the one that would end a late
+    instance.
+    """
     unanswered = any(launch.had_no_answer for attempt in record.attempts for launch in attempt.launches)
     return (sweep_schedule(record.run_id),) if unanswered else ()
 

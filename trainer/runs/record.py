@@ -1,8 +1,8 @@
 """The run record: every decision about a run. The only object that several callers may write.
 
-Frozen values, and the three ways in which they change. `record_json` reads and writes them, `store` keeps a record by
-compare-and-swap, `reconcile` decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no causes of deadlines and no
-quotas; it is still read.
+Frozen values, and the three ways in which they change. `record_json` reads and writes them, `store` keeps a
+record by compare-and-swap, `reconcile` decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no
+causes of deadlines and no quotas; it is still read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trainer.runs.keys import NodeKeys, own_keys
 from trainer.runs.lease import BOOT_ALLOWANCE
 from trainer.runs.pieces import RunPiece
 
-# 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before jobs had tables;
-# 1: no vcpus.
+# 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before
+# jobs had tables; 1: no vcpus.
 FORMAT = 6
 HERE_FORMAT = 7  # of a run on the caller's own machine: older readers refuse these records, and only these
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
@@ -41,7 +41,9 @@ def utc_now() -> datetime:
 
 
 def iso(moment: datetime) -> str:
-    """Write an instant as tags and JSON carry it: `2026-11-20T23:59:12.345678Z`, without a fraction if it has none."""
+    """Write an instant as tags and JSON carry it: `2026-11-20T23:59:12.345678Z`, without a fraction if it has
+    none.
+    """
     return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
@@ -51,7 +53,9 @@ def from_iso(text: str) -> datetime:
 
 
 def new_run_id(job_name: str, now: datetime, suffix: str | None = None) -> str:
-    """Return `<yyyymmdd-hhmmss>-<job>-<suffix>`; the suffix is four random characters unless a schedule gives one."""
+    """Return `<yyyymmdd-hhmmss>-<job>-<suffix>`; the suffix is four random characters unless a schedule gives
+    one.
+    """
     suffix = suffix or "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(4))
     return f"{now.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{job_name}-{suffix}"
 
@@ -72,7 +76,9 @@ class Rung:
     vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
     quota_code: str = ""  # Service Quotas code that this type and market count against
     default_seconds: float = 0.0  # min(12 h, max(30 min, 3 x P90)) on this type; 0: the job names a duration
-    estimate_seconds: float = 0.0  # max(30 min, 3 x P90) where the job names one and the rate is measured; else 0
+    estimate_seconds: float = (
+        0.0  # max(30 min, 3 x P90) where the job names one and the rate is measured; else 0
+    )
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
     boot_seconds: int = round(BOOT_ALLOWANCE.total_seconds())  # boot allowance of the type
 
@@ -92,8 +98,12 @@ class Launch:
     instance_ids: tuple[str, ...] = ()
     error_code: str = ""  # AWS's, of a refusal
     error_message: str = ""
-    unanswered: bool = False  # refused by an exception, after a call under this token that had no clear answer
-    kill_armed_at: datetime | None = None  # the second schedule, which names the ids and needs no code of ours
+    unanswered: bool = (
+        False  # refused by an exception, after a call under this token that had no clear answer
+    )
+    kill_armed_at: datetime | None = (
+        None  # the second schedule, which names the ids and needs no code of ours
+    )
 
     @property
     def last_call_at(self) -> datetime:
@@ -108,11 +118,15 @@ class Launch:
     @property
     def had_no_answer(self) -> bool:
         """Return whether it was given up without a clear answer: an instance of it would appear late."""
-        return self.error_code == NO_CLEAR_ANSWER or (self.outcome == "abandoned" and self.called_at is not None)
+        return self.error_code == NO_CLEAR_ANSWER or (
+            self.outcome == "abandoned" and self.called_at is not None
+        )
 
     @property
     def refusal(self) -> Meaning:
-        """Return the meaning of the error with which AWS refused it: its class, and the next step of the run."""
+        """Return the meaning of the error with which AWS refused it: its class, and the next step of
+        the run.
+        """
         return meaning(self.error_code, self.error_message)
 
 
@@ -164,12 +178,15 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
-    # Who starts it: the command at the desk, the control function, or `here`, a command on the caller's own machine
-    # (`runs.here`). Anyone may settle it.
+    # Who starts it: the command at the desk, the control function, or `here`, a command on the caller's own
+    # machine (`runs.here`). Anyone may settle it.
     driver: Driver = "desk"
-    work: Work = "train"  # "prepare" refreshes and checks a data set, "script" runs a user's script: neither makes models
+    # "prepare" refreshes and checks a data set, "script" runs a user's script: neither makes models
+    work: Work = "train"
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
-    user_id: str = ""  # `aws:userid` of the user who runs it on their own machine; '' for a run on an instance
+    user_id: str = (
+        ""  # `aws:userid` of the user who runs it on their own machine; '' for a run on an instance
+    )
     host: str = ""  # the host name of that machine
     instance_profile: str = ""  # ARN of their profile, if it is not that of the launch template
     state: State = "starting"
@@ -188,25 +205,36 @@ class RunRecord:
 
     @property
     def is_here(self) -> bool:
-        """Return whether it runs on the caller's own machine: nothing launches it, and there is no instance to end."""
+        """Return whether it runs on the caller's own machine: nothing launches it, and there is no instance
+        to end.
+        """
         return self.driver == "here"
 
     @property
     def nodes(self) -> tuple[NodeKeys, ...]:
-        """Return the keys of the last attempt's instances (`working_ids`): readers ask for these and no other."""
+        """Return the keys of the last attempt's instances (`working_ids`): readers ask for these and no
+        other.
+        """
         attempt = self.attempt
         if self.is_here:
             return (own_keys(self.user_id, self.run_id),)
         if attempt is None or not self.instance_role_id:
             return ()
         return tuple(
-            NodeKeys(role_id=self.instance_role_id, instance_id=instance_id, run_id=self.run_id, attempt=attempt.number)
+            NodeKeys(
+                role_id=self.instance_role_id,
+                instance_id=instance_id,
+                run_id=self.run_id,
+                attempt=attempt.number,
+            )
             for instance_id in self.working_ids
         )
 
     @property
     def working_ids(self) -> tuple[str, ...]:
-        """Return the ids of the last launch's instances or, while it has none, of all that the last attempt has shown."""
+        """Return the ids of the last launch's instances or, while it has none, of all that the last attempt
+        has shown.
+        """
         attempt, launch = self.attempt, self.last_launch
         if attempt is None or (launch is not None and launch.instance_ids):
             return launch.instance_ids if launch else ()
@@ -219,7 +247,9 @@ class RunRecord:
 
     @property
     def effective_deadline(self) -> Deadline:
-        """Return the deadline in force: the last launch's, or the run's before the first launch and after a refused one."""
+        """Return the deadline in force: the last launch's, or the run's before the first launch and after a
+        refused one.
+        """
         launch = self.last_launch
         if launch is None or launch.outcome == "refused":
             return Deadline(at=self.deadline.replace(microsecond=0), cause=self.deadline_cause)
@@ -228,10 +258,14 @@ class RunRecord:
     def with_new_launch(self, launch: Launch) -> RunRecord:
         """Return the record with one more launch of the last attempt, which begins with its first."""
         attempt = self.attempt or Attempt(number=1)
-        return replace(self, attempts=(*self.attempts[:-1], replace(attempt, launches=(*attempt.launches, launch))))
+        return replace(
+            self, attempts=(*self.attempts[:-1], replace(attempt, launches=(*attempt.launches, launch)))
+        )
 
     def with_launch(self, launch: Launch, now: datetime) -> RunRecord:
-        """Return the record with the last attempt's launch of the same token replaced; a created one makes the run run."""
+        """Return the record with the last attempt's launch of the same token replaced; a created one makes
+        the run run.
+        """
         assert self.attempt is not None
         launches = tuple(launch if known.token == launch.token else known for known in self.attempt.launches)
         attempt = replace(self.attempt, launches=launches)
@@ -242,7 +276,9 @@ class RunRecord:
         return replace(self, state=state, attempts=(*self.attempts[:-1], attempt))
 
     def ended(self, outcome: Outcome, error: Mapping[str, Any] | None, now: datetime) -> RunRecord:
-        """Return the record of a run whose end is decided, while the end of its instances is not yet observed."""
+        """Return the record of a run whose end is decided, while the end of its instances is not yet
+        observed.
+        """
         why = dict(error) if error else None
         return replace(self, state="ending", outcome=outcome, error=why, ending_at=self.ending_at or now)
 

@@ -1,6 +1,7 @@
 """The run record as JSON, and other documents of the control plane: frozen dataclasses, read strictly.
 
-Unknown keys are ignored, so that an older reader survives a newer writer. Any other malformed value is refused.
+Unknown keys are ignored, so that an older reader survives a newer writer. Any other malformed value is
+refused.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from trainer.runs.record import READABLE_FORMATS, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
-# AIDA...; AROA...:<session name>, of 64 of these characters at most; a root user's is the account's id (IAM user guide, "Policy
-# variables" and "STS AssumeRole", looked up 2026-11-22).
+# AIDA...; AROA...:<session name>, of 64 of these characters at most; a root user's is the account's id (IAM
+# user guide, "Policy variables" and "STS AssumeRole", looked up 2026-11-22).
 USER_ID = r"[A-Za-z0-9]{8,128}(:[\w+=,.@-]{1,64})?"
 
 
@@ -34,7 +35,8 @@ def to_json(value: Any) -> str:
 def record_from_json(text: str | bytes) -> RunRecord:
     """Read a run record. Raises ValueError for another format, a missing field, or a malformed value.
 
-    A record keeps the format that it began with: an older command that watches the same run can go on reading it.
+    A record keeps the format that it began with: an older command that watches the same run can go on reading
+    it.
     """
     body = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     values = read_object(body, most_bytes=MOST_RECORD_BYTES, name="the run record").values
@@ -51,7 +53,8 @@ T = TypeVar("T")
 
 
 def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...]) -> T:
-    """Read another document of the control plane, a frozen dataclass with a `format`, as strictly as a record.
+    """Read another document of the control plane, a frozen dataclass with a `format`, as strictly as a
+    record.
 
     Raises Unsound. Keys that it does not know are ignored.
     """
@@ -75,20 +78,30 @@ def _check_consistency(record: RunRecord) -> None:
         "no rung": not record.ladder and not record.is_here,
         "no user of its machine": record.is_here and not re.fullmatch(USER_ID, record.user_id),
         "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
-        "an invalid boot allowance": not all(0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder),
-        "a launch on a rung that is not on its ladder": any(launch.rung >= len(record.ladder) for launch in launches),
+        "an invalid boot allowance": not all(
+            0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
+        ),
+        "a launch on a rung that is not on its ladder": any(
+            launch.rung >= len(record.ladder) for launch in launches
+        ),
         "two launches of one token": len({launch.token for launch in launches}) < len(launches),
         "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
-        "attempts out of order": numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS}),
-        "no instance although it is running": record.state == "running"
-        and not record.is_here
-        and (record.last_launch is None or record.last_launch.outcome != "created"),
+        "attempts out of order": (
+            numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS})
+        ),
+        "no instance although it is running": (
+            record.state == "running"
+            and not record.is_here
+            and (record.last_launch is None or record.last_launch.outcome != "created")
+        ),
         "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,
         "no time of its end": record.state == "ending" and record.ending_at is None,
-        "an invalid job": not all(type(number) is int and 0 < number <= 10_000 for number in planned)
-        or type(job_setting(job, "train.seed", 0)) is not int
-        or not isinstance(symbols, list)
-        or not all(isinstance(symbol, str) for symbol in symbols),
+        "an invalid job": (
+            not all(type(number) is int and 0 < number <= 10_000 for number in planned)
+            or type(job_setting(job, "train.seed", 0)) is not int
+            or not isinstance(symbols, list)
+            or not all(isinstance(symbol, str) for symbol in symbols)
+        ),
     }
     for what, is_so in wrong.items():
         if is_so:
@@ -119,14 +132,18 @@ def _reader(hint: Any) -> Reader:
         return lambda value, name: None if value is None else read(value, name)
     if origin is tuple:
         part = _reader(args[0])
-        return _checked(lambda value: isinstance(value, list), lambda value, name: tuple(part(item, name) for item in value))
+        return _checked(
+            lambda value: isinstance(value, list),
+            lambda value, name: tuple(part(item, name) for item in value),
+        )
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _checked(lambda value: isinstance(value, dict), lambda value, name: _built(value, hint, name))
     if hint is datetime:
         return _checked(lambda value: isinstance(value, str), lambda value, name: from_iso(value))
     if hint is float:
         return _checked(
-            lambda value: type(value) in (int, float) and 0 <= value <= MOST_NUMBER, lambda value, name: float(value)
+            lambda value: type(value) in (int, float) and 0 <= value <= MOST_NUMBER,
+            lambda value, name: float(value),
         )
     fits: dict[Any, Callable[[Any], bool]] = {
         int: lambda value: type(value) is int and 0 <= value <= MOST_WHOLE,
@@ -154,7 +171,9 @@ def _readers_of(cls: Any) -> dict[str, Reader]:
 
 
 def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
-    """Build a dataclass from JSON; unknown keys are ignored, so that an older reader survives a newer writer."""
+    """Build a dataclass from JSON; unknown keys are ignored, so that an older reader survives a newer
+    writer.
+    """
     readers = _readers_of(cls)
     fields = {key: readers[key](item, f"{name}.{key}") for key, item in values.items() if key in readers}
     try:

@@ -37,8 +37,16 @@ MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines about a script's files; its events and its first try may have one each
-LAST_LINES, MOST_LINE = 20, 190  # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
-NODE_STEPS = ("code", "environment", "agent", "import")  # of a boot: fetched, installed, started, torch imported the first time
+LAST_LINES, MOST_LINE = (
+    20,
+    190,
+)  # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
+NODE_STEPS = (
+    "code",
+    "environment",
+    "agent",
+    "import",
+)  # of a boot: fetched, installed, started, torch imported the first time
 MOST_BOOT_SECONDS = 24 * 3600.0
 
 
@@ -72,7 +80,9 @@ class NodeResult:
     retries: int = 0
     phases: Mapping[str, datetime] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
-    boot: Mapping[str, Any] = field(default_factory=dict)  # seconds of its steps, and whether the image was baked
+    boot: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # seconds of its steps, and whether the image was baked
     inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
@@ -98,11 +108,14 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
     )
 
 
-def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (), work: str = "train") -> NodeResult:
-    """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed one.
+def read_result(
+    body: bytes, *, models_prefix: str, names: Collection[str] = (), work: str = "train"
+) -> NodeResult:
+    """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed
+    one.
 
-    `names`: the models that the run was launched for; () if its record names none. A script's output files are read by
-    `read_outputs`, since a node that was ended leaves their list, but no result.
+    `names`: the models that the run was launched for; () if its record names none. A script's output files
+    are read by `read_outputs`, since a node that was ended leaves their list, but no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
     models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
@@ -132,7 +145,8 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = (),
 
 
 def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
-    """Return the field `files`: candle files of a data set by name, of which none occurs twice. Raises Unsound.
+    """Return the field `files`: candle files of a data set by name, of which none occurs twice. Raises
+    Unsound.
 
     Names have no folders, so that no key made of one leads elsewhere.
     """
@@ -157,7 +171,9 @@ def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def read_outputs(fields: Fields, *, prefix: str) -> tuple[dict[str, Any], ...]:
-    """Return the field `files`: a script's output files by relative path, each under its hash. Raises Unsound."""
+    """Return the field `files`: a script's output files by relative path, each under its hash. Raises
+    Unsound.
+    """
     files: dict[str, dict[str, Any]] = {}
     for item in fields.rows("files", most=MOST_OUTPUTS):
         path, sha256 = item.text("file", most=MOST_TEXT), item.value("sha256").sha256()
@@ -180,15 +196,21 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
             **read_identity(item),
-            "values": {name: value.text() for name, value in item.table("values", most=MOST_VALUES).entries().items()},
+            "values": {
+                name: value.text() for name, value in item.table("values", most=MOST_VALUES).entries().items()
+            },
             "sha256": item.text("sha256", "", pattern=SHA256),
             "done": bool(item.truth("done")),
             "exit_code": item.value("exit_code").whole(least=-255, most=255),
             "starts": item.whole("starts", most=1_000),
             "best": _read_best(item.table("best", most=2)),
             "seconds": item.number("seconds", least=0) or 0.0,
-            "last_lines": [line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)],
-            "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 2)],
+            "last_lines": [
+                line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)
+            ],
+            "notes": [
+                line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 2)
+            ],
         }
         for item in fields.rows("scripts", most=MOST_MODELS)
     )
@@ -282,7 +304,11 @@ def read_identity(fields: Fields) -> dict[str, Any]:
     if fields.values.get("piece") is None:
         return {"symbol": fields.text("symbol"), **numbers}
     piece = {"piece": fields.text("piece", most=MOST_TITLE), "kind": fields.text("kind")}
-    return {**piece, "series": [name.text() for name in fields.value("series", []).items(most=MOST_MODELS)], **numbers}
+    return {
+        **piece,
+        "series": [name.text() for name in fields.value("series", []).items(most=MOST_MODELS)],
+        **numbers,
+    }
 
 
 def _model_progress(fields: Fields) -> dict[str, Any]:

@@ -62,7 +62,9 @@ def read_sample(fields: Fields) -> NodeSample | None:
             GpuSample(gpu=item.whole("gpu", most=MOST_GPUS), name=item.text("name"), **gpu_figures(item))
             for item in fields.rows("gpus", most=MOST_GPUS)
         ),
-        cpu=CpuSample(cores=cpu.whole("cores", most=MOST_CORES), **_figures(cpu, GPU_FIGURES[:3])) if cpu.values else None,
+        cpu=CpuSample(cores=cpu.whole("cores", most=MOST_CORES), **_figures(cpu, GPU_FIGURES[:3]))
+        if cpu.values
+        else None,
         note=fields.text("note", "", most=MOST_TEXT),
     )
 

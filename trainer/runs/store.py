@@ -1,7 +1,8 @@
 """A run in S3: its keys, and its record by compare-and-swap.
 
-Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3 implements here and
-the tests in memory). Does not own the contents of a record (`record`) nor the decisions about it (`reconcile`).
+Owns the names under `runs/` and the few object calls that the control plane needs (`Objects`, which S3
+implements here and the tests in memory). Does not own the contents of a record (`record`) nor the decisions
+about it (`reconcile`).
 """
 
 from __future__ import annotations
@@ -62,7 +63,14 @@ class Objects(Protocol):
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str: ...
 
     def copy(
-        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+        self,
+        *,
+        source: str,
+        version_id: str,
+        key: str,
+        if_match: str = "",
+        create: bool = False,
+        sha256: str = "",
     ) -> None: ...
 
     def digest(self, *, key: str, version_id: str) -> str: ...
@@ -101,15 +109,19 @@ class S3Objects:
         return None if response is None else _stored(key, response)
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
-        """Write an object and return its ETag. Raises Conflict if `if_match` or `create` finds another writer's.
+        """Write an object and return its ETag. Raises Conflict if `if_match` or `create` finds another
+        writer's.
 
-        Raises NotVersioned for an object without a version, ConnectionFailed if S3 lost sight of the one to replace.
+        Raises NotVersioned for an object without a version, ConnectionFailed if S3 lost sight of the one to
+        replace.
         """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            response = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition)
+            response = self._s3.put_object(
+                Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition
+            )
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
                 if not (written := self._written_before(key, body, error)):
@@ -123,16 +135,26 @@ class S3Objects:
         return str(response["ETag"])
 
     def _written_before(self, key: str, body: bytes, error: Exception) -> str:
-        """Return the ETag of an object that this call wrote: botocore repeats a call whose answer was lost. Else ''."""
+        """Return the ETag of an object that this call wrote: botocore repeats a call whose answer was lost.
+        Else ''.
+        """
         if not getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts"):
             return ""
         there = self.get(key=key)
         return there.etag if there is not None and there.body == body else ""
 
     def copy(
-        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+        self,
+        *,
+        source: str,
+        version_id: str,
+        key: str,
+        if_match: str = "",
+        create: bool = False,
+        sha256: str = "",
     ) -> None:
-        """Copy one version of an object (5 GB at most), with its metadata, or with `sha256` alone and S3's own checksum.
+        """Copy one version of an object (5 GB at most), with its metadata, or with `sha256` alone and S3's
+        own checksum.
 
         Raises Conflict and NotVersioned as `put` does.
         """
@@ -140,9 +162,15 @@ class S3Objects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         origin = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
-        own = {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}, "ChecksumAlgorithm": "SHA256"} if sha256 else {}
+        own = (
+            {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}, "ChecksumAlgorithm": "SHA256"}
+            if sha256
+            else {}
+        )
         try:
-            response = self._s3.copy_object(Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own)
+            response = self._s3.copy_object(
+                Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own
+            )
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
                 raise Conflict(key) from error
@@ -167,7 +195,9 @@ class S3Objects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            pages = list(self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=key))
+            pages = list(
+                self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=key)
+            )
         except (BotoCoreError, ClientError) as error:
             raise aws_error(error, f"cannot list the versions of s3://{self._bucket}/{key}") from error
         found = [item for page in pages for item in page.get("Versions", []) if item["Key"] == key]
@@ -185,7 +215,12 @@ class S3Objects:
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
         """Return the objects under a prefix, the first `most` or all, by key, without bytes."""
         listed = (
-            Stored(key=item["Key"], etag=item["ETag"], size=int(item["Size"]), modified_at=_utc(item["LastModified"]))
+            Stored(
+                key=item["Key"],
+                etag=item["ETag"],
+                size=int(item["Size"]),
+                modified_at=_utc(item["LastModified"]),
+            )
             for page in self._pages(prefix)
             for item in page.get("Contents", [])
         )
@@ -203,7 +238,9 @@ class S3Objects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            yield from self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more)
+            yield from self._s3.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=prefix, **more
+            )
         except (BotoCoreError, ClientError) as error:
             raise aws_error(error, f"cannot list s3://{self._bucket}/{prefix}") from error
 
@@ -267,18 +304,23 @@ def create_record(objects: Objects, record: RunRecord) -> str:
 
 
 def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
-    """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict if another was first."""
+    """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict if another was
+    first.
+    """
     return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
 
 
 def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:
-    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run; UnreadableRecord.
+    """Return a run's record and its ETag. Raises UsageError, with the nearest ids, for no such run;
+    UnreadableRecord.
 
     Records are never deleted: if one that was `seen` is not found, S3 lags, and RecordMissing is raised.
     """
     stored = objects.get(key=record_key(run_id))
     if stored is None and seen:
-        raise RecordMissing(f"the record of run {run_id} is not found now", why=LAGS, do="Look again in a few minutes.")
+        raise RecordMissing(
+            f"the record of run {run_id} is not found now", why=LAGS, do="Look again in a few minutes."
+        )
     if stored is None:
         runs = run_ids(objects)
         hint = nearest(run_id, runs) or (f"The latest run is {runs[-1]}." if runs else "There is no run yet.")

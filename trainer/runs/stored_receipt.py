@@ -1,6 +1,7 @@
 """Receipts from the bucket: read strictly, with every field checked that is shown or used.
 
-A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/receipt.md` describes them.
+A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/receipt.md`
+describes them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def read_receipt(objects: Objects, run_id: str) -> Receipt | None:
 
 
 def receipt_from_json(body: bytes, run_id: str) -> Receipt:
-    """Read a receipt of a run. Raises Unsound if a field that is shown has the wrong type, or is another run's."""
+    """Read a receipt of a run. Raises Unsound if a field that is shown has the wrong type, or is another
+    run's.
+    """
     fields = read_object(body, most_bytes=MOST_RECEIPT_BYTES, name="the receipt")
     if fields.text("run_id") != run_id:
         raise Unsound(f"the receipt is that of run {fields.text('run_id')!r}")
@@ -99,7 +102,9 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
     first = next(fields.rows("files", most=MOST_OUTPUTS), None)
     prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
     parts = prefix.removeprefix(EXPERIMENTS).split("/")
-    if first and not (prefix.startswith(EXPERIMENTS) and len(parts) == 5 and parts[1] == run_id and parts[3] == "out"):
+    if first and not (
+        prefix.startswith(EXPERIMENTS) and len(parts) == 5 and parts[1] == run_id and parts[3] == "out"
+    ):
         raise Unsound(f"the receipt has files under {prefix[:120]!r}, which is not the run's")
     return read_outputs(fields, prefix=prefix)
 
@@ -112,11 +117,15 @@ def _instance(fields: Fields) -> dict[str, Any]:
 
 
 def _model(fields: Fields, run_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its key."""
+    """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its
+    key.
+    """
     key = fields.text("key", most=1024)
     parts = key.removeprefix(EXPERIMENTS).split("/")
     # <id>/<run>/<attempt>/<file>; before 2026-11-22 without the id
-    right = len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdecimal() and is_model_file(parts[-1])
+    right = (
+        len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdecimal() and is_model_file(parts[-1])
+    )
     if not key.startswith(EXPERIMENTS) or not right:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return _with_piece(model_entry(fields), job)

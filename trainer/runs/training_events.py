@@ -1,4 +1,5 @@
-"""Events of a training as its node sent them, one JSON object per line: read strictly and bounded, for learning curves.
+"""Events of a training as its node sent them, one JSON object per line: read strictly and bounded, for
+learning curves.
 
 Keeps the events that curves are made of: progress, epochs, scores, GPU figures. Malformed lines are skipped.
 """
@@ -58,11 +59,21 @@ def _progress(fields: Fields) -> dict[str, Any]:
         "loss": fields.number("loss"),
         "rate": fields.number("rate", least=0),
     }
-    return {**_model(fields), **counts, **values, "unit": fields.choice("unit", UNITS, "windows"), "worker": worker}
+    return {
+        **_model(fields),
+        **counts,
+        **values,
+        "unit": fields.choice("unit", UNITS, "windows"),
+        "worker": worker,
+    }
 
 
 def _epoch(fields: Fields) -> dict[str, Any]:
-    return {**_model(fields), "epoch": fields.whole("epoch", most=MOST_COUNT), **{key: fields.number(key) for key in LOSSES}}
+    return {
+        **_model(fields),
+        "epoch": fields.whole("epoch", most=MOST_COUNT),
+        **{key: fields.number(key) for key in LOSSES},
+    }
 
 
 def _script(fields: Fields) -> dict[str, Any]:
@@ -85,7 +96,11 @@ def _done(fields: Fields) -> dict[str, Any]:
 
 def _scores(fields: Fields) -> dict[str, float]:
     """Return the plain numbers of a span, without intervals and baselines."""
-    names = [name for name, value in fields.values.items() if isinstance(value, (int, float)) and name.isidentifier()]
+    names = [
+        name
+        for name, value in fields.values.items()
+        if isinstance(value, (int, float)) and name.isidentifier()
+    ]
     return {name: float(fields.values[name]) for name in names[:MOST_SCORES]}
 
 

@@ -1,7 +1,7 @@
 """The table of targets, one home per target. To add one, see docs/models-and-targets.md.
 
-A home's `__init__.py` holds its settings and metrics (standard library only), `labels.py` its labels (numpy), `loss.py` the
-loss (torch), `scores.py` forecasts from outputs, their scores and the baselines.
+A home's `__init__.py` holds its settings and metrics (standard library only), `labels.py` its labels (numpy),
+`loss.py` the loss (torch), `scores.py` forecasts from outputs, their scores and the baselines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from trainer.targets import barrier, direction, own, quantiles, return_, volatil
 
 TARGETS: dict[str, type[TargetSettings]] = {
     home.name: home
-    for home in (direction.Direction, volatility.Volatility, return_.Return, quantiles.Quantiles, barrier.Barrier)
+    for home in (
+        direction.Direction,
+        volatility.Volatility,
+        return_.Return,
+        quantiles.Quantiles,
+        barrier.Barrier,
+    )
 }
 DEFAULT = "direction"
 OWN = own.OwnTarget  # chosen by a file instead of a name

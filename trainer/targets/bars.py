@@ -1,7 +1,7 @@
 """Labels, and sums over bars that do not depend on where the series begins. Numpy only.
 
-A running total of the whole series would depend on it, since its rounding error at bar t comes from all bars before. Here a sum
-over n bars is made of sums over powers of two, in an order that depends only on n.
+A running total of the whole series would depend on it, since its rounding error at bar t comes from all bars
+before. Here a sum over n bars is made of sums over powers of two, in an order that depends only on n.
 
 Shapes: T bars, K label columns.
 """
@@ -26,14 +26,18 @@ class Labels:
 
 
 def sums_over(values_T: np.ndarray, first_N: np.ndarray, counts_N: np.ndarray) -> np.ndarray:
-    """Return (N,) float64: the sum of `counts_N[n]` values from `first_N[n]` on, all of them within the series."""
+    """Return (N,) float64: the sum of `counts_N[n]` values from `first_N[n]` on, all of them within the
+    series.
+    """
     total_N, place_N = np.zeros(len(first_N)), np.array(first_N, dtype=np.int64)
     blocks_T, size = np.asarray(values_T, dtype=np.float64), 1
     while size <= counts_N.max(initial=0):
         takes = (counts_N & size) > 0
         total_N[takes] += blocks_T[place_N[takes]]
         place_N[takes] += size
-        blocks_T = blocks_T[: len(blocks_T) - size] + blocks_T[size:] if len(blocks_T) > size else blocks_T[:0]
+        blocks_T = (
+            blocks_T[: len(blocks_T) - size] + blocks_T[size:] if len(blocks_T) > size else blocks_T[:0]
+        )
         size *= 2
     return total_N
 
@@ -63,17 +67,23 @@ def trailing_deviation(close_T: np.ndarray, span: int) -> np.ndarray:
     """
     bars = np.arange(span, len(close_T), dtype=np.int64)
     deviation_T = np.full(len(close_T), np.nan)
-    deviation_T[span:] = np.sqrt(sums_over(squared_returns(close_T), bars - span + 1, np.full(len(bars), span)) / span)
+    deviation_T[span:] = np.sqrt(
+        sums_over(squared_returns(close_T), bars - span + 1, np.full(len(bars), span)) / span
+    )
     return np.where(deviation_T > 0, deviation_T, np.nan)
 
 
 def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarray:
-    """Return (T,) float64: the volatility over `horizon` bars, estimated from the last `span` bars up to each bar."""
+    """Return (T,) float64: the volatility over `horizon` bars, estimated from the last `span` bars up to each
+    bar.
+    """
     return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
 
 
 def with_unit(target: TargetSettings, close_T: np.ndarray, bars_N: np.ndarray) -> np.ndarray:
-    """Return the bars at which the unit of a target's labels is known: where the close moved, if it is trailing volatility."""
+    """Return the bars at which the unit of a target's labels is known: where the close moved, if it is
+    trailing volatility.
+    """
     if not target.unit_bars:
         return bars_N
     return np.asarray(bars_N[np.isfinite(trailing_deviation(close_T, target.unit_bars)[bars_N])])

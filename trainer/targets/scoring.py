@@ -1,4 +1,5 @@
-"""Parts that the scores of several targets share: rows to score, blocks of bars, weighted means. Numpy, float64.
+"""Parts that the scores of several targets share: rows to score, blocks of bars, weighted means. Numpy,
+float64.
 
 Shapes: N bars to score, K label columns, B blocks, F features.
 """
@@ -29,7 +30,9 @@ class Rows:
     fitted: Mapping[str, Any]
     train: np.ndarray  # rows
     scored: np.ndarray
-    features: Callable[[np.ndarray], np.ndarray]  # rows (N,) -> scaled features (N, F) float32, clamped to ten deviations
+    features: Callable[
+        [np.ndarray], np.ndarray
+    ]  # rows (N,) -> scaled features (N, F) float32, clamped to ten deviations
 
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""
@@ -47,7 +50,9 @@ def num_scored(series: Sequence[Rows]) -> int:
 
 
 def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scaled features (N, F) of the training bars and of the scored bars of all series, concatenated."""
+    """Return the scaled features (N, F) of the training bars and of the scored bars of all series,
+    concatenated.
+    """
     return (
         np.concatenate([rows.features(rows.train) for rows in series]),
         np.concatenate([rows.features(rows.scored) for rows in series]),
@@ -55,10 +60,11 @@ def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def day_blocks(rows: Rows, horizon: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block (N,) of each scored bar, and the length of a block in bars: a day's, but at least the horizon.
+    """Return the block (N,) of each scored bar, and the length of a block in bars: a day's, but at least the
+    horizon.
 
-    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: resampling single bars would
-    give far too narrow intervals.
+    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: resampling
+    single bars would give far too narrow intervals.
     """
     block_bars = block_length(rows.candles.timestamp, horizon)
     return rows.scored // block_bars, {"block_bars": block_bars}
@@ -70,7 +76,9 @@ def block_length(timestamps: np.ndarray, horizon: int) -> int:
 
 
 def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statistic:
-    """Return a function of block weights (B,) that gives the mean of each part (N,). `place` (N,) is the block of each bar."""
+    """Return a function of block weights (B,) that gives the mean of each part (N,). `place` (N,) is the
+    block of each bar.
+    """
     sums = {name: np.bincount(place, weights=part) for name, part in parts.items()}
     counts_B = np.bincount(place).astype(np.float64)
 
@@ -94,13 +102,18 @@ def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | No
     return float(share @ (x * y)) / spread if spread > 1e-12 else None
 
 
-def block_correlation(x: np.ndarray, y: np.ndarray, place: np.ndarray) -> Callable[[np.ndarray], float | None]:
-    """Return a function of block weights (B,) that gives `correlation`. `place` (N,) is the block of each bar.
+def block_correlation(
+    x: np.ndarray, y: np.ndarray, place: np.ndarray
+) -> Callable[[np.ndarray], float | None]:
+    """Return a function of block weights (B,) that gives `correlation`. `place` (N,) is the block of each
+    bar.
 
     It uses sums over blocks: over hundreds of thousands of bars, each replicate would take milliseconds.
     """
     x, y = x - x.mean(), y - y.mean()  # limits cancellation below
-    sums_6B = np.stack([np.bincount(place, weights=part) for part in (np.ones(len(x)), x, y, x * x, y * y, x * y)])
+    sums_6B = np.stack(
+        [np.bincount(place, weights=part) for part in (np.ones(len(x)), x, y, x * x, y * y, x * y)]
+    )
 
     def value(weights_B: np.ndarray) -> float | None:
         total, sx, sy, sxx, syy, sxy = (float(one) for one in sums_6B @ weights_B)
@@ -117,7 +130,9 @@ def plain(statistic: Callable[[np.ndarray], Statistic], n: int) -> dict[str, Any
 
 
 def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
-    """Return the forecasts (N,) of a ridge regression on scaled features, fitted on training, for the scored bars."""
+    """Return the forecasts (N,) of a ridge regression on scaled features, fitted on training, for the scored
+    bars.
+    """
     x = _with_intercept(x_train)
     ridge = np.full(x.shape[1], RIDGE)
     ridge[-1] = 1e-9  # the intercept is not penalized

@@ -1,10 +1,11 @@
 """Train every model of a job on this machine's devices, without any cloud.
 
-    python -m trainer.train --data DIR --symbols BTC-USD,ETH-USD --timeframe 1m --epochs 5 --out DIR     at a desk
-    python -m trainer.train --job JOB.json --data DIR --out DIR --events DIR --workers 4                 on a node
+    python -m trainer.train --data DIR --symbols BTC-USD,ETH-USD --timeframe 1m --epochs 5 --out DIR at a desk
+    python -m trainer.train --job JOB.json --data DIR --out DIR --events DIR --workers 4 on a node
 
-Owns the arguments, the exit code and what is printed. Exit: 0 all models done; 100 some failed (and any error, with
---events); 2 bad input at the desk; 130 on SIGTERM or Ctrl-C, with every worker gone and finished models kept.
+Owns the arguments, the exit code and what is printed. Exit: 0 all models done; 100 some failed (and any
+error, with --events); 2 bad input at the desk; 130 on SIGTERM or Ctrl-C, with every worker gone and finished
+models kept.
 """
 
 from __future__ import annotations
@@ -46,18 +47,33 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     parse.add_argument("--symbols", help="comma-separated (default: all)")
     parse.add_argument("--timeframe", help="such as 1m; needed only if the data has several")
     own = "or your own, FILE.py:CLASS"
-    parse.add_argument("--model", metavar="NAME", help=f"model: {', '.join(MODELS)}, {own} (default: {DEFAULT})")
-    parse.add_argument("--target", metavar="NAME", help=f"target: {', '.join(TARGETS)}, {own} (default: by model)")
+    parse.add_argument(
+        "--model", metavar="NAME", help=f"model: {', '.join(MODELS)}, {own} (default: {DEFAULT})"
+    )
+    parse.add_argument(
+        "--target", metavar="NAME", help=f"target: {', '.join(TARGETS)}, {own} (default: by model)"
+    )
     parse.add_argument("--epochs", type=int, help="maximum passes over the training windows")
     parse.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any other key of the job"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="any other key of the job",
     )
-    parse.add_argument("--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)")
-    parse.add_argument("--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent")
+    parse.add_argument(
+        "--plan", type=Path, help="plan.json of this job's data (default: plan the candles here)"
+    )
+    parse.add_argument(
+        "--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent"
+    )
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parse.add_argument("--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)")
+    parse.add_argument(
+        "--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)"
+    )
     return parse
 
 
@@ -73,7 +89,8 @@ def main(
         options = parser(prog).parse_args(arguments)
         signal.signal(signal.SIGTERM, _stop)
         signal.signal(signal.SIGINT, _stop)
-        # torch and the data packages load here, after the arguments are known to be right and signals are caught.
+        # torch and the data packages load here, after the arguments are known to be right and signals are
+        # caught.
         from trainer.train.observing.events import EventLog, Story
 
         shown = (story or Story)(sys.stderr)
@@ -129,7 +146,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
-    matmul_dtype(job, torch.device(kind))  # a precision that this device lacks is refused before anything starts
+    matmul_dtype(
+        job, torch.device(kind)
+    )  # a precision that this device lacks is refused before anything starts
     devices = options.workers or default_workers(kind)
     together = devices > 1 and takes_all_devices(job)
     if together:
@@ -167,7 +186,13 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     job = chosen.job
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
-    started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile, "choice": chosen.choice}
+    started = {
+        "models": models,
+        "workers": num_workers,
+        "device": kind,
+        "gpu_profile": profile,
+        "choice": chosen.choice,
+    }
     emit({"event": "started", **started, "data": surveyed.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, machine=machine, choice=chosen.choice)
     # A runner blocks its worker: pieces queued behind it could train on another.
@@ -179,14 +204,20 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         watched = GpuWatch(emit)
     supervising: Supervisor | RankSupervisor
     if together:
-        supervising = RankSupervisor(kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded)
+        supervising = RankSupervisor(
+            kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded
+        )
     else:
-        supervising = Supervisor(kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit)
+        supervising = Supervisor(
+            kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit
+        )
     with watched, supervising as supervisor:
         outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
-    replaced = sorted(done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept"))
+    replaced = sorted(
+        done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept")
+    )
     results.write(options.out, usd=meter.usd)
     emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     made = [
@@ -198,7 +229,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder for arrays of bars, on the disk of the models; remove what a killed training left there."""
+    """Yield a folder for arrays of bars, on the disk of the models; remove what a killed training
+    left there.
+    """
     folder = out / ".candles"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -214,12 +247,15 @@ def _plan(path: Path | None) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read plan {path}", why=str(error.strerror), do="Leave --plan out.") from error
+        raise UsageError(
+            f"cannot read plan {path}", why=str(error.strerror), do="Leave --plan out."
+        ) from error
 
 
 def _job(options: argparse.Namespace) -> Job:
     given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("symbols", "timeframe", "model", "target", "epochs", "gpu_profile")
+        name: getattr(options, name)
+        for name in ("symbols", "timeframe", "model", "target", "epochs", "gpu_profile")
     }
     file = {}
     if options.job is not None:
@@ -241,7 +277,9 @@ def _json_job(path: Path) -> dict[str, Any]:
 
 
 def _stop(number: int, _frame: object) -> None:
-    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore later ones."""
+    """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore later
+    ones.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise Stopped(f"training stopped by {signal.Signals(number).name}", do="Finished models are kept.")

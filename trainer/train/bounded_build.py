@@ -1,4 +1,6 @@
-"""Limit the memory of the tensors that a user's class creates, since its settings may come from an untrusted card."""
+"""Limit the memory of the tensors that a user's class creates, since its settings may come from an untrusted
+card.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ def most_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
 
 
 class TensorLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Raise MemoryError before an operation that would bring the bytes of all tensors created so far above `most`.
+    """Raise MemoryError before an operation that would bring the bytes of all tensors created so far above
+    `most`.
 
-    Each operation is tried on the meta device first, where tensors take no memory. One that can't run there, because it needs
-    values, counts as 0 bytes.
+    Each operation is tried on the meta device first, where tensors take no memory. One that can't run there,
+    because it needs values, counts as 0 bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -45,8 +48,14 @@ def _bytes_of(func: Any, args: Any, named: Mapping[str, Any]) -> int:
     """Return the bytes of an operation's results; 0 if it changes a tensor in place."""
     if func._schema.is_mutable:
         return 0
-    device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}
-    given = {key: None if key == "generator" else value for key, value in named.items()}  # refused unless it is on meta
+    device = (
+        {"device": torch.device("meta")}
+        if any(one.name == "device" for one in func._schema.arguments)
+        else {}
+    )
+    given = {
+        key: None if key == "generator" else value for key, value in named.items()
+    }  # refused unless it is on meta
     try:
         args, given = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
         made = func(*args, **{**given, **device})

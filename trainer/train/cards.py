@@ -23,9 +23,20 @@ from trainer.train.scores import Scores, SeriesScores
 from trainer.train.series import PieceData
 from trainer.train.source import JobData, Origin, code_sha256, origin_of
 
-# Training settings stored in a card. The last four change only the speed: the tuner's choice, or 0 for the default.
+# Training settings stored in a card. The last four change only the speed: the tuner's choice, or 0 for the
+# default.
 SETTINGS = (
-    *("epochs", "batch", "learning_rate", "warmup_steps", "schedule", "weight_decay", "clip_norm", "ema", "patience"),
+    *(
+        "epochs",
+        "batch",
+        "learning_rate",
+        "warmup_steps",
+        "schedule",
+        "weight_decay",
+        "clip_norm",
+        "ema",
+        "patience",
+    ),
     *("strategy", "pack", "micro_batch", "activation_checkpointing"),
 )
 
@@ -70,12 +81,20 @@ def card_of_training(
 
 
 def card_of_runner(
-    piece: Piece, job: Job, data: JobData, *, metrics: Mapping[str, Any], device: str, choice: Mapping[str, Any]
+    piece: Piece,
+    job: Job,
+    data: JobData,
+    *,
+    metrics: Mapping[str, Any],
+    device: str,
+    choice: Mapping[str, Any],
 ) -> Card:
     """Return the card of a piece that a runner trained; its `family` is the piece's kind."""
     origin = origin_of(piece, job, data)
     series = [
-        CardSeries(symbol=entry.symbol, calendar=entry.calendar, horizon=entry.horizon_bars, scaler={}, splits={})
+        CardSeries(
+            symbol=entry.symbol, calendar=entry.calendar, horizon=entry.horizon_bars, scaler={}, splits={}
+        )
         for entry in origin.entries
     ]
     return Card(
@@ -109,7 +128,12 @@ def _common(piece: Piece, job: Job, origin: Origin) -> dict[str, Any]:
 
 
 def _machine(device: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {"device": device, "choice": dict(choice), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    return {
+        "device": device,
+        "choice": dict(choice),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
 
 
 def _data(origin: Origin) -> dict[str, Any]:
@@ -125,7 +149,9 @@ def _data(origin: Origin) -> dict[str, Any]:
     }
 
 
-def _series(data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[SymbolPlan]) -> list[CardSeries]:
+def _series(
+    data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[SymbolPlan]
+) -> list[CardSeries]:
     """Return each series' entry. The scores of a single series are stored in the card only."""
     numbers = data.panel.numbers if data.panel else (0,) * len(data.series)
     return [
@@ -136,21 +162,33 @@ def _series(data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[S
             scaler=_scaler(mean_F, std_F),
             splits=one.splits(),
             fitted=its.fitted,
-            data={"bars": entry.bars, "first": entry.first, "last": entry.last, "holes": entry.num_holes, "ties": one.ties},
+            data={
+                "bars": entry.bars,
+                "first": entry.first,
+                "last": entry.last,
+                "holes": entry.num_holes,
+                "ties": one.ties,
+            },
             metrics={span: its.scores[span] for span in ("validation", "test")} if len(scored) > 1 else {},
             number=number,
         )
-        for one, (mean_F, std_F), its, entry, number in zip(data.series, data.scalers, scored, entries, numbers, strict=True)
+        for one, (mean_F, std_F), its, entry, number in zip(
+            data.series, data.scalers, scored, entries, numbers, strict=True
+        )
     ]
 
 
 def _scaler(mean_F: torch.Tensor, std_F: torch.Tensor) -> dict[str, Any]:
-    """Return a scaler as JSON values; `limit` is in standard deviations. JSON's float64 text keeps a float32 exactly."""
+    """Return a scaler as JSON values; `limit` is in standard deviations. JSON's float64 text keeps a float32
+    exactly.
+    """
     return {"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT}
 
 
 def _panel(data: PieceData, scored: Sequence[SeriesScores]) -> CardPanel | None:
-    """Return the entry that all series of a panel share, or None. Calibrated values are the same in every series' `fitted`."""
+    """Return the entry that all series of a panel share, or None. Calibrated values are the same in every
+    series' `fitted`.
+    """
     if data.panel is None:
         return None
     return CardPanel(

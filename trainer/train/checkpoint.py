@@ -1,11 +1,13 @@
-"""Checkpoints of one model on disk. The manifest is written last; a checkpoint without a sound one is not read.
+"""Checkpoints of one model on disk. The manifest is written last; a checkpoint without a sound one is not
+read.
 
-    <folder>/<model>/<batches>/data.safetensors    weights, buffers, an average if the job has one, Adam's moments, best weights
-    <folder>/<model>/<batches>/manifest.json       position of the run, hash of data.safetensors, hash of job, bars and code
+    <folder>/<model>/<batches>/data.safetensors    weights, buffers, average, Adam's moments, best weights
+    <folder>/<model>/<batches>/manifest.json       position, hash of data.safetensors, of job, bars and code
 
-A checkpoint belongs to a model, not to a pack: any strategy can resume it. If several ranks train one model, each writes its
-shard instead of data.safetensors (`trainer.train.distributed.shards`). All random numbers follow from seed and
-position (`seeds.py`), so the position is the state of every generator. No pickle: reading a checkpoint runs no code.
+A checkpoint belongs to a model, not to a pack: any strategy can resume it. If several ranks train one model,
+each writes its shard instead of data.safetensors (`trainer.train.distributed.shards`). All random numbers
+follow from seed and position (`seeds.py`), so the position is the state of every generator. No pickle:
+reading a checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -26,21 +28,44 @@ import torch
 
 from trainer.job import Job
 from trainer.reading import Unsound
-from trainer.train.checkpoint_files import MANIFEST, CheckpointManifest, put_tensors, read_manifest, read_tensors, whole_in
+from trainer.train.checkpoint_files import (
+    MANIFEST,
+    CheckpointManifest,
+    put_tensors,
+    read_manifest,
+    read_tensors,
+    whole_in,
+)
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
 
 DATA = "data.safetensors"  # of a single process
 KEPT = 2  # checkpoints per model: the second in case the newest is damaged
-# Tables that determine the model, and their keys that change only speed or place: a resumed run may change these.
+# Tables that determine the model, and their keys that change only speed or place: a resumed run may change
+# these.
 _OF_THE_MODEL = ("data", "model", "target", "train")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
-    *("train.retries", "train.strategy", "train.pack", "train.micro_batch", "train.activation_checkpointing", "train.tune"),
-    *("train.trace_steps", "train.checkpoint_seconds", "train.stage_gib", "train.distributed", "train.compile"),
+    *(
+        "train.retries",
+        "train.strategy",
+        "train.pack",
+        "train.micro_batch",
+        "train.activation_checkpointing",
+        "train.tune",
+    ),
+    *(
+        "train.trace_steps",
+        "train.checkpoint_seconds",
+        "train.stage_gib",
+        "train.distributed",
+        "train.compile",
+    ),
 }
 # Of a user's own file and of an encoder: both are compared by hash.
-_PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {"model.encoder"}
+_PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {
+    "model.encoder"
+}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
@@ -63,7 +88,9 @@ class Checkpoint:
 
 
 def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str:
-    """Return the hash of what a resumed run must share with the writer: settings, bars, code that training reaches."""
+    """Return the hash of what a resumed run must share with the writer: settings, bars, code that training
+    reaches.
+    """
     tables = job.to_dict()
     keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
     settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL | _PLACES}
@@ -73,7 +100,9 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
     return digest.hexdigest()
 
 
-def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None) -> Path:
+def write(
+    folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None
+) -> Path:
     """Write a checkpoint, then delete all but the newest two of the model; return its folder.
 
     `choice` is the training strategy and where it came from; a resumed run keeps it.
@@ -99,7 +128,9 @@ def tensors_of_checkpoint(run: Run, state: ModelState) -> dict[str, torch.Tensor
     return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
 
-def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None) -> CheckpointManifest:
+def manifest_of(
+    run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None
+) -> CheckpointManifest:
     """Return the manifest of a checkpoint whose tensors are still to be written."""
     return CheckpointManifest(
         model=run.member.name,
@@ -115,7 +146,8 @@ def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, 
 def drop_old(place: Path) -> None:
     """Delete a model's other checkpoints after the one in `place` was written, except the last before it.
 
-    Later ones were not resumed: they are damaged, or of another job, data or code. Kept, they would push this run's out.
+    Later ones were not resumed: they are damaged, or of another job, data or code. Kept, they would push this
+    run's out.
     """
     others = sorted(place.parent.iterdir())
     number = others.index(place)
@@ -126,7 +158,14 @@ def drop_old(place: Path) -> None:
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
     """Return the model's newest checkpoint that is complete and of this job, data and code, or None."""
     places = sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True)
-    return next((checkpoint for checkpoint in (_read(place.parent, mark) for place in places) if checkpoint is not None), None)
+    return next(
+        (
+            checkpoint
+            for checkpoint in (_read(place.parent, mark) for place in places)
+            if checkpoint is not None
+        ),
+        None,
+    )
 
 
 def forget(folder: Path, model: str) -> None:
@@ -146,7 +185,9 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
 
 
 def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """Return the checkpoint made of a manifest and its tensors. Raises Unsound if either has other fields than a checkpoint."""
+    """Return the checkpoint made of a manifest and its tensors. Raises Unsound if either has other fields
+    than a checkpoint.
+    """
     if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST}:
         raise Unsound("the manifest has other fields than a checkpoint's")
     parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
@@ -161,10 +202,12 @@ def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> 
 
 
 class CheckpointWriter:
-    """Write checkpoints on a separate thread, one at a time. Training waits for the copy of the state, not for the disk.
+    """Write checkpoints on a separate thread, one at a time. Training waits for the copy of the state, not
+    for the disk.
 
-    A pack's models are due together; each may have one state waiting for the disk. If the disk is slower than the interval,
-    training waits, so that memory does not grow. Each `checkpoint` event has the seconds spent on copying, waiting and writing.
+    A pack's models are due together; each may have one state waiting for the disk. If the disk is slower than
+    the interval, training waits, so that memory does not grow. Each `checkpoint` event has the seconds spent
+    on copying, waiting and writing.
     """
 
     def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
@@ -180,7 +223,9 @@ class CheckpointWriter:
         self._writing[run.member.name] = self._thread.submit(self._write, run, state, mark, training)
 
     def flush(self) -> None:
-        """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is reported as an event."""
+        """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is
+        reported as an event.
+        """
         for model in list(self._writing):
             self._finish(model)
 
@@ -199,4 +244,6 @@ class CheckpointWriter:
             return
         cost = {**training, "write_seconds": time.perf_counter() - began}
         seconds = {name: round(value, 6) for name, value in cost.items()}
-        self._report({"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds})
+        self._report(
+            {"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds}
+        )

@@ -1,10 +1,12 @@
-"""The files of one checkpoint: safetensors with the tensors, and `manifest.json`, which is written last and read strictly.
+"""The files of one checkpoint: safetensors with the tensors, and `manifest.json`, which is written last and
+read strictly.
 
     <shard>.safetensors    the tensors, or the parts of them that one rank holds
-    manifest.json          position of the run, the shard and box of each tensor's chunks, and each shard's hash
+    manifest.json        position of the run, the shard and box of each tensor's chunks, and each shard's hash
 
-No pickle: reading a checkpoint runs no code. It is accepted only if the manifest is sound, every shard has the hash in the
-manifest, and the chunks of every tensor cover it exactly once. `trainer.train.checkpoint` writes and deletes checkpoints.
+No pickle: reading a checkpoint runs no code. It is accepted only if the manifest is sound, every shard has
+the hash in the manifest, and the chunks of every tensor cover it exactly once. `trainer.train.checkpoint`
+writes and deletes checkpoints.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 MOST_BYTES = 64 * 2**20  # of a manifest
 MOST_SHARDS, MOST_DIMENSIONS = 1024, 16
-DTYPES = {  # safetensors' names; a user's buffer of any other type is refused before training (`train/probe_model.py`)
+# safetensors' names; a user's buffer of any other type is refused before training (`train/probe_model.py`)
+DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -96,9 +99,14 @@ class CheckpointManifest:
 
 def read_manifest(place: Path) -> CheckpointManifest:
     """Read the manifest of a checkpoint. Raises Unsound if it is invalid, OSError if it can't be read."""
-    fields = read_object((place / MANIFEST).read_bytes(), most_bytes=MOST_BYTES, name=MANIFEST, most_number=sys.float_info.max)
+    fields = read_object(
+        (place / MANIFEST).read_bytes(), most_bytes=MOST_BYTES, name=MANIFEST, most_number=sys.float_info.max
+    )
     fields.whole("format", least=FORMAT, most=FORMAT)
-    shards = {Value(name, "a shard").file_name(): value.sha256() for name, value in fields.table("shards").entries().items()}
+    shards = {
+        Value(name, "a shard").file_name(): value.sha256()
+        for name, value in fields.table("shards").entries().items()
+    }
     if len(shards) > MOST_SHARDS:
         raise Unsound(f"{MANIFEST} names {len(shards)} shards")
     return CheckpointManifest(
@@ -108,7 +116,10 @@ def read_manifest(place: Path) -> CheckpointManifest:
         state={name: _number_or_rows(value) for name, value in fields.table("state").entries().items()},
         run={name: _number_or_rows(value) for name, value in fields.table("run").entries().items()},
         shards=shards,
-        tensors={row.text("name", most=MOST_TEXT): _stored(row, shards) for row in fields.rows("tensors", most=10**6)},
+        tensors={
+            row.text("name", most=MOST_TEXT): _stored(row, shards)
+            for row in fields.rows("tensors", most=10**6)
+        },
     )
 
 
@@ -125,7 +136,9 @@ def read_tensors(place: Path, manifest: CheckpointManifest) -> dict[str, torch.T
             continue
         whole[name] = torch.empty(stored.shape, dtype=stored.dtype)
         for chunk in stored.chunks:
-            box = tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
+            box = tuple(
+                slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
+            )
             whole[name][box] = read_chunk(place, name, chunk, stored.dtype)
     return whole
 
@@ -139,25 +152,34 @@ def verify_shards(place: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_chunk(place: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
-    """Read a chunk of a tensor, on the CPU. Raises Unsound if the shard holds another type or shape under its name."""
+    """Read a chunk of a tensor, on the CPU. Raises Unsound if the shard holds another type or shape under its
+    name.
+    """
     with safetensors.safe_open(place / chunk.shard, framework="pt") as file:
         tensor: torch.Tensor = file.get_tensor(name)
     if (tensor.dtype, tuple(tensor.shape)) != (dtype, chunk.sizes):
-        raise Unsound(f"{name} in {chunk.shard} is {tensor.dtype} {tuple(tensor.shape)}, not {dtype} {chunk.sizes}")
+        raise Unsound(
+            f"{name} in {chunk.shard} is {tensor.dtype} {tuple(tensor.shape)}, not {dtype} {chunk.sizes}"
+        )
     return tensor
 
 
 def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     """Write a safetensors file tensor by tensor; return its sha256.
 
-    safetensors' own writer first copies everything in memory under the interpreter's lock, which stops training: it lost 2.8 to
-    4.5 s of steps for 288 MB, this one 0.2 to 1.1 s (AMD EPYC, 2 busy cores, 2026-11-21). Format: https://github.com/huggingface/safetensors#format.
+    safetensors' own writer first copies everything in memory under the interpreter's lock, which stops
+    training: it lost 2.8 to 4.5 s of steps for 288 MB, this one 0.2 to 1.1 s (AMD EPYC, 2 busy cores,
+    2026-11-21). Format: https://github.com/huggingface/safetensors#format.
     """
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
@@ -204,11 +226,15 @@ def _sizes(value: Value) -> tuple[int, ...]:
 
 
 def _check_cover(name: str, shape: tuple[int, ...], chunks: Sequence[Chunk]) -> None:
-    """Raise Unsound unless the chunks cover the tensor exactly once: inside it, without overlap, of its size in total."""
+    """Raise Unsound unless the chunks cover the tensor exactly once: inside it, without overlap, of its size
+    in total.
+    """
     for number, one in enumerate(chunks):
         if len(one.offsets) != len(shape) or len(one.sizes) != len(shape):
             raise Unsound(f"a chunk of {name[:80]} has other dimensions")
-        if any(start + size > length for start, size, length in zip(one.offsets, one.sizes, shape, strict=True)):
+        if any(
+            start + size > length for start, size, length in zip(one.offsets, one.sizes, shape, strict=True)
+        ):
             raise Unsound(f"a chunk of {name[:80]} is outside it")
         if any(_overlap(one, other) for other in chunks[:number]):
             raise Unsound(f"two chunks of {name[:80]} overlap")
@@ -236,7 +262,9 @@ def _plain(value: Any) -> Any:
 def _number_or_rows(value: Value) -> Any:
     """Return a number, a list of rows (name -> number or text), or a table of numbers."""
     if isinstance(value.value, list):
-        return [{name: _number(cell) for name, cell in row.fields().entries().items()} for row in value.items()]
+        return [
+            {name: _number(cell) for name, cell in row.fields().entries().items()} for row in value.items()
+        ]
     if isinstance(value.value, dict):
         table = value.fields().exactly(("names", "numbers"))
         names = [item.text(most=MOST_TEXT) for item in table["names"].items()]

@@ -1,7 +1,8 @@
 """Set up a CPU worker before its first step: one thread, and an allocator that keeps freed memory.
 
-Measured on 2 cores of an AMD EPYC with AVX-512, 2026-11-21, windows/s of one model (hidden 64, batch 256, one thread):
-3,500 by default, 6,000 with the two thresholds, 6,200 with micro-batches of 128 as well. Results are bit-identical.
+Measured on 2 cores of an AMD EPYC with AVX-512, 2026-11-21, windows/s of one model (hidden 64, batch 256, one
+thread): 3,500 by default, 6,000 with the two thresholds, 6,200 with micro-batches of 128 as well. Results are
+bit-identical.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from contextlib import contextmanager
 
 import torch
 
-# malloc.h. Every step frees and allocates tens of MB. With its default thresholds glibc returns them to the kernel and
-# pages them in again, which costs a third to a half of the step.
+# malloc.h. Every step frees and allocates tens of MB. With its default thresholds glibc returns them to the
+# kernel and pages them in again, which costs a third to a half of the step.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _KEEP_BYTES = 1 << 30
@@ -33,7 +34,9 @@ def keep_freed_memory() -> bool:
 
 
 def use_one_thread() -> None:
-    """Limit torch to one thread: more compete for busy cores (5 to 9 times slower), and one keeps the order of sums."""
+    """Limit torch to one thread: more compete for busy cores (5 to 9 times slower), and one keeps the order
+    of sums.
+    """
     torch.set_num_threads(1)
 
 

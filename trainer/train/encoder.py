@@ -1,7 +1,9 @@
-"""Start a network from a pretrained encoder: check and pin its file, load its weights, and unfreeze them in stages.
+"""Start a network from a pretrained encoder: check and pin its file, load its weights, and unfreeze them in
+stages.
 
-The launcher checks and pins it at the desk, without torch; training does so again. The new model keeps the encoder's scalers
-for the series that the encoder was trained on, since its weights expect inputs of that scale.
+The launcher checks and pins it at the desk, without torch; training does so again. The new model keeps the
+encoder's scalers for the series that the encoder was trained on, since its weights expect inputs of that
+scale.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from trainer.data.feature_names import FEATURES_VERSION
 from trainer.data.timeframes import step_of
 from trainer.errors import DataError, UsageError
 from trainer.job import Job
-from trainer.pretrained import FROZEN, HEAD, UNFREEZE, PretrainedSettings, encoder_of, nanoseconds_of, stage_of
+from trainer.pretrained import (
+    FROZEN,
+    HEAD,
+    UNFREEZE,
+    PretrainedSettings,
+    encoder_of,
+    nanoseconds_of,
+    stage_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -30,10 +40,11 @@ _NANOSECONDS = 10**9
 
 
 def pinned(job: Job) -> Job:
-    """Return the job with its encoder's hash and the end of the bars that the encoder has seen; a job without one unchanged.
+    """Return the job with its encoder's hash and the end of the bars that the encoder has seen; a job without
+    one unchanged.
 
-    Raises UsageError for an encoder of another architecture or a file that the job does not pin, DataError for an unreadable
-    file.
+    Raises UsageError for an encoder of another architecture or a file that the job does not pin, DataError
+    for an unreadable file.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
@@ -42,13 +53,17 @@ def pinned(job: Job) -> Job:
     card, sha256 = _read(path)
     if encoder.encoder_sha256 not in ("", sha256):
         why = f"its sha256 is {sha256[:12]}..., the job pins {encoder.encoder_sha256[:12]}..."
-        raise UsageError(f"the encoder {path} is another file", why=why, do="Give that file, or leave encoder_sha256 out.")
+        raise UsageError(
+            f"the encoder {path} is another file", why=why, do="Give that file, or leave encoder_sha256 out."
+        )
     _refuse_other_network(card, encoder, path)
     return replace(job, model=replace(encoder, encoder_sha256=sha256, encoder_until=until_of(card, path)))
 
 
 def check_inputs(job: Job) -> None:
-    """Raise DataError if the job's encoder was trained on other inputs. `job` has the timeframe of its data."""
+    """Raise DataError if the job's encoder was trained on other inputs. `job` has the timeframe of
+    its data.
+    """
     encoder = encoder_of(job.model)
     if encoder is None:
         return
@@ -60,13 +75,21 @@ def check_inputs(job: Job) -> None:
         raise DataError(f"the encoder {path} is of another timeframe", why=why, do=do)
     scalers = [card.panel.scaler_of if card.panel else "", job.data.scaler if job.data.panel else ""]
     if scalers[0] != scalers[1]:
-        theirs, ours = (f"those of a panel, scaled as {name}" if name else "those of single series" for name in scalers)
-        raise DataError(f"the encoder {path} has another scaler", why=f"its inputs are {theirs}, this job's {ours}", do=do)
+        theirs, ours = (
+            f"those of a panel, scaled as {name}" if name else "those of single series" for name in scalers
+        )
+        raise DataError(
+            f"the encoder {path} has another scaler", why=f"its inputs are {theirs}, this job's {ours}", do=do
+        )
     inputs = list(job.data.inputs)
     if (card.features, card.columns) != (inputs, list(job.data.columns)):
         odd = sorted(set(card.features) ^ set(inputs))
         why = f"it reads {len(card.features)} inputs, this job {len(inputs)}"
-        why += f"; only one of them has {', '.join(odd[:6])}{' ...' if len(odd) > 6 else ''}" if odd else ", in another order"
+        why += (
+            f"; only one of them has {', '.join(odd[:6])}{' ...' if len(odd) > 6 else ''}"
+            if odd
+            else ", in another order"
+        )
         raise DataError(f"the encoder {path} was trained on other features", why=why, do=do)
     if len(inputs) > len(job.data.columns) and card.features_version != FEATURES_VERSION:
         why = f"they were of version {card.features_version}, this Mayfly computes {FEATURES_VERSION}"
@@ -74,12 +97,15 @@ def check_inputs(job: Job) -> None:
 
 
 def until_of(card: Card, path: Path) -> str:
-    """Return when the bars that trained and selected a model end (ISO 8601, UTC): the latest end of validation of its series.
+    """Return when the bars that trained and selected a model end (ISO 8601, UTC): the latest end of
+    validation of its series.
 
     No label crosses the end of its span. Raises DataError for a card without these times.
     """
     ends = [end for one in card.series if (end := _end_of(one, card.timeframe))]
-    if not ends or (len(ends) < len(card.series) and not card.panel):  # a series of a panel may have ended before
+    if not ends or (
+        len(ends) < len(card.series) and not card.panel
+    ):  # a series of a panel may have ended before
         why = "its card does not say on which bars it was trained"
         raise DataError(f"{path} can't be an encoder", why=why, do="Give a model of Mayfly's training.")
     return max(ends, key=nanoseconds_of)
@@ -92,7 +118,9 @@ def portable(job: Job) -> Job:
 
 
 def parent_of(job: Job) -> dict[str, str]:
-    """Return the card's `parent`, the model that this one started from; {} if it started from random weights."""
+    """Return the card's `parent`, the model that this one started from; {} if it started from random
+    weights.
+    """
     encoder = encoder_of(job.model)
     if encoder is None:
         return {}
@@ -109,8 +137,8 @@ def parent_of(job: Job) -> dict[str, str]:
 def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return mean and deviation (F,) float32 with which the job's encoder scaled the inputs of a series.
 
-    A panel's encoder has one scaler for all other series and for the empty symbol; any other encoder gives None for a series
-    that it was not trained on. None without an encoder.
+    A panel's encoder has one scaler for all other series and for the empty symbol; any other encoder gives
+    None for a series that it was not trained on. None without an encoder.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
@@ -125,10 +153,11 @@ def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor
 
 
 def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
-    """Copy the encoder's weights, except its head's, into a new network of the job, and freeze them if they never train.
+    """Copy the encoder's weights, except its head's, into a new network of the job, and freeze them if they
+    never train.
 
-    `series` are the symbols of the network's piece, in order: series embeddings are matched by symbol. Does nothing for a job
-    without an encoder. Raises DataError if the file's tensors do not fit its card.
+    `series` are the symbols of the network's piece, in order: series embeddings are matched by symbol. Does
+    nothing for a job without an encoder. Raises DataError if the file's tensors do not fit its card.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
@@ -143,7 +172,9 @@ def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
         raise DataError(f"the encoder {path} has changed", why="its sha256 is another one", do="Start again.")
     tensors: Mapping[str, torch.Tensor] = load_tensors(path)
     if job.model.reads_context:
-        place = {one.symbol: one.number if card.panel else number for number, one in enumerate(card.series, 1)}
+        place = {
+            one.symbol: one.number if card.panel else number for number, one in enumerate(card.series, 1)
+        }
         numbers = [place.get(symbol, 0) for symbol in series]
         tensors = network_of(job.model.name).for_series(tensors, numbers, like=network)
     for name, weight in network.named_parameters():
@@ -157,9 +188,11 @@ def start_from(network: nn.Module, job: Job, *, series: Sequence[str]) -> None:
 
 
 def drop_early_gradients(network: nn.Module, job: Job, *, batches: int) -> None:
-    """Drop the gradients of weights that are still frozen after `batches` batches, so that the optimizer does not move them.
+    """Drop the gradients of weights that are still frozen after `batches` batches, so that the optimizer does
+    not move them.
 
-    They are computed all the same, so that ranks that share a network exchange the same gradients in each step.
+    They are computed all the same, so that ranks that share a network exchange the same gradients in each
+    step.
     """
     encoder = encoder_of(job.model)
     if encoder is None or encoder.encoder_training != UNFREEZE:
@@ -173,7 +206,9 @@ def drop_early_gradients(network: nn.Module, job: Job, *, batches: int) -> None:
 
 
 def _read(path: Path) -> tuple[Card, str]:
-    """Return card and sha256 of an encoder's file, read again only if it was written since. Raises DataError."""
+    """Return card and sha256 of an encoder's file, read again only if it was written since. Raises
+    DataError.
+    """
     try:
         status = path.stat()
     except OSError as error:
@@ -189,7 +224,9 @@ def _read_once(path: Path, changed_at: int, size: int) -> tuple[Card, str]:
         with path.open("rb") as file:
             return card, hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"the encoder {path} can't be read", why=str(error.strerror), do="Check its permissions.") from error
+        raise DataError(
+            f"the encoder {path} can't be read", why=str(error.strerror), do="Check its permissions."
+        ) from error
 
 
 def _refuse_other_network(card: Card, encoder: PretrainedSettings, path: Path) -> None:

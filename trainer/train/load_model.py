@@ -1,5 +1,6 @@
-"""Load models from their files. A card is checked against the homes of its model and target before anything is built; shapes
-are compared on the meta device, where tensors take no memory; then the network is built and gets its weights.
+"""Load models from their files. A card is checked against the homes of its model and target before anything
+is built; shapes are compared on the meta device, where tensors take no memory; then the network is built and
+gets its weights.
 """
 
 from __future__ import annotations
@@ -47,16 +48,20 @@ class CheckedModel:
 
     @property
     def shape(self) -> str:
-        """Return a key shared by models whose networks differ only in their weights; empty for a class of the user's."""
+        """Return a key shared by models whose networks differ only in their weights; empty for a class of the
+        user's.
+        """
         if home_of(self.card.family).is_any_module:
             return ""
         return json.dumps([self.card.family, self.card.lookback, self.card.architecture], sort_keys=True)
 
 
 def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
-    """Read and check a model's card. `model_file`: the Python file of a user's own model; a card alone runs no code.
+    """Read and check a model's card. `model_file`: the Python file of a user's own model; a card alone runs
+    no code.
 
-    Raises DataError for a card that can't be used here, UsageError for a model file that is missing, superfluous or another.
+    Raises DataError for a card that can't be used here, UsageError for a model file that is missing,
+    superfluous or another.
     """
     card = read_card(path)
     features = _features_of(card, path)
@@ -73,7 +78,9 @@ class Networks:
         self._by_shape: dict[str, tuple[Path, nn.Module]] = {}  # with the file of its present weights
 
     def of(self, model: CheckedModel) -> nn.Module:
-        """Return a model's network, ready to run; valid until the next call. Raises DataError as `network_from` does."""
+        """Return a model's network, ready to run; valid until the next call. Raises DataError as
+        `network_from` does.
+        """
         shape = model.shape or str(model.path)
         path, network = self._by_shape.get(shape, (None, None))
         if network is None or path != model.path:
@@ -88,9 +95,11 @@ class Networks:
 
 
 def target_of(card: Card, model_path: Path) -> TargetSettings:
-    """Return a model's target with the settings in its card. Raises DataError for a model or target that is unknown here.
+    """Return a model's target with the settings in its card. Raises DataError for a model or target that is
+    unknown here.
 
-    Cards from before 2026-11-22 name no target: it is the model's default, with settings from elsewhere in the card.
+    Cards from before 2026-11-22 name no target: it is the model's default, with settings from elsewhere in
+    the card.
     """
     name = card.target or default_of(card.family)
     if not is_known(card.family) or name not in (*TARGETS, OWN.name):
@@ -103,29 +112,40 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
         if name == OWN.name:  # predictions are its plain outputs: none of the user's code runs
             return OWN.from_keys(card.target_settings)
         first = card.series[0]
-        given: dict[str, Any] = card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
+        given: dict[str, Any] = (
+            card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
+        )
         return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
     except UsageError as error:
         raise unfit(model_path, f"{error.what}: {error.why}") from error
 
 
 def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
-    """Return the path of the user's model file, {} without one. Raises UsageError if it is missing, superfluous or another."""
+    """Return the path of the user's model file, {} without one. Raises UsageError if it is missing,
+    superfluous or another.
+    """
     own = card.own_files.get("model")
     if own is None:
         if given is not None:
             raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
         return {}
     if given is None:
-        why = f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs no code"
-        raise UsageError(f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}.")
+        why = (
+            f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs"
+            " no code"
+        )
+        raise UsageError(
+            f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}."
+        )
     read_file(given, sha256=own["sha256"])
     return {"file": str(given)}
 
 
 def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     """Return the computed features that the model reads. Raises DataError for those of another version."""
-    features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])  # a panel's presence first
+    features = tuple(
+        card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)]
+    )  # a panel's presence first
     known = tuple(name for name in FEATURES if name in features)
     if features and (card.features_version, features) != (FEATURES_VERSION, known):
         raise DataError(
@@ -161,15 +181,21 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
 
 
 def fitted_of(series: CardSeries) -> dict[str, float]:
-    """Return the numbers fitted for the target on a series; cards without a target have them in the scaler."""
-    return {name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)}
+    """Return the numbers fitted for the target on a series; cards without a target have them in the
+    scaler.
+    """
+    return {
+        name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)
+    }
 
 
 def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **options: Any) -> nn.Module:
-    """Return the network of a checked card with its weights. `options` are further arguments of `network.build`.
+    """Return the network of a checked card with its weights. `options` are further arguments of
+    `network.build`.
 
-    Raises DataError if the tensors are not those of the network, UsageError for a file of the user's that can't be used. A
-    class of the user's that can't be built on the meta device is built in memory right away, limited by the tensors' size.
+    Raises DataError if the tensors are not those of the network, UsageError for a file of the user's that
+    can't be used. A class of the user's that can't be built on the meta device is built in memory right away,
+    limited by the tensors' size.
     """
     build = partial(network_of(card.family).build, card.architecture, **options)
     is_users = home_of(card.family).is_any_module
@@ -190,7 +216,9 @@ def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **
 
 
 def _limited(build: Callable[[], nn.Module], tensors: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
-    """Build a network in at most a multiple of its tensors' memory. Raises DataError if it would take more."""
+    """Build a network in at most a multiple of its tensors' memory. Raises DataError if it would take
+    more.
+    """
     with TensorLimit(most_bytes(tensors)) as limit:
         try:
             return build()
@@ -223,7 +251,10 @@ def without_unit(model: CheckedModel, candles: Candles) -> DataError:
     """Return the error for bars at none of which the unit of a model's forecast is known."""
     return DataError(
         f"no bar of {candles.symbol} has a unit for the forecast of {model.target.name}",
-        why=f"that is the volatility of the last {model.target.unit_bars} bars, in which the close never moves",
+        why=(
+            f"that is the volatility of the last {model.target.unit_bars} bars, in which the close never"
+            " moves"
+        ),
         do="Give more bars, or leave the symbol out with --symbols.",
     )
 

@@ -1,8 +1,9 @@
-"""The training loop of a pack: batches in order, epochs, validation, early stopping, best weights; models join and leave.
+"""The training loop of a pack: batches in order, epochs, validation, early stopping, best weights; models
+join and leave.
 
-Owns the order of events in one worker's training, and the rule for losses that are not finite. It knows neither files nor
-processes: `piece` brings data and writes models, `workers/worker` brings the models to train, `workers/supervisor` runs the
-processes.
+Owns the order of events in one worker's training, and the rule for losses that are not finite. It knows
+neither files nor processes: `piece` brings data and writes models, `workers/worker` brings the models to
+train, `workers/supervisor` runs the processes.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
 from trainer.train.seeds import batch_order
 
-# The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them, and the model
-# goes back to its best weights with half the learning rate, three times at most; then it has failed.
+# The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them,
+# and the model goes back to its best weights with half the learning rate, three times at most; then it has
+# failed.
 MAX_SKIPPED_STEPS = 10
 MAX_LOWERED = 3
 PROGRESS_SECONDS = 1.0
@@ -78,13 +80,17 @@ class Roster(Protocol):
     """Source of the runs to train, and the receiver of those that stopped."""
 
     def arrivals(self, free: int, *, wait: bool) -> Sequence[Run]:
-        """Return up to `free` runs to join. With `wait`, wait for one; an empty result then means that no more will come."""
+        """Return up to `free` runs to join. With `wait`, wait for one; an empty result then means that no
+        more will come.
+        """
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """Store a checkpoint. `run` and `state` are copies that nothing else changes."""
 
     def finished(self, run: Run, model: nn.Module) -> None:
-        """Receive a run that has stopped, and its module with its best weights. `run.failure` is empty unless it failed."""
+        """Receive a run that has stopped, and its module with its best weights. `run.failure` is empty unless
+        it failed.
+        """
 
 
 def train(
@@ -99,9 +105,9 @@ def train(
 ) -> None:
     """Train the runs of the roster, `places` models at a time, until it has no more.
 
-    A free place is offered to the roster at once. Remaining models move into a new pack, made by `form`, when others join and
-    when at most half of the pack is left; their results do not change. Reports `progress` about once a second and `epoch`
-    after each epoch of each model. `total` adds up the losses of ranks.
+    A free place is offered to the roster at once. Remaining models move into a new pack, made by `form`, when
+    others join and when at most half of the pack is left; their results do not change. Reports `progress`
+    about once a second and `epoch` after each epoch of each model. `total` adds up the losses of ranks.
     """
     runs: list[Run] = []
     pack: Pack | None = None
@@ -146,7 +152,9 @@ def train(
             _checkpoint(pack, runs, roster, job, clock(), unread)
 
 
-def _formed(runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[Sequence[Member]], Pack]) -> Pack:
+def _formed(
+    runs: Sequence[Run], states: Sequence[ModelState], form: Callable[[Sequence[Member]], Pack]
+) -> Pack:
     """Return a pack of all runs: first those that continue, restored from `states`, then those that join."""
     pack = form([run.member for run in runs])
     for number, run in enumerate(runs):
@@ -167,7 +175,9 @@ def _begin_epoch(run: Run) -> None:
 
 
 def _order(run: Run) -> torch.Tensor:
-    """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies nothing there."""
+    """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies
+    nothing there.
+    """
     order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
     return run.reads[order.to(run.reads.device)]
 
@@ -206,7 +216,9 @@ def _rate(run: Run, job: Job) -> float:
 
 
 class _Unread:
-    """Losses of the latest steps, still on the device. Reading them makes the host wait for a GPU, and ranks for each other."""
+    """Losses of the latest steps, still on the device. Reading them makes the host wait for a GPU, and ranks
+    for each other.
+    """
 
     def __init__(self, total: Total) -> None:
         self._total, self._steps = total, list[_Losses]()
@@ -216,11 +228,16 @@ class _Unread:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to read now: every UNREAD_STEPS steps, and on a CPU after a skipped step, which all ranks see."""
+        """Return whether to read now: every UNREAD_STEPS steps, and on a CPU after a skipped step, which all
+        ranks see.
+        """
         last = self._steps[-1]
         if len(self._steps) >= UNREAD_STEPS or last.losses_M.device.type != "cpu":
             return len(self._steps) >= UNREAD_STEPS
-        return any(windows and math.isnan(loss) for loss, windows in zip(last.losses_M.tolist(), last.windows, strict=True))
+        return any(
+            windows and math.isnan(loss)
+            for loss, windows in zip(last.losses_M.tolist(), last.windows, strict=True)
+        )
 
     def count(self, runs: Sequence[Run]) -> None:
         """Add the losses to their runs."""
@@ -238,11 +255,14 @@ class _Unread:
 
 
 def _lower(pack: Pack, number: int, run: Run) -> None:
-    """Restart a broken epoch from the best weights with half the learning rate; fail the run after MAX_LOWERED restarts."""
+    """Restart a broken epoch from the best weights with half the learning rate; fail the run after
+    MAX_LOWERED restarts.
+    """
     if run.lowered == MAX_LOWERED:
         run.active = False
         run.failure = (
-            f"the loss is not finite, even after halving the learning rate {MAX_LOWERED} times to {run.learning_rate:g}"
+            f"the loss is not finite, even after halving the learning rate {MAX_LOWERED} times to"
+            f" {run.learning_rate:g}"
         )
         return
     run.lowered += 1
@@ -269,8 +289,12 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
     _begin_epoch(run)
 
 
-def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread) -> None:
-    """Give the roster a copy of every active run whose checkpoint is due. The first interval starts when the run joins."""
+def _checkpoint(
+    pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread
+) -> None:
+    """Give the roster a copy of every active run whose checkpoint is due. The first interval starts when the
+    run joins.
+    """
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
@@ -284,7 +308,9 @@ def _checkpoint(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: 
 
 
 def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, Any]:
-    """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks per second."""
+    """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks
+    per second.
+    """
     left = (job.train.epochs - run.epoch) * run.num_windows - run.position
     return {
         "event": "progress",
@@ -298,7 +324,9 @@ def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, An
         "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
         "unit": job.model.reads,
         "learning_rate": _rate(run, job),  # of the next step
-        "eta_seconds": round(left * training / rate, 1) if rate else None,  # for all epochs: early stopping may shorten it
+        "eta_seconds": (
+            round(left * training / rate, 1) if rate else None
+        ),  # for all epochs: early stopping may shorten it
     }
 
 

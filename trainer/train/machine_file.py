@@ -1,4 +1,5 @@
-"""Expected hardware and price of a node, for its training: `--machine FILE`, JSON that the agent writes from the manifest.
+"""Expected hardware and price of a node, for its training: `--machine FILE`, JSON that the agent writes from
+the manifest.
 
 At a desk there is no file: hardware is not compared, and no cost is computed.
 """
@@ -29,7 +30,9 @@ class MachineFacts:
 
 
 def read_machine(path: Path | None) -> MachineFacts:
-    """Read a machine file; without one, return the unknown machine. Raises UsageError for an unreadable or invalid file."""
+    """Read a machine file; without one, return the unknown machine. Raises UsageError for an unreadable or
+    invalid file.
+    """
     if path is None:
         return MachineFacts()
     try:
@@ -44,6 +47,10 @@ def read_machine(path: Path | None) -> MachineFacts:
             paid_seconds=fields.number("paid_seconds", least=0, most=1e9) or 0.0,
         )
     except OSError as error:
-        raise UsageError(f"cannot read machine file {path}", why=str(error.strerror), do="Leave --machine out.") from error
+        raise UsageError(
+            f"cannot read machine file {path}", why=str(error.strerror), do="Leave --machine out."
+        ) from error
     except Unsound as error:
-        raise UsageError(f"machine file {path} is invalid", why=str(error), do="Leave --machine out.") from error
+        raise UsageError(
+            f"machine file {path} is invalid", why=str(error), do="Leave --machine out."
+        ) from error

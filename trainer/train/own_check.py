@@ -1,7 +1,8 @@
-"""Check a job's own files before anything is planned: read, hashed, and tried in a child process (`train/probe.py`).
+"""Check a job's own files before anything is planned: read, hashed, and tried in a child process
+(`train/probe.py`).
 
-The launcher runs this at the desk; training runs it if the launcher did not. Standard library only: without torch the job
-stays unmeasured, and the next machine tries the files.
+The launcher runs this at the desk; training runs it if the launcher did not. Standard library only: without
+torch the job stays unmeasured, and the next machine tries the files.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ MODULE = "trainer.train.probe"
 def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
     """Return the job with hashes and measurements of its own files; the same job if it has none.
 
-    Raises UsageError, one line, for a file or a class that can't be used; ConfigError if the trial can't be run.
+    Raises UsageError, one line, for a file or a class that can't be used; ConfigError if the trial can't be
+    run.
     """
     homes = {table: _with_hash(home) for table, home in job.own_files.items()}
     job = job.with_own_files(homes)
@@ -45,11 +47,15 @@ def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
 
 def portable(job: Job) -> Job:
     """Return the job for another machine: paths of its own files reduced to file names."""
-    return job.with_own_files({table: home.with_file(home.base_name) for table, home in job.own_files.items()})
+    return job.with_own_files(
+        {table: home.with_file(home.base_name) for table, home in job.own_files.items()}
+    )
 
 
 def copied(job: Job, folder: Path) -> Job:
-    """Copy the job's own files into `folder`, named by hash; return the job with the copies, so that edits change no run."""
+    """Copy the job's own files into `folder`, named by hash; return the job with the copies, so that edits
+    change no run.
+    """
     homes = {}
     for table, home in job.own_files.items():
         place = folder / f"{home.sha256}.py"
@@ -98,7 +104,9 @@ def _answer(job: Job, limit_seconds: float) -> dict[str, Any]:
     except TimeoutError as error:
         names = " and ".join(home.class_name for home in job.own_files.values())
         why = f"it was busy with {stage}" if stage else "Python and torch did not load"
-        raise UsageError(f"{names} was not tried within {error} s", why=why, do="Look for a loop that does not end.") from error
+        raise UsageError(
+            f"{names} was not tried within {error} s", why=why, do="Look for a loop that does not end."
+        ) from error
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -108,8 +116,14 @@ def _answer(job: Job, limit_seconds: float) -> dict[str, Any]:
                 pipe and pipe.close()
     why = f"its process ended with exit code {child.returncode}" + (f" during {stage}" if stage else "")
     if stage:
-        raise UsageError("the trial of your file ended early", why=why, do="Look for what ends Python, or takes all memory.")
-    raise ConfigError("your file can't be tried here", why=why, do="Run make setup, or pip install 'mayfly[train]'.")
+        raise UsageError(
+            "the trial of your file ended early",
+            why=why,
+            do="Look for what ends Python, or takes all memory.",
+        )
+    raise ConfigError(
+        "your file can't be tried here", why=why, do="Run make setup, or pip install 'mayfly[train]'."
+    )
 
 
 def _messages(child: subprocess.Popen[bytes], limit_seconds: float) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,13 @@
-"""Training data of a panel: the rows of each series on the panel's calendar, scaled, with missing days masked.
+"""Training data of a panel: the rows of each series on the panel's calendar, scaled, with missing days
+masked.
 
-A series has a row for each date from its first bar to its last. On a date without a bar, every feature is the scaler's mean,
-zero once scaled, and `present`, the first input, is 0. No value is filled forward or backward.
+A series has a row for each date from its first bar to its last. On a date without a bar, every feature is the
+scaler's mean, zero once scaled, and `present`, the first input, is 0. No value is filled forward or backward.
 
-The scaler (`data.scaler`) is one over all series (`pooled`), each series' own (`series`), or the rank of a value among the
-series that are present on its date (`rank`), which needs no fit; clock features are the same for all, so they are pooled
-there. It is fitted on the rows that training reads. A series without training bars has the one over all series.
+The scaler (`data.scaler`) is one over all series (`pooled`), each series' own (`series`), or the rank of a
+value among the series that are present on its date (`rank`), which needs no fit; clock features are the same
+for all, so they are pooled there. It is fitted on the rows that training reads. A series without training
+bars has the one over all series.
 
 Labels are fitted over all series, or with `scaler = "series"` on each.
 
@@ -41,7 +43,9 @@ CLOCK = "time_of_"  # prefix of clock features, which are equal for all series o
 
 @dataclass(frozen=True, kw_only=True)
 class PanelRows:
-    """The inputs of a panel's series, end to end: features, or ranks of them, not scaled; 0 if a date has no bar."""
+    """The inputs of a panel's series, end to end: features, or ranks of them, not scaled; 0 if a date has no
+    bar.
+    """
 
     rows_RF: Tensor  # float32
     present_R: np.ndarray  # bool
@@ -67,8 +71,8 @@ def panel_rows(
 ) -> PanelRows:
     """Return the input rows of all series.
 
-    `inputs` are the model's input names, `features` the computed ones among them, `warmups` each series' warm-up in bars,
-    `scaler` a value of `data.scaler`. Raises DataError for a feature that is not finite.
+    `inputs` are the model's input names, `features` the computed ones among them, `warmups` each series'
+    warm-up in bars, `scaler` a value of `data.scaler`. Raises DataError for a feature that is not finite.
     """
     dates = [calendar.dates(candles) for candles in series]
     counts = [int(one[-1] - one[0]) + 1 for one in dates]
@@ -85,7 +89,9 @@ def panel_rows(
     rows_RF[:, inputs.index(PRESENT)] = torch.from_numpy(present_R.astype(np.float32))
     if scaler == RANK:
         warm = [np.arange(len(its)) >= warmup for its, warmup in zip(dates, warmups, strict=True)]
-        rows_R = np.concatenate([(its - its[0] + at)[one] for its, at, one in zip(dates, offsets[:-1], warm, strict=True)])
+        rows_R = np.concatenate(
+            [(its - its[0] + at)[one] for its, at, one in zip(dates, offsets[:-1], warm, strict=True)]
+        )
         dates_R = np.concatenate([its[one] for its, one in zip(dates, warm, strict=True)])
         series_R = np.repeat(np.arange(len(series)), [int(one.sum()) for one in warm])
         place = (len(calendar.instants), len(series))
@@ -103,12 +109,16 @@ def is_ranked(name: str) -> bool:
 
 
 def masked(rows_DF: Tensor, mean_F: Tensor, present_D: np.ndarray) -> Tensor:
-    """Return the rows (D, F) with the scaler's mean on missing dates; `present` is 0 there, since its mean is 0."""
+    """Return the rows (D, F) with the scaler's mean on missing dates; `present` is 0 there, since its mean is
+    0.
+    """
     return torch.where(torch.from_numpy(present_D)[:, None], rows_DF, mean_F)
 
 
 def read_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan], fold: int) -> PieceData:
-    """Return the training data of a panel's fold, on the CPU. Raises DataError if bars are not those of the plan."""
+    """Return the training data of a panel's fold, on the CPU. Raises DataError if bars are not those of the
+    plan.
+    """
     planned = plans_of_panel(panel, job, entries)
     plans = [planned[entry.symbol][fold - 1] for entry in entries]
     series = [panel[entry.symbol] for entry in entries]
@@ -123,15 +133,21 @@ def read_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolP
     scale = _fit(job, plans, rows)
     # A chunk that starts in a series may extend this far beyond it.
     padding = job.model.bars_out if job.model.reads == CHUNKS else 0
-    return replace(lay(_parts(job, series, plans, rows, scale), rows=rows.counts, padding=padding), panel=scale)
+    return replace(
+        lay(_parts(job, series, plans, rows, scale), rows=rows.counts, padding=padding), panel=scale
+    )
 
 
 def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
-    """Fit the scaler on the rows that training reads and the target on the training labels, over all series."""
+    """Fit the scaler on the rows that training reads and the target on the training labels, over all
+    series.
+    """
     read_R = np.concatenate(
         [covered(plan.starts["train"], plan.bars_seen, n) for plan, n in zip(plans, rows.counts, strict=True)]
     )
-    mean_F, std_F = known_scaler(job) or _neutral(job, *fit_scaler(rows.rows_RF, torch.from_numpy(read_R & rows.present_R)))
+    mean_F, std_F = known_scaler(job) or _neutral(
+        job, *fit_scaler(rows.rows_RF, torch.from_numpy(read_R & rows.present_R))
+    )
     labels_NK = np.concatenate([plan.labels_TK[plan.bars["train"]] for plan in plans])
     return PanelScale(
         scaler=job.data.scaler,
@@ -143,7 +159,9 @@ def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
 
 
 def _neutral(job: Job, mean_F: Tensor, std_F: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scaler with mean 0 and deviation 1 for inputs that are scaled already: `present`, and ranks."""
+    """Return the scaler with mean 0 and deviation 1 for inputs that are scaled already: `present`,
+    and ranks.
+    """
     kept = [name == PRESENT or (job.data.scaler == RANK and is_ranked(name)) for name in job.data.inputs]
     kept_F = torch.tensor(kept)
     return torch.where(kept_F, 0.0, mean_F), torch.where(kept_F, 1.0, std_F)
@@ -157,7 +175,11 @@ def _parts(
         mean_F, std_F, fitted = scale.mean_F, scale.std_F, scale.fitted
         if scale.scaler == BY_SERIES and len(plan.bars["train"]):
             read_D = covered(plan.starts["train"], plan.bars_seen, len(rows_DF)) & present_D
-            mean_F, std_F = known_scaler(job, candles.symbol) or _neutral(job, *fit_scaler(rows_DF, torch.from_numpy(read_D)))
+            mean_F, std_F = known_scaler(job, candles.symbol) or _neutral(
+                job, *fit_scaler(rows_DF, torch.from_numpy(read_D))
+            )
             fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
         whole_DF = masked(rows_DF, mean_F, present_D)
-        yield symbol_data(candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=number)
+        yield symbol_data(
+            candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=number
+        )

@@ -1,10 +1,11 @@
 """Scores of a panel's model: of each series, of all together, and the rank correlation by date.
 
-The rank correlation (rank information coefficient) of a date is Spearman's between the forecasts and the labels of the series
-that have both there; the score is its mean over dates, each counting once. Its interval resamples blocks of dates.
+The rank correlation (rank information coefficient) of a date is Spearman's between the forecasts and the
+labels of the series that have both there; the score is its mean over dates, each counting once. Its interval
+resamples blocks of dates.
 
-Baselines are fitted once, on the training bars of all series, as the model is. A series has no intervals of its own: a panel
-has hundreds. Shapes: N bars of all series, O outputs.
+Baselines are fitted once, on the training bars of all series, as the model is. A series has no intervals of
+its own: a panel has hundreds. Shapes: N bars of all series, O outputs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ RANK_CORRELATION = "rank_correlation"
 FEWEST_SERIES = 3  # on a date: the order of two says next to nothing
 
 
-def score_panel(outputs: Outputs, data: PieceData, baselines: Sequence[Baselines]) -> tuple[list[SeriesScores], Scores]:
-    """Calibrate a trained model on the validation bars of all series; return its scores on each series and on all.
+def score_panel(
+    outputs: Outputs, data: PieceData, baselines: Sequence[Baselines]
+) -> tuple[list[SeriesScores], Scores]:
+    """Calibrate a trained model on the validation bars of all series; return its scores on each series and on
+    all.
 
     `outputs` come from `outputs_by_span`, `baselines` from `panel_baselines`.
     """
@@ -45,14 +49,18 @@ def score_panel(outputs: Outputs, data: PieceData, baselines: Sequence[Baselines
             has = len(labels[span][number]) > 0
             made[span] = scores.metrics(target, forecasts[span], labels[span][number]) if has else {}
         if made["test"]:
-            theirs = {name: scores.metrics(target, other, labels["test"][number]) for name, other in known.items()}
+            theirs = {
+                name: scores.metrics(target, other, labels["test"][number]) for name, other in known.items()
+            }
             made["test"]["baselines"] = theirs
         scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
     return scored, _with_rank_correlation(data, scored, joint_scores(data.series, scored))
 
 
 def panel_baselines(data: PieceData) -> list[Baselines]:
-    """Return the baselines' forecasts in the test span, by series, fitted on the training bars of all of them."""
+    """Return the baselines' forecasts in the test span, by series, fitted on the training bars of all of
+    them.
+    """
     target = data.series[0].target
     made = scores_of(target).baselines(target, *(one.scored("test") for one in data.series))
     ends = np.cumsum([len(one.rows("test")) for one in data.series])[:-1]
@@ -60,10 +68,13 @@ def panel_baselines(data: PieceData) -> list[Baselines]:
     return [{name: split[number] for name, split in parts.items()} for number in range(len(data.series))]
 
 
-def rank_correlations(forecast_N: np.ndarray, labels_N: np.ndarray, dates_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rank_correlations(
+    forecast_N: np.ndarray, labels_N: np.ndarray, dates_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the dates (D,) int64 on which series can be compared, and the rank correlation (D,) of each.
 
-    Dates with fewer than three series, or with equal labels only, are left out. A date with equal forecasts only counts as 0.
+    Dates with fewer than three series, or with equal labels only, are left out. A date with equal forecasts
+    only counts as 0.
     """
     dates, place_N = np.unique(dates_N, return_inverse=True)
     order_N = np.argsort(place_N, kind="stable")
@@ -87,23 +98,34 @@ def _centred_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scores: Scores) -> Scores:
-    """Return the scores of all series with the rank correlation: its value, interval, and gain over each baseline."""
+    """Return the scores of all series with the rank correlation: its value, interval, and gain over each
+    baseline.
+    """
     target = data.series[0].target
     by_span = {span: _by_date(data, target, span, [one.forecasts[span] for one in scored]) for span in SPANS}
     dates, ours = by_span["test"]
     theirs = {
-        name: _by_date(data, target, "test", [one.baselines[name] for one in scored])[1] for name in scores["test"]["baselines"]
+        name: _by_date(data, target, "test", [one.baselines[name] for one in scored])[1]
+        for name in scores["test"]["baselines"]
     }
     values = {"": ours, **theirs}
-    ranking = {name: one for name, one in values.items() if one.any()}  # without forecasts that are equal on every date
+    ranking = {
+        name: one for name, one in values.items() if one.any()
+    }  # without forecasts that are equal on every date
     blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
     _, place = np.unique(blocks, return_inverse=True)
 
     def means(weights_D: np.ndarray) -> Mapping[str, float | None]:
         total = float(weights_D.sum())
-        made: dict[str, float | None] = {name: float(weights_D @ one) / total for name, one in ranking.items()}
+        made: dict[str, float | None] = {
+            name: float(weights_D @ one) / total for name, one in ranking.items()
+        }
         if "" in ranking:
-            made |= {f"over {name}": float(weights_D @ (ours - one)) / total for name, one in ranking.items() if name}
+            made |= {
+                f"over {name}": float(weights_D @ (ours - one)) / total
+                for name, one in ranking.items()
+                if name
+            }
         return made
 
     intervals = block_bootstrap(means, place) if len(dates) and ranking else {}
@@ -114,15 +136,22 @@ def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scor
         "about": _about(scores["about"]),
         "validation": {
             **scores["validation"],
-            RANK_CORRELATION: float(by_span["validation"][1].mean()) if len(by_span["validation"][1]) else None,
+            RANK_CORRELATION: float(by_span["validation"][1].mean())
+            if len(by_span["validation"][1])
+            else None,
         },
         "test": {
             **test,
             RANK_CORRELATION: mean[""],
             "dates": len(dates),
             "intervals": {**test["intervals"], RANK_CORRELATION: bounds.get("")},
-            "baselines": {name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()},
-            "better": {name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")} for name, its in test["better"].items()},
+            "baselines": {
+                name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
+            },
+            "better": {
+                name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")}
+                for name, its in test["better"].items()
+            },
         },
     }
 

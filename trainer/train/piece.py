@@ -1,4 +1,5 @@
-"""The work before and after one piece's training: set up its run; score the model and write its file and card.
+"""The work before and after one piece's training: set up its run; score the model and write its file and
+card.
 
 Runs inside a worker; `loop.py` trains.
 """
@@ -47,16 +48,29 @@ class Opened:
 
 
 def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outputs_of) -> Opened:
-    """Return a piece ready to train on its fold of a source; `evaluate` runs its network over the validation bars."""
+    """Return a piece ready to train on its fold of a source; `evaluate` runs its network over the validation
+    bars.
+    """
     data = source.folds[piece.fold]
-    run = run_of(data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws, evaluate=evaluate)
+    run = run_of(
+        data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws, evaluate=evaluate
+    )
     return Opened(piece=piece, run=run, source=source)
 
 
 def run_of(
-    data: PieceData, job: Job, *, model: str, seed: int, title: str = "", draws: str = "", evaluate: Evaluate = outputs_of
+    data: PieceData,
+    job: Job,
+    *,
+    model: str,
+    seed: int,
+    title: str = "",
+    draws: str = "",
+    evaluate: Evaluate = outputs_of,
 ) -> Run:
-    """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in `pack.Member`."""
+    """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in
+    `pack.Member`.
+    """
     member = Member(
         name=model,
         rows_TF=data.rows_TF,
@@ -69,7 +83,9 @@ def run_of(
         draws=draws,
     )
     parts = readings(data, job, "validation")
-    scaled = [labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series]
+    scaled = [
+        labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series
+    ]
     loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
 
     def validate(network: torch.nn.Module) -> float:
@@ -77,11 +93,14 @@ def run_of(
         outputs_NO = evaluate(network, parts)
         return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
 
-    return Run(member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=base_rate(job))
+    return Run(
+        member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=base_rate(job)
+    )
 
 
 def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:
-    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in `out`, or None.
+    """Return the `model_done` event of a model that an earlier run of the same job, data and code left in
+    `out`, or None.
 
     Reads no bars, only the plan. Raises the DataError with which planning refused the symbol.
     """
@@ -96,20 +115,30 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
     return done_event(piece, card, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
 
 
-def outputs_of_trained(opened: Opened, model: torch.nn.Module, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
+def outputs_of_trained(
+    opened: Opened, model: torch.nn.Module, job: Job, evaluate: Evaluate = outputs_of
+) -> Outputs:
     """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if its run failed.
 
     On one thread, as in a prediction: a convolution's sums over several differ in the last digit.
     """
     piece, run = opened.piece, opened.run
     if run.failure:
-        raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm.")
+        raise TrainingFailed(
+            f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm."
+        )
     with on_one_thread():
         return outputs_by_span(model, opened.data, job, evaluate)
 
 
 def close_piece(
-    opened: Opened, outputs: Outputs, job: Job, *, out: Path, device: str, choice: Mapping[str, Any] | None = None
+    opened: Opened,
+    outputs: Outputs,
+    job: Job,
+    *,
+    out: Path,
+    device: str,
+    choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a trained model by its `outputs` and write it to `out`; return its `model_done` event.
 
@@ -142,5 +171,11 @@ def close_piece(
 
 def done_event(piece: Piece, card: Card, file: str, sha256: str) -> dict[str, Any]:
     """Return the `model_done` event of a model file."""
-    made = {"family": card.family, "target": card.target, "file": file, "sha256": sha256, "metrics": card.metrics}
+    made = {
+        "family": card.family,
+        "target": card.target,
+        "file": file,
+        "sha256": sha256,
+        "metrics": card.metrics,
+    }
     return {"event": "model_done", **piece.description, **made}

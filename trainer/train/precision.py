@@ -1,7 +1,8 @@
-"""The number format of matrix products: the job's, else by chip. Weights, moments and losses are always float32.
+"""The number format of matrix products: the job's, else by chip. Weights, moments and losses are always
+float32.
 
-The default is bf16 from compute capability 8.0 on (for an LSTM only if cuDNN has one in bf16) and fp16 with a scaled loss
-below; fp32 on a CPU and for a module of the user's own.
+The default is bf16 from compute capability 8.0 on (for an LSTM only if cuDNN has one in bf16) and fp16 with a
+scaled loss below; fp32 on a CPU and for a module of the user's own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # torch.amp.GradScaler's defaults (torch 2.13): the first scale of a loss, and the steps after which it grows.
 FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000
-# First cuDNN with an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch runs a bf16 layer
-# step by step. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read 2026-11-21).
+# First cuDNN with an LSTM in bf16 (https://github.com/pytorch/pytorch/pull/164411); without one torch runs a
+# bf16 layer step by step. MIOpen has none (`use_miopen` in torch's aten/src/ATen/native/RNN.cpp, read
+# 2026-11-21).
 _CUDNN_OF_BF16_RECURRENCE = 91300
-# An LSTM is deterministic only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html, 2026-11-21).
-# It costs 8 MiB for each thread and stream that multiplies, torch's default on Hopper 32. `Streams` uses two threads a stream.
+# An LSTM is deterministic only with this (https://docs.pytorch.org/docs/2.12/cudnn_rnn_determinism.html,
+# 2026-11-21). It costs 8 MiB for each thread and stream that multiplies, torch's default on Hopper 32.
+# `Streams` uses two threads a stream.
 _CUBLAS_WORKSPACE = ":4096:2"
 
 
@@ -31,18 +34,27 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
     if job.train.precision != "auto":
         if job.train.precision == "fp16" and device.type == "cpu":
             raise UsageError(
-                "precision fp16 on a CPU", why="it has no fp16 units", do="Set precision to bf16, or leave it auto."
+                "precision fp16 on a CPU",
+                why="it has no fp16 units",
+                do="Set precision to bf16, or leave it auto.",
             )
         if job.train.precision == "bf16" and device.type == "cuda" and not _has_bf16():
-            raise UsageError("precision bf16 on a GPU without bf16", do="Leave precision auto, or set fp16 or fp32.")
+            raise UsageError(
+                "precision bf16 on a GPU without bf16", do="Leave precision auto, or set fp16 or fp32."
+            )
         return _DTYPES[job.train.precision]
     if device.type == "cpu" or not job.model.half_by_default:
         return torch.float32
-    return torch.bfloat16 if _has_bf16() and (not job.model.is_recurrent or _has_bf16_recurrence()) else torch.float16
+    return (
+        torch.bfloat16
+        if _has_bf16() and (not job.model.is_recurrent or _has_bf16_recurrence())
+        else torch.float16
+    )
 
 
 def _has_bf16() -> bool:
-    # Emulated bf16 is slower than fp16: https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_bf16_supported.html
+    # Emulated bf16 is slower than fp16:
+    # https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_bf16_supported.html
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
@@ -54,8 +66,9 @@ def _has_bf16_recurrence() -> bool:
 def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
     """Make this process's sums deterministic, turn TF32 off, and return `matmul_dtype`.
 
-    Call it before the first product on a GPU. By default cuDNN computes an fp32 LSTM or convolution in TF32, which keeps three
-    digits: strategies would not agree (https://docs.pytorch.org/docs/stable/notes/cuda.html, 2026-11-21).
+    Call it before the first product on a GPU. By default cuDNN computes an fp32 LSTM or convolution in TF32,
+    which keeps three digits: strategies would not agree
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html, 2026-11-21).
     """
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
@@ -65,7 +78,9 @@ def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
 
 
 def autocast(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
-    """Return a context that runs matrix products in `dtype`. Casts are not cached, so that a recorded graph has them all."""
+    """Return a context that runs matrix products in `dtype`. Casts are not cached, so that a recorded graph
+    has them all.
+    """
     if dtype == torch.float32:
         return nullcontext()
     return torch.autocast(device.type, dtype=dtype, cache_enabled=False)

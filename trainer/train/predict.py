@@ -1,8 +1,9 @@
-"""Predict with stored models for the bars of a file or folder. On a model's test bars the predictions are exactly those that
-its card was scored from: features are computed from the candles and go through `readers`, as in training.
+"""Predict with stored models for the bars of a file or folder. On a model's test bars the predictions are
+exactly those that its card was scored from: features are computed from the candles and go through `readers`,
+as in training.
 
-Each symbol's candles are read once, features of many short series are computed in one pass, and models of one shape share one
-network, so that each further symbol takes a few milliseconds.
+Each symbol's candles are read once, features of many short series are computed in one pass, and models of one
+shape share one network, so that each further symbol takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ from trainer.train.predict_panel import predict_panels
 from trainer.train.predictions import NotPredicted, Predictions
 from trainer.train.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
 
-SMALL_BATCHES = (4, 16)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+SMALL_BATCHES = (
+    4,
+    16,
+)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
 TRIAL_WINDOWS = 64  # that are compared in small batches and in a full one
 MOST_ROWS = 1 << 16  # whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
@@ -82,13 +86,14 @@ def predict_models(
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict at every bar (or the last `last` of each symbol) that has enough bars before it.
 
-    `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the Python file of a
-    user's own models, since a card runs no code. A bar needs warm-up + lookback bars before it without a hole. Yields by
-    symbol, then in the order of `paths`; a model or symbol that fails is yielded as NotPredicted. `note` receives each remark
-    on how the files were read, such as resampled bars, once. Uses one thread, as training did, so that sums are the same.
+    `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the
+    Python file of a user's own models, since a card runs no code. A bar needs warm-up + lookback bars before
+    it without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded
+    as NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once.
+    Uses one thread, as training did, so that sums are the same.
 
-    Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no model knows and for
-    models of several targets.
+    Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no
+    model knows and for models of several targets.
     """
     use_one_thread()
     keep_freed_memory()
@@ -108,7 +113,11 @@ def predict_models(
     for models in groups.values():
         single = [model for model in models if model.card.panel is None]
         panels = [model for model in models if model.card.panel is not None]
-        lines = (yield from _predict_group(single, data, wanted=wanted, last=last, running=running)) if single else ()
+        lines = (
+            (yield from _predict_group(single, data, wanted=wanted, last=last, running=running))
+            if single
+            else ()
+        )
         if panels:
             lines += yield from _predict_panels(panels, data, wanted=wanted, last=last, running=running)
         for line in lines:
@@ -127,14 +136,18 @@ def _predict_panels(
         return folder.notes
 
 
-def _open(models: Sequence[CheckedModel], data: Path, scratch: Path, *, symbols: Sequence[str] = ()) -> CandleFolder:
+def _open(
+    models: Sequence[CheckedModel], data: Path, scratch: Path, *, symbols: Sequence[str] = ()
+) -> CandleFolder:
     """Return the candles that models read. Raises DataError for candles of another timeframe."""
     card = models[0].card
     try:
         return CandleFolder(data, scratch, symbols=symbols, timeframe=card.timeframe, columns=card.columns)
     except OtherTimeframe as error:
         what = f"{_trained(models)} trained on bars of {card.timeframe}"
-        raise DataError(what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}.") from error
+        raise DataError(
+            what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}."
+        ) from error
 
 
 def _predict_group(
@@ -152,7 +165,9 @@ def _predict_group(
         tasks: list[_Task] = []
         for symbol in sorted(by_symbol):
             if symbol not in folder.symbols:
-                absent = DataError(f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols.")
+                absent = DataError(
+                    f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols."
+                )
                 for model in by_symbol[symbol]:
                     yield NotPredicted(model=model.name, symbol=symbol, error=absent, absent=True)
                 continue
@@ -196,7 +211,9 @@ class _Running:
             target, fitted = task.model.target, fitted_of(task.series)
             columns = scores_of(target).columns(target, outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
-            available_at = bar + step_of(card.timeframe)  # an event bar has its last trade's time, which is its end
+            available_at = bar + step_of(
+                card.timeframe
+            )  # an event bar has its last trade's time, which is its end
             yield Predictions(
                 model=task.model.name,
                 symbol=symbol,
@@ -207,27 +224,43 @@ class _Running:
             )
 
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
-        """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full one."""
+        """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full
+        one.
+        """
         bars = task.bars - task.first_row
         small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
-        if small and task.reads == WINDOWS and task.model.shape and self._same_digits(task.model, network, small):
+        if (
+            small
+            and task.reads == WINDOWS
+            and task.model.shape
+            and self._same_digits(task.model, network, small)
+        ):
             return _reader(task, rows_TF, batch=small).outputs(network, bars)
         return _reader(task, rows_TF).outputs(network, bars)
 
     def _same_digits(self, model: CheckedModel, network: nn.Module, small: int) -> bool:
-        """Return whether small batches give the digits of a full one, by a trial on random windows, once for each shape.
+        """Return whether small batches give the digits of a full one, by a trial on random windows, once for
+        each shape.
 
         On many windows: with some shapes only a few of them differ.
         """
         key = model.shape, small
         if key not in self.is_exact:
             seen, features = model.card.lookback, len(model.card.features)
-            rows_TF = torch.randn(EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0))
+            rows_TF = torch.randn(
+                EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0)
+            )
             bars = np.arange(EVALUATION_BATCH) + seen - 1
             mean_F, std_F = torch.zeros(features), torch.ones(features)
             full_NO, few_NO = (
                 reader_of(
-                    WINDOWS, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=seen, first_bar=seen - 1, batch=batch
+                    WINDOWS,
+                    rows_TF=rows_TF,
+                    mean_F=mean_F,
+                    std_F=std_F,
+                    bars_seen=seen,
+                    first_bar=seen - 1,
+                    batch=batch,
                 ).outputs(network, some)
                 for batch, some in ((EVALUATION_BATCH, bars), (small, bars[:TRIAL_WINDOWS]))
             )
@@ -281,7 +314,9 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
 
 
 def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, warmup: int) -> np.ndarray:
-    """Return the bars (N,) int64 whose inputs are complete and without a hole, as in training, but with or without a label."""
+    """Return the bars (N,) int64 whose inputs are complete and without a hole, as in training, but with or
+    without a label.
+    """
     lookback, reach = model.card.lookback, model.target.reach
     hole = holes(candles.timestamp, candles.timeframe, series.calendar)
     bars = np.arange(max(warmup + lookback - 1, reach), len(candles), dtype=np.int64)
@@ -289,13 +324,17 @@ def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, wa
 
 
 def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
-    """Return the symbols to predict (none: all). Raises UsageError for one that no model knows; a panel's takes any."""
+    """Return the symbols to predict (none: all). Raises UsageError for one that no model knows; a panel's
+    takes any.
+    """
     known = {symbol for model in models for symbol in model.card.symbols}
     takes_any = any(model.card.panel for model in models)
     for symbol in symbols if known and not takes_any else ():
         if symbol not in known:
             why = f"{_trained(models)} trained on {_named(sorted(known))}"
-            raise UsageError(f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these.")
+            raise UsageError(
+                f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these."
+            )
     return tuple(symbols)
 
 
@@ -304,7 +343,9 @@ def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
     if len(targets) > 1:
         why = "their predictions have different columns"
         raise UsageError(
-            f"these models forecast {', '.join(targets)}", why=why, do="Predict with those of one target at a time."
+            f"these models forecast {', '.join(targets)}",
+            why=why,
+            do="Predict with those of one target at a time.",
         )
 
 
@@ -313,4 +354,6 @@ def _trained(models: Sequence[CheckedModel]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return ", ".join(names[:MOST_NAMED]) + (
+        f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    )

@@ -1,7 +1,8 @@
 """Predict with a panel's models for every symbol of the candles, including those that training never saw.
 
-All symbols are read, wanted or not: they make up the calendar, and ranks are taken among those present on a date. A symbol that
-the model was not trained on gets the panel's common scaler and fitted numbers, and series number 0.
+All symbols are read, wanted or not: they make up the calendar, and ranks are taken among those present on a
+date. A symbol that the model was not trained on gets the panel's common scaler and fitted numbers, and series
+number 0.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ def predict_panels(
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict with models of panels that read the same inputs, by symbol, then in the order of the models.
 
-    `wanted` are symbols (none: all of the data, and those that the models were trained on). A symbol without bars, or with too
-    few, is yielded as `absent`, an unreadable one with its error.
+    `wanted` are symbols (none: all of the data, and those that the models were trained on). A symbol without
+    bars, or with too few, is yielded as `absent`, an unreadable one with its error.
     """
     panel: dict[str, Candles] = {}
     made: dict[tuple[str, int], Predictions | NotPredicted] = {}
     trained = {symbol for model in models for symbol in model.card.symbols}
     for symbol in wanted or sorted(trained - set(folder.symbols)):
         if symbol not in folder.symbols:
-            error = DataError(f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols.")
+            error = DataError(
+                f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols."
+            )
             for number, model in enumerate(models):
                 made[symbol, number] = NotPredicted(model=model.name, symbol=symbol, error=error, absent=True)
     for symbol in folder.symbols:
@@ -80,7 +83,9 @@ def predict_panels(
     rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]] = {}
     for number, model in enumerate(models if panel else ()):
         try:
-            for item in _predict(model, panel, wanted=wanted or tuple(panel), last=last, networks=networks, rows=rows):
+            for item in _predict(
+                model, panel, wanted=wanted or tuple(panel), last=last, networks=networks, rows=rows
+            ):
                 made[item.symbol, number] = item
         except TrainerError as error:
             made["", number] = NotPredicted(model=model.name, symbol="", error=error)
@@ -97,9 +102,14 @@ def _predict(
     networks: Networks,
     rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
 ) -> Iterator[Predictions | NotPredicted]:
-    """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next models."""
+    """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next
+    models.
+    """
     card, common = model.card, _common(model)
-    warmups = {symbol: max(warmup_of_features(model.features), candles.columns_begin) for symbol, candles in panel.items()}
+    warmups = {
+        symbol: max(warmup_of_features(model.features), candles.columns_begin)
+        for symbol, candles in panel.items()
+    }
     key = common.scaler_of, common.calendar
     if key not in rows:
         calendar = calendar_of(panel.values(), common.calendar, card.timeframe)
@@ -114,7 +124,9 @@ def _predict(
         rows[key] = calendar, made
     calendar, inputs = rows[key]
     chosen: list[_Series] = []
-    for candles, rows_DF, present_D in zip(panel.values(), inputs.split(), inputs.split_present(), strict=True):
+    for candles, rows_DF, present_D in zip(
+        panel.values(), inputs.split(), inputs.split_present(), strict=True
+    ):
         if candles.symbol not in wanted:
             continue
         entry = card.of(candles.symbol) if candles.symbol in card.symbols else common.unknown(candles.symbol)
@@ -136,11 +148,15 @@ def _predict(
             continue
         whole_DF = masked(rows_DF, torch.tensor(entry.scaler["mean"]), present_D)
         place_T = dates - dates[0]
-        chosen.append(_Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first))
+        chosen.append(
+            _Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first)
+        )
     if not chosen:
         return
     for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
-        columns = scores_of(model.target).columns(model.target, outputs_NO, one.candles, one.bars, fitted_of(one.entry))
+        columns = scores_of(model.target).columns(
+            model.target, outputs_NO, one.candles, one.bars, fitted_of(one.entry)
+        )
         bar = one.candles.timestamp[one.bars]
         yield Predictions(
             model=model.name,
@@ -158,7 +174,9 @@ def _common(model: CheckedModel) -> CardPanel:
 
 
 def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series]) -> list[np.ndarray]:
-    """Return the outputs (N, O) of each series. Windows of all series share batches; chunks lie on each series' own grid."""
+    """Return the outputs (N, O) of each series. Windows of all series share batches; chunks lie on each
+    series' own grid.
+    """
     card, network = model.card, networks.of(model)
     reads = reads_of(card.family, card.architecture)
     scaled, offsets, total = [], [], 0
@@ -185,7 +203,13 @@ def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series])
         return np.split(reader.outputs(network, places), np.cumsum([len(one.places) for one in series])[:-1])
     readers = [
         reader_of(
-            reads, rows_TF=rows, mean_F=neutral[0], std_F=neutral[1], limit=limit, bars_seen=card.lookback, first_bar=one.first
+            reads,
+            rows_TF=rows,
+            mean_F=neutral[0],
+            std_F=neutral[1],
+            limit=limit,
+            bars_seen=card.lookback,
+            first_bar=one.first,
         )
         for one, rows in zip(series, scaled, strict=True)
     ]

@@ -23,7 +23,9 @@ class Predictions:
 
 @dataclass(frozen=True, kw_only=True)
 class NotPredicted:
-    """A model, or one symbol of it, without predictions. `absent`: the data has no bars of the symbol, or too few."""
+    """A model, or one symbol of it, without predictions. `absent`: the data has no bars of the symbol, or too
+    few.
+    """
 
     model: str
     symbol: str

@@ -1,5 +1,6 @@
-"""Prepare a symbol for training: unscaled feature rows, scaler, labels, and the first row of each window or chunk. Windows and
-chunks are never stored: the training step gathers the rows of a batch from its starts, then scales them.
+"""Prepare a symbol for training: unscaled feature rows, scaler, labels, and the first row of each window or
+chunk. Windows and chunks are never stored: the training step gathers the rows of a batch from its starts,
+then scales them.
 
 Shapes: T bars of the symbol, F features, K label columns.
 """
@@ -26,7 +27,9 @@ from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
 from trainer.train.encoder import known_scaler
 
-FEATURE_LIMIT = 10.0  # deviations to which a baseline's features are clamped: one crash must not decide a linear fit
+FEATURE_LIMIT = (
+    10.0  # deviations to which a baseline's features are clamped: one crash must not decide a linear fit
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +37,14 @@ class SymbolData:
     """Training data of one symbol in one fold. The output at bar t depends on rows t - bars_seen + 1 to t."""
 
     candles: Candles
-    rows_TF: Tensor  # float32, unscaled; one for each bar, or for each date of a panel from the series' first to its last
+    # float32, unscaled; one for each bar, or for each date of a panel from the series' first to its last
+    rows_TF: Tensor
     mean_F: Tensor  # float32, over the rows that training reads
     std_F: Tensor  # float32; 1 where a feature is constant there
     train_labels_TK: Tensor  # float32: scaled for training, NaN everywhere but at the bars of training
-    starts: dict[str, Tensor]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
+    starts: dict[
+        str, Tensor
+    ]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
     labels_TK: np.ndarray  # float32: unscaled, NaN where there is none
     target: TargetSettings  # with values chosen for settings that the job leaves open
@@ -82,7 +88,9 @@ class SymbolData:
         """Return scaled features (N, F) float32 of bars, clamped to ten deviations."""
         rows = bars if self.place_T is None else self.place_T[bars]
         rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
-        return np.asarray(((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy())
+        return np.asarray(
+            ((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy()
+        )
 
     def scored(self, span: str) -> Rows:
         """Return a span's data for the target's scores."""
@@ -97,11 +105,15 @@ class SymbolData:
         )
 
     def splits(self) -> dict[str, Any]:
-        """Return the spans for a card: first and last bar (their start, UTC), bars and windows of each; the embargo in bars."""
+        """Return the spans for a card: first and last bar (their start, UTC), bars and windows of each; the
+        embargo in bars.
+        """
         timestamps = self.candles.timestamp
         summary: dict[str, Any] = {
             name: {
-                "first": time_text(timestamps[span.start]) if len(span) else "",  # a series of a panel may have none
+                "first": (
+                    time_text(timestamps[span.start]) if len(span) else ""
+                ),  # a series of a panel may have none
                 "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
                 "bars": len(span),
                 "windows": len(self.starts[name]),
@@ -112,7 +124,9 @@ class SymbolData:
 
 
 def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[SymbolData, ...]:
-    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises DataError."""
+    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises
+    DataError.
+    """
     rows_TF = _inputs(candles, job, "cpu")
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
@@ -130,17 +144,23 @@ def prepare(
 ) -> SymbolData:
     """Return features, labels, spans, scaler and starts of a symbol, on `device`. Raises DataError.
 
-    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `spans` replaces the job's split,
-    `plan` split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
+    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `spans` replaces the
+    job's split, `plan` split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
-    rows_TF = _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
-    refuse_bad_features(candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ())
+    rows_TF = (
+        _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
+    )
+    refuse_bad_features(
+        candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
+    )
     read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
     mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
     mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
     fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
-    return symbol_data(candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series)
+    return symbol_data(
+        candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series
+    )
 
 
 def symbol_data(
@@ -154,7 +174,8 @@ def symbol_data(
     fitted: Mapping[str, Any],
     series: int,
 ) -> SymbolData:
-    """Return the training data of a plan with these rows, scaler and fitted values, on the device of the rows.
+    """Return the training data of a plan with these rows, scaler and fitted values, on the device of the
+    rows.
 
     `series` is the symbol's number in the piece, from 1 on; 0 for one without training bars.
     """
@@ -183,12 +204,16 @@ def symbol_data(
         bars_seen=plan.bars_seen,
         first_bar=plan.first_row,
         place_T=plan.rows,
-        context_TC=context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None,
+        context_TC=(
+            context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None
+        ),
     )
 
 
 def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -> Tensor:
-    """Return the context (R, C) int16 of a series' rows, 0 on a panel's date without a bar. `place_T`: the row of each bar."""
+    """Return the context (R, C) int16 of a series' rows, 0 on a panel's date without a bar. `place_T`: the
+    row of each bar.
+    """
     context_TC = context_of(candles.timestamp, candles.timeframe, series=series)
     if place_T is None:
         return torch.from_numpy(context_TC)
@@ -202,7 +227,9 @@ def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where constant."""
+    """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where
+    constant.
+    """
     rows = rows_TF[chosen_T.to(rows_TF.device)]
     total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
     squares_F = torch.zeros_like(total_F)
@@ -228,7 +255,8 @@ def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: t
     """Raise DataError for a row of features that is not finite, after the warm-up. `names` may be empty."""
     if rows_TF.shape[0] != len(candles):
         raise DataError(
-            f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features", do="Give one row per bar."
+            f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features",
+            do="Give one row per bar.",
         )
     bad_TF = ~torch.isfinite(rows_TF[warmup:])
     if bad_TF.any():

@@ -2,8 +2,8 @@
 
     python -m trainer.train.probe        started by `train/own_check.py`, which writes the job to its stdin
 
-Writes a JSON document per line to stdout: {"stage"} for each stage, then {"job"} with the measurements, or {"error"}. Ends
-when stdin closes. A user's file may import only modules that a node has.
+Writes a JSON document per line to stdout: {"stage"} for each stage, then {"job"} with the measurements, or
+{"error"}. Ends when stdin closes. A user's file may import only modules that a node has.
 """
 
 from __future__ import annotations
@@ -23,9 +23,41 @@ from trainer.own_file import restrict_imports
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
-    *("arch", "boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars", "formulaic", "interface_meta", "jmespath"),
-    *("joblib", "korean_lunar_calendar", "narwhals", "numpy", "packaging", "pandas", "patsy", "pyarrow", "pyluach", "pynvml"),
-    *("s3transfer", "safetensors", "scipy", "six", "sklearn", "statsmodels", "threadpoolctl", "tlz", "toolz", "torch"),
+    *(
+        "arch",
+        "boto3",
+        "botocore",
+        "cloudpickle",
+        "dateutil",
+        "exchange_calendars",
+        "formulaic",
+        "interface_meta",
+        "jmespath",
+    ),
+    *(
+        "joblib",
+        "korean_lunar_calendar",
+        "narwhals",
+        "numpy",
+        "packaging",
+        "pandas",
+        "patsy",
+        "pyarrow",
+        "pyluach",
+        "pynvml",
+    ),
+    *(
+        "s3transfer",
+        "safetensors",
+        "scipy",
+        "six",
+        "sklearn",
+        "statsmodels",
+        "threadpoolctl",
+        "tlz",
+        "toolz",
+        "torch",
+    ),
     *("typing_extensions", "tzdata", "urllib3", "wrapt"),
 )
 
@@ -33,7 +65,9 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class NotOnANode(UsageError, ImportError):
-    """A user's file imports a module that a node lacks. The file's own `except ImportError` catches it, too."""
+    """A user's file imports a module that a node lacks. The file's own `except ImportError` catches
+    it, too.
+    """
 
 
 def main() -> int:
@@ -76,8 +110,13 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     root = name.partition(".")[0]
     if not level and root not in sys.stdlib_module_names and root not in ON_A_NODE and not _is_ours(name):
         file = Path(str((globals or {}).get("__file__", "the file"))).name
-        why = "only this one file is sent, and a node has torch, numpy and the packages of node/requirements.lock"
-        raise NotOnANode(f"{file} imports {name}, which a node does not have", why=why, do="Remove the import.")
+        why = (
+            "only this one file is sent, and a node has torch, numpy and the packages of"
+            " node/requirements.lock"
+        )
+        raise NotOnANode(
+            f"{file} imports {name}, which a node does not have", why=why, do="Remove the import."
+        )
     return __import__(name, globals, locals, fromlist, level)
 
 

@@ -1,8 +1,9 @@
-"""Build a user's own model, run it forwards and backwards, and measure its memory and cost for planner and packer.
+"""Build a user's own model, run it forwards and backwards, and measure its memory and cost for planner and
+packer.
 
-Counts weights, the bytes that autograd keeps (at two batch sizes), and multiplications, by torch's counter, with oneDNN off,
-since it hides an LSTM's. Also checks whether slices of a batch have the gradient of the whole, and whether an output depends
-only on its own bars.
+Counts weights, the bytes that autograd keeps (at two batch sizes), and multiplications, by torch's counter,
+with oneDNN off, since it hides an LSTM's. Also checks whether slices of a batch have the gradient of the
+whole, and whether an output depends only on its own bars.
 
 Shapes: N windows or chunks, L bars of each, F features, T outputs of a chunk, O outputs a bar.
 """
@@ -30,7 +31,8 @@ from trainer.train.readers import EVALUATION_CHUNK
 
 FEW, MANY = 4, 12  # windows or chunks of the two batches that are measured
 CUTS = (5, 7)  # slices of a batch of MANY
-SAME = 1e-3  # of a gradient's norm: another order of float32 sums changes less, statistics of a batch change more
+# of a gradient's norm: another order of float32 sums changes less, statistics of a batch change more
+SAME = 1e-3
 ALONE = 1e-4  # of an output, likewise
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 
@@ -59,7 +61,9 @@ class _Trial:
         return (x_NLF.transpose(1, 2) if self.outs else x_NLF.transpose(0, 1)).contiguous()
 
     def outputs_of(self, network: nn.Module, x: torch.Tensor, *, outs: int | None = None) -> torch.Tensor:
-        """Return the outputs: (N, O), or (N, T, O) for chunks. Raises UsageError for another shape or if not finite."""
+        """Return the outputs: (N, O), or (N, T, O) for chunks. Raises UsageError for another shape or if not
+        finite.
+        """
         count, outs = x.shape[0 if self.outs else 1], self.outs if outs is None else outs
         expected = (count, outs, self.outputs) if self.outs else (count, self.outputs)
         bars = x.shape[2] if self.outs else x.shape[0]
@@ -68,9 +72,13 @@ class _Trial:
             outputs: torch.Tensor = network(x)
             actual = tuple(outputs.shape)
         if actual != expected:
-            raise UsageError(f"{self.name}.forward returns shape {actual}", why=f"for {shape} it must be {expected}", do=DO)
+            raise UsageError(
+                f"{self.name}.forward returns shape {actual}", why=f"for {shape} it must be {expected}", do=DO
+            )
         if not bool(torch.isfinite(outputs).all()):
-            raise UsageError(f"{self.name}.forward returns outputs that are not finite", why=f"for {shape} of noise", do=DO)
+            raise UsageError(
+                f"{self.name}.forward returns outputs that are not finite", why=f"for {shape} of noise", do=DO
+            )
         return outputs
 
 
@@ -78,7 +86,9 @@ DO = "See docs/own-model.md."
 
 
 def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
-    """Return the job's model with its measurements. Raises UsageError, one line, for anything wrong with it."""
+    """Return the job's model with its measurements. Raises UsageError, one line, for anything wrong
+    with it.
+    """
     model: Any = job.own_files["model"]
     say(f"loading {model.base_name} and building {model.class_name}")
     trial = _trial(job, receptive_field=0)
@@ -102,11 +112,15 @@ def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:
 
 
 def _figures(trial: _Trial, network: nn.Module) -> dict[str, float]:
-    """Return the model's measurements: weights, and per window or chunk the bytes kept, the largest tensor, and MFLOP.
+    """Return the model's measurements: weights, and per window or chunk the bytes kept, the largest tensor,
+    and MFLOP.
 
     `kept_once_bytes` are kept by every batch, whatever its size.
     """
-    with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):  # warns of unrelated flags
+    with (
+        warnings.catch_warnings(action="ignore"),
+        torch.backends.mkldnn.flags(enabled=False),
+    ):  # warns of unrelated flags
         (few, _), (many, largest) = (_kept(trial, network, count) for count in (FEW, MANY))
         counter = FlopCounterMode(display=False)
         with counter:
@@ -148,13 +162,17 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
         torch.optim.AdamW(trained, fused=True).step()
     for name, buffer in (*network.named_buffers(), *network.named_parameters()):
         if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
-            what = f"{trial.name}.{name} is of type {str(buffer.dtype).removeprefix('torch.')}, {buffer.layout}"
+            what = (
+                f"{trial.name}.{name} is of type {str(buffer.dtype).removeprefix('torch.')}, {buffer.layout}"
+            )
             raise UsageError(what, why="a checkpoint can't keep that", do="Use another type.")
 
 
 @torch.no_grad()
 def _check_evaluation(trial: _Trial, network: nn.Module, field: int) -> None:
-    """Check that an output depends only on its own bars: not on chance, the rest of the batch, or later bars."""
+    """Check that an output depends only on its own bars: not on chance, the rest of the batch, or
+    later bars.
+    """
     x = trial.reads(FEW)
     torch.manual_seed(1)
     whole = trial.outputs_of(network, x)
@@ -162,24 +180,32 @@ def _check_evaluation(trial: _Trial, network: nn.Module, field: int) -> None:
     if not _near(trial.outputs_of(network, x), whole):
         why = "the same bars gave two outputs"
         raise UsageError(
-            f"{trial.name} is not deterministic in evaluation", why=why, do="Draw random numbers only if self.training."
+            f"{trial.name} is not deterministic in evaluation",
+            why=why,
+            do="Draw random numbers only if self.training.",
         )
     alone = [trial.outputs_of(network, part) for part in torch.split(x, 1, dim=0 if trial.outs else 1)]
     if not _near(torch.cat(alone), whole):
         why = "an output would depend on other windows, later ones among them"
-        raise UsageError(f"{trial.name} uses statistics of the batch in evaluation", why=why, do="Use running statistics.")
+        raise UsageError(
+            f"{trial.name} uses statistics of the batch in evaluation", why=why, do="Use running statistics."
+        )
     if not trial.outs:
         return
     for place in (trial.outs // 2, trial.outs - 1):
         moved = x.clone()
         moved[:, :, place + field - 1 :] += 1.0
         if not _near(trial.outputs_of(network, moved)[:, :place], whole[:, :place]):
-            raise UsageError(f"{trial.name} looks ahead", why="an output of a chunk changes with bars after its own", do=DO)
+            raise UsageError(
+                f"{trial.name} looks ahead", why="an output of a chunk changes with bars after its own", do=DO
+            )
         moved = x.clone()
         moved[:, :, :place] += 1.0
         if not _near(trial.outputs_of(network, moved)[:, place:], whole[:, place:]):
             why = "an output of a chunk changes with earlier bars"
-            raise UsageError(f"{trial.name} sees more than its receptive_field of {field} bars", why=why, do="Raise it.")
+            raise UsageError(
+                f"{trial.name} sees more than its receptive_field of {field} bars", why=why, do="Raise it."
+            )
     trial.outputs_of(network, trial.reads(1, bars=EVALUATION_CHUNK + field - 1), outs=EVALUATION_CHUNK)
 
 
@@ -188,7 +214,9 @@ def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _kept(trial: _Trial, network: nn.Module, count: int) -> tuple[float, float]:
-    """Return the bytes that autograd keeps of a batch, without weights, and those of the largest tensor among them."""
+    """Return the bytes that autograd keeps of a batch, without weights, and those of the largest tensor among
+    them.
+    """
     weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
     kept: dict[int, int] = {}
     held: list[object] = []  # keeps storages alive: a freed address could be reused
@@ -214,7 +242,9 @@ def _slices_agree(trial: _Trial) -> bool:
             setattr(nn.functional, name, lambda x, *_, **__: x)
         nn.functional.scaled_dot_product_attention = _attention_without_dropout(attention)
         whole = _gradients(trial, (MANY,), seed=1)
-        return _agree(whole, _gradients(trial, (MANY,), seed=2)) and _agree(whole, _gradients(trial, CUTS, seed=1))
+        return _agree(whole, _gradients(trial, (MANY,), seed=2)) and _agree(
+            whole, _gradients(trial, CUTS, seed=1)
+        )
     finally:
         for name, function in names.items():
             setattr(nn.functional, name, function)
@@ -222,7 +252,15 @@ def _slices_agree(trial: _Trial) -> bool:
 
 
 def _attention_without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
-    def plain(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **named: Any) -> Any:
+    def plain(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
         return attention(query, key, value, attn_mask, 0.0, *rest, **named)
 
     return plain
@@ -244,5 +282,10 @@ def _gradients(trial: _Trial, cuts: Sequence[int], *, seed: int) -> dict[str, to
 def _agree(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
         return False
-    largest = max((float(tensor.norm()) for name, tensor in one.items() if not name.startswith("buffer ")), default=0.0)
-    return all(float((one[name] - other[name]).norm()) <= SAME * (float(one[name].norm()) + SAME * largest) for name in one)
+    largest = max(
+        (float(tensor.norm()) for name, tensor in one.items() if not name.startswith("buffer ")), default=0.0
+    )
+    return all(
+        float((one[name] - other[name]).norm()) <= SAME * (float(one[name].norm()) + SAME * largest)
+        for name in one
+    )

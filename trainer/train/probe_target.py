@@ -1,4 +1,5 @@
-"""Label bars with a user's own target, measure how far its labels reach, and check that none reads bars after its end.
+"""Label bars with a user's own target, measure how far its labels reach, and check that none reads bars after
+its end.
 
 The bars are a seeded random walk. Shapes: T bars, K label columns, O outputs.
 """
@@ -28,7 +29,9 @@ DO = "See docs/own-model.md."
 
 
 def measure_target(job: Job, say: Callable[[str], None]) -> OwnFile:
-    """Return the job's target with its measurements. Raises UsageError, one line, for anything wrong with it."""
+    """Return the job's target with its measurements. Raises UsageError, one line, for anything wrong
+    with it.
+    """
     target: Any = job.own_files["target"]
     say(f"loading {target.base_name} and building {target.class_name}")
     own = instance_of(target)
@@ -41,7 +44,9 @@ def measure_target(job: Job, say: Callable[[str], None]) -> OwnFile:
     labels = _labels(target, candles)
     known = np.flatnonzero(np.isfinite(labels.values_TK).all(axis=1) & (np.arange(BARS) >= reach))
     if not len(known):
-        raise UsageError(f"{target.class_name}.label labels none of {BARS:,} bars", why="of a random walk", do=DO)
+        raise UsageError(
+            f"{target.class_name}.label labels none of {BARS:,} bars", why="of a random walk", do=DO
+        )
     _check_reach(target, candles, labels, known, reach)
     ahead = labels.ends_T[known] - known
     columns = labels.values_TK.shape[1]
@@ -63,7 +68,9 @@ def _number(target: OwnFile, own: Any, name: str, default: int, *, least: int) -
     value = getattr(own, name, default)
     if type(value) is not int or value < least:
         raise UsageError(
-            f"{target.class_name}.{name} is {value!r}", why=f"it must be a whole number of at least {least}", do=DO
+            f"{target.class_name}.{name} is {value!r}",
+            why=f"it must be a whole number of at least {least}",
+            do=DO,
         )
     return value
 
@@ -82,7 +89,9 @@ def _check_reach(target: OwnFile, candles: Candles, labels: Labels, known: np.nd
         if not np.array_equal(later.values_TK[bar], value) or later.ends_T[bar] != end:
             why = f"the label of bar {bar} changes with bars after {end}, its end"
             raise UsageError(
-                f"{target.class_name}.label reads bars after its end", why=why, do="Return the last bar that it reads."
+                f"{target.class_name}.label reads bars after its end",
+                why=why,
+                do="Return the last bar that it reads.",
             )
         earlier = _labels(target, _moved(candles, slice(0, max(0, bar - reach)), seed=number))
         if not np.allclose(earlier.values_TK[bar], value, rtol=1e-5, atol=1e-8, equal_nan=True):
@@ -104,21 +113,35 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
     name, labels = f"{target.class_name}.loss", torch.from_numpy(labels_NK)
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(len(labels), target.outputs, generator=generator).requires_grad_()
-    with as_usage_error(f"{name} fails on outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}", DO):
+    with as_usage_error(
+        f"{name} fails on outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}", DO
+    ):
         each = loss_of(target).loss(target, outputs, labels)
         shape = tuple(each.shape)
     if shape != (len(labels),):
-        raise UsageError(f"{name} returns shape {shape}", why=f"for {len(labels)} labels it must be ({len(labels)},)", do=DO)
+        raise UsageError(
+            f"{name} returns shape {shape}",
+            why=f"for {len(labels)} labels it must be ({len(labels)},)",
+            do=DO,
+        )
     with as_usage_error(f"{name} fails on the outputs of chunks", DO):
         chunk = loss_of(target).loss(target, outputs[None], labels[None])
         part = loss_of(target).loss(target, outputs[1:], labels[1:])
         each.sum().backward()
         double = loss_of(target).loss(target, outputs.detach().double(), labels.double())
-    if chunk.shape != (1, len(labels)) or not torch.allclose(chunk[0], each) or not torch.allclose(part, each[1:]):
+    if (
+        chunk.shape != (1, len(labels))
+        or not torch.allclose(chunk[0], each)
+        or not torch.allclose(part, each[1:])
+    ):
         raise UsageError(
             f"{name} of a label depends on the batch",
             why="packs weigh and slice it",
             do="Return one loss per label, not reduced.",
         )
-    if not bool(torch.isfinite(double).all()) or outputs.grad is None or not bool(torch.isfinite(outputs.grad).all()):
+    if (
+        not bool(torch.isfinite(double).all())
+        or outputs.grad is None
+        or not bool(torch.isfinite(outputs.grad).all())
+    ):
         raise UsageError(f"{name} is not finite", why="of outputs drawn from noise", do=DO)

@@ -1,9 +1,10 @@
 """Run a model over bars without gradients and dropout, gathering its windows or chunks from the rows.
 
-Both scores and `mayfly predict` use it, so that they agree to the last digit: windows go through the model in batches of one
-fixed size, in which a window's result does not depend on the others, and chunks lie on a grid.
+Both scores and `mayfly predict` use it, so that they agree to the last digit: windows go through the model in
+batches of one fixed size, in which a window's result does not depend on the others, and chunks lie on a grid.
 
-Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs, C columns of the context.
+Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs, C columns of
+the context.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from trainer.settings import CHUNKS
 
 EVALUATION_BATCH = 256
 EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same file give the same digits
-# Limit of scaled features, in deviations. Real bars reach a hundred in a crash, and one bar must not dominate a step or score.
+# Limit of scaled features, in deviations. Real bars reach a hundred in a crash, and one bar must not dominate
+# a step or score.
 INPUT_LIMIT = 10.0
 
 
@@ -61,7 +63,9 @@ def reader_of(
     `first_bar` is the first row whose inputs are complete. `context_TC` is for a model that reads it.
     """
     if reads == CHUNKS:
-        return ChunkReader(rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit)
+        return ChunkReader(
+            rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit
+        )
     scaling: dict[str, Any] = {"mean_F": mean_F, "std_F": std_F, "limit": limit}
     return WindowReader(rows_TF=rows_TF, bars_seen=bars_seen, batch=batch, context_TC=context_TC, **scaling)
 
@@ -81,7 +85,13 @@ class WindowReader:
         context_TC: torch.Tensor | None = None,
     ) -> None:
         self._context_TC = context_TC
-        self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = rows_TF, mean_F, std_F, limit, batch
+        self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = (
+            rows_TF,
+            mean_F,
+            std_F,
+            limit,
+            batch,
+        )
         self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
 
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
@@ -134,7 +144,9 @@ class ChunkReader:
         for cell in np.unique(cells):
             start = self._first + int(cell) * EVALUATION_CHUNK - self._bars_seen + 1
             starts_1 = torch.tensor([start], device=self._rows_TF.device)
-            x_1FX = gather_chunks(self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit)
+            x_1FX = gather_chunks(
+                self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit
+            )
             parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
         outputs = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
         for inside, outputs_TO in parts:
@@ -173,12 +185,16 @@ def gather_chunks(
     std_F: torch.Tensor,
     limit: float = INPUT_LIMIT,
 ) -> torch.Tensor:
-    """Return chunks (B, F, X), cut out of unscaled rows and scaled. Beyond the end the last row is repeated."""
+    """Return chunks (B, F, X), cut out of unscaled rows and scaled. Beyond the end the last row is
+    repeated.
+    """
     index = (starts_B[:, None] + read_X).clamp_(max=len(rows_TF) - 1).view(-1)
     x_BXF = scale_(rows_TF.index_select(0, index), mean_F, std_F, limit).view(len(starts_B), len(read_X), -1)
     return x_BXF.transpose(1, 2).contiguous()
 
 
-def scale_(x: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, limit: float = INPUT_LIMIT) -> torch.Tensor:
+def scale_(
+    x: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, limit: float = INPUT_LIMIT
+) -> torch.Tensor:
     """Scale features in place and clamp them to `limit` deviations; NaN stays NaN."""
     return x.sub_(mean_F).div_(std_F).clamp_(-limit, limit)

@@ -29,7 +29,9 @@ Outputs = dict[str, list[np.ndarray]]  # by span, of each series
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesScores:
-    """A model on one series: fitted values, scores, and forecasts by span, in the order of the span's bars."""
+    """A model on one series: fitted values, scores, and forecasts by span, in the order of the span's
+    bars.
+    """
 
     fitted: dict[str, Any]
     scores: Scores
@@ -51,7 +53,8 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
 
 
 def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Reader]]:
-    """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per series for chunks.
+    """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per
+    series for chunks.
 
     The outputs of all parts, concatenated, are in the order of the series.
     """
@@ -70,8 +73,11 @@ def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Rea
     return [(np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)]), reader)]
 
 
-def outputs_by_span(model: torch.nn.Module, data: PieceData, job: Job, evaluate: Evaluate = outputs_of) -> Outputs:
-    """Return the outputs (N, O) of a trained model on validation and test, by span and series: the input of its scores.
+def outputs_by_span(
+    model: torch.nn.Module, data: PieceData, job: Job, evaluate: Evaluate = outputs_of
+) -> Outputs:
+    """Return the outputs (N, O) of a trained model on validation and test, by span and series: the input of
+    its scores.
 
     `evaluate` runs the model; with ranks, all of them must call this.
     """
@@ -86,11 +92,14 @@ def outputs_by_span(model: torch.nn.Module, data: PieceData, job: Job, evaluate:
     return made
 
 
-def score_series(outputs: Mapping[str, np.ndarray], data: SymbolData, baselines: Baselines | None = None) -> SeriesScores:
+def score_series(
+    outputs: Mapping[str, np.ndarray], data: SymbolData, baselines: Baselines | None = None
+) -> SeriesScores:
     """Calibrate a trained model on a series' validation bars and score its `outputs` of each span.
 
-    Validation gets plain scores; the test span is scored once, beside its baselines and with intervals. `about` describes
-    the metrics. `baselines` are the baselines' forecasts in the test span, if already computed.
+    Validation gets plain scores; the test span is scored once, beside its baselines and with intervals.
+    `about` describes the metrics. `baselines` are the baselines' forecasts in the test span, if already
+    computed.
     """
     target, scores = data.target, scores_of(data.target)
     fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
@@ -117,7 +126,9 @@ def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -
     times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
     return {
         "about": target.about(),
-        "validation": scores_of(target).metrics(target, forecasts_by_span["validation"], labels["validation"]),
+        "validation": (
+            scores_of(target).metrics(target, forecasts_by_span["validation"], labels["validation"])
+        ),
         "test": compare(
             forecasts_by_span["test"],
             target,

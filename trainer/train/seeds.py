@@ -1,7 +1,8 @@
-"""Random numbers of training, all derived from (seed, purpose): weights, batch order and dropout of one model.
+"""Random numbers of training, all derived from (seed, purpose): weights, batch order and dropout of one
+model.
 
-No generator is shared between models, so a model's result does not depend on its pack or its worker. A user's own module draws
-from torch's generators or its own: all are seeded again before each slice of a batch.
+No generator is shared between models, so a model's result does not depend on its pack or its worker. A user's
+own module draws from torch's generators or its own: all are seeded again before each slice of a batch.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tens
 @contextmanager
 def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators and the module's own for the block; restore torch's after it."""
-    gpus = [torch.cuda.current_device() if device.index is None else device.index] if device.type == "cuda" else []
+    gpus = (
+        [torch.cuda.current_device() if device.index is None else device.index]
+        if device.type == "cuda"
+        else []
+    )
     with torch.random.fork_rng(devices=gpus):
         seed_generators(seed, gpus=gpus)
         for name, part in module.named_modules():
@@ -49,7 +54,8 @@ def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[N
 def seed_generators(seed: int, *, gpus: Iterable[int] = ()) -> None:
     """Seed torch's generators of the CPU and of these GPUs, as `torch.manual_seed` does.
 
-    Without CUDA that function records a stack trace for later, which takes 2 ms: more than a small model's step.
+    Without CUDA that function records a stack trace for later, which takes 2 ms: more than a small model's
+    step.
     """
     torch.default_generator.manual_seed(seed)
     for gpu in gpus:

@@ -2,9 +2,9 @@
 
     rows   |-- first series --|- padding -|-- second series --|- padding -|
 
-Of several series, each is scaled by its own scaler as it is laid down, and the pack gets a neutral scaler. No window crosses
-from one series into the next. A chunk may extend beyond the last bar into the padding, which is as long as a chunk, repeats the
-last bar and has no labels.
+Of several series, each is scaled by its own scaler as it is laid down, and the pack gets a neutral scaler. No
+window crosses from one series into the next. A chunk may extend beyond the last bar into the padding, which
+is as long as a chunk, repeats the last bar and has no labels.
 
 Shapes: T bars of a series, R rows of all, F features, K label columns, C columns of the context.
 """
@@ -23,7 +23,9 @@ from trainer.train.prepare import SymbolData
 
 @dataclass(frozen=True, kw_only=True)
 class PanelScale:
-    """Scaler and fitted values that the series of a panel share. A series that training never saw gets them."""
+    """Scaler and fitted values that the series of a panel share. A series that training never saw
+    gets them.
+    """
 
     scaler: str  # a value of data.scaler
     mean_F: Tensor  # over all series
@@ -37,7 +39,9 @@ class PieceData:
     """The series of one fold, and the tensors that a pack gathers from."""
 
     series: tuple[SymbolData, ...]
-    scalers: tuple[tuple[Tensor, Tensor], ...]  # mean_F and std_F of each series, over the rows that its training reads
+    scalers: tuple[
+        tuple[Tensor, Tensor], ...
+    ]  # mean_F and std_F of each series, over the rows that its training reads
     offsets: tuple[int, ...]  # the row at which each series begins
     rows_TF: Tensor  # (R, F)
     train_labels_TK: Tensor  # (R, K); NaN everywhere but at the bars of training
@@ -106,7 +110,12 @@ def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> Pi
         scalers.append((data.mean_F, data.std_F))
         reads.append(data.reads + total)
         offsets.append(total)
-        neutral = replace(data, mean_F=torch.zeros_like(data.mean_F), std_F=torch.ones_like(data.std_F), reads=data.reads[:0])
+        neutral = replace(
+            data,
+            mean_F=torch.zeros_like(data.mean_F),
+            std_F=torch.ones_like(data.std_F),
+            reads=data.reads[:0],
+        )
         series.append(_view(neutral, rows_TF, labels_TK, context_RC, total))
         total = end + padding
     return PieceData(
@@ -122,7 +131,9 @@ def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> Pi
     )
 
 
-def _view(data: SymbolData, rows_TF: Tensor, labels_TK: Tensor, context_RC: Tensor | None, offset: int) -> SymbolData:
+def _view(
+    data: SymbolData, rows_TF: Tensor, labels_TK: Tensor, context_RC: Tensor | None, offset: int
+) -> SymbolData:
     place = slice(offset, offset + data.num_rows)
     context_TC = None if context_RC is None else context_RC[place]
     return replace(data, rows_TF=rows_TF[place], train_labels_TK=labels_TK[place], context_TC=context_TC)

@@ -1,4 +1,5 @@
-"""Smoke-test a device: train a tiny model for a few steps and check that its loss falls. The node does so before training.
+"""Smoke-test a device: train a tiny model for a few steps and check that its loss falls. The node does so
+before training.
 
     python -m trainer.train.smoke --device cuda:0
 
@@ -19,20 +20,31 @@ STEPS = 8
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the test and print its line."""
-    parse = argparse.ArgumentParser(prog="python -m trainer.train.smoke", description="Train a tiny model on one device.")
+    parse = argparse.ArgumentParser(
+        prog="python -m trainer.train.smoke", description="Train a tiny model on one device."
+    )
     parse.add_argument("--device", default="cpu", help="cpu, or cuda:N")
     device = parse.parse_args(arguments).device
     began = time.monotonic()
     try:
         report = smoke(device)
-    except (RuntimeError, AssertionError, OSError) as error:  # torch without CUDA asserts; drivers and kernels raise the others
-        report = {"ok": False, "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+    except (
+        RuntimeError,
+        AssertionError,
+        OSError,
+    ) as error:  # torch without CUDA asserts; drivers and kernels raise the others
+        report = {
+            "ok": False,
+            "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+        }
     print(json.dumps({"device": device, **report, "seconds": round(time.monotonic() - began, 3)}))
     return 0 if report["ok"] else 100
 
 
 def smoke(device: str) -> dict[str, Any]:
-    """Train a small default model on a learnable signal; return {"ok", "import_seconds", "first_loss", ...}."""
+    """Train a small default model on a learnable signal; return {"ok", "import_seconds",
+    "first_loss", ...}.
+    """
     began = time.monotonic()
     import torch  # loads after the arguments are parsed
 
@@ -63,7 +75,9 @@ def smoke(device: str) -> dict[str, Any]:
         "first_loss": losses[0],
         "last_loss": losses[-1],
         "name": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "memory_gib": round(torch.cuda.get_device_properties(device).total_memory / 2**30, 1) if cuda else None,
+        "memory_gib": (
+            round(torch.cuda.get_device_properties(device).total_memory / 2**30, 1) if cuda else None
+        ),
     }
 
 

@@ -1,7 +1,9 @@
-"""Sources: data that pieces share and a worker reads once: rows and labels, and each fold's scaler and windows.
+"""Sources: data that pieces share and a worker reads once: rows and labels, and each fold's scaler and
+windows.
 
-A worker that trains folds and seeds of one symbol together holds its rows once. A source is always prepared on the CPU and
-moved to the device when its model joins, so that its content does not depend on the device or on staging.
+A worker that trains folds and seeds of one symbol together holds its rows once. A source is always prepared
+on the CPU and moved to the device when its model joins, so that its content does not depend on the device or
+on staging.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ _PIECE_BYTES = 48 << 20  # temporaries of computing features, part of a series a
 
 @dataclass(frozen=True, kw_only=True)
 class JobData:
-    """The data of a job on this machine: its plan, and the files with each symbol's bars. Workers get a copy."""
+    """The data of a job on this machine: its plan, and the files with each symbol's bars. Workers get
+    a copy.
+    """
 
     plan: DataPlan
     parts: Mapping[str, tuple[Part, ...]]
@@ -52,11 +56,14 @@ class JobData:
 
     def read(self, symbol: str, job: Job) -> Candles:
         """Return the candles of a symbol that the job uses."""
-        return read_parts(symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns)
+        return read_parts(
+            symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns
+        )
 
 
 def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
-    """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into `scratch`.
+    """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into
+    `scratch`.
 
     Raises DataError if the files or the plan do not fit the job.
     """
@@ -88,8 +95,8 @@ class Origin:
 class Source:
     """Data of all pieces of one source: each fold's training data, and its description for their cards.
 
-    Folds of one series share one `rows_TF`. A source of several series holds only one fold, since its rows are scaled by the
-    fold's scaler.
+    Folds of one series share one `rows_TF`. A source of several series holds only one fold, since its rows
+    are scaled by the fold's scaler.
     """
 
     name: str  # `Piece.source`
@@ -98,10 +105,14 @@ class Source:
     _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
 
     def baselines(self, fold: int) -> list[Baselines]:
-        """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its seeds."""
+        """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its
+        seeds.
+        """
         if fold not in self._baselines:
             data = self.folds[fold]
-            self._baselines[fold] = panel_baselines(data) if data.panel else [_baselines_of(one) for one in data.series]
+            self._baselines[fold] = (
+                panel_baselines(data) if data.panel else [_baselines_of(one) for one in data.series]
+            )
         return self._baselines[fold]
 
 
@@ -115,10 +126,11 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 
         48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B x 2 + 48 B x 2 + folds x 32 B)
 
-    Each column of `data` adds 8 B to the 48. `rows` are the symbol's rows in its files, held as read and as numbers (x 2).
-    `bars`, those of them that are used, are held as inputs (twice while the scaler is fitted) and as candles (twice while they
-    are hashed), and for each fold as labels, window starts and temporaries.
-    Measured with a million bars of one file: 0.42 GiB (estimate 0.53) for one fold, 0.61 (0.62) for four (2026-11-21).
+    Each column of `data` adds 8 B to the 48. `rows` are the symbol's rows in its files, held as read and as
+    numbers (x 2). `bars`, those of them that are used, are held as inputs (twice while the scaler is fitted)
+    and as candles (twice while they are hashed), and for each fold as labels, window starts and temporaries.
+    Measured with a million bars of one file: 0.42 GiB (estimate 0.53) for one fold, 0.61 (0.62) for four
+    (2026-11-21).
     """
     row_bytes = (_CELLS + len(data.columns)) * _CELL_BYTES
     a_bar = 2 * len(data.inputs) * 4 + 2 * row_bytes + folds * 32
@@ -126,7 +138,9 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
 
 
 def read_source(piece: Piece, job: Job, data: JobData) -> Source:
-    """Read and prepare the source of a piece, on the CPU. Raises DataError if its bars are not those of the plan."""
+    """Read and prepare the source of a piece, on the CPU. Raises DataError if its bars are not those of the
+    plan.
+    """
     entries = tuple(data.of(symbol) for symbol in piece.series)
     if len(entries) == 1 and not job.data.panel:
         candles = data.read(piece.series[0], job)
@@ -147,12 +161,16 @@ def read_source(piece: Piece, job: Job, data: JobData) -> Source:
 
 
 def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
-    """Return where a piece's bars come from. Raises the DataError with which planning refused one of its series."""
+    """Return where a piece's bars come from. Raises the DataError with which planning refused one of its
+    series.
+    """
     entries = tuple(data.of(symbol) for symbol in piece.series)
     read = {name for entry in entries for name in entry.files}
     return Origin(
         entries=entries,
-        files=tuple({"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read),
+        files=tuple(
+            {"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read
+        ),
         timeframe=data.plan.timeframe,
         synthetic=data.plan.synthetic,
         mark=mark_of(piece, job, data),
@@ -164,7 +182,8 @@ def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series
 
 
 def mark_of(piece: Piece, job: Job, data: JobData) -> str:
-    """Return the hash that a piece's model and checkpoints must match. Reads no bars: their hashes are in the plan.
+    """Return the hash that a piece's model and checkpoints must match. Reads no bars: their hashes are in the
+    plan.
 
     Raises the DataError with which planning refused one of its series.
     """

@@ -1,11 +1,11 @@
 """Read ahead: prepare the source of a worker's probable next piece, on a thread during training.
 
-Owns the thread and the one staged source. It never touches a GPU: a call from another thread, such as pinning memory, would
-break the recording of a CUDA graph. The staged source is in pageable memory and moves to the device when its model joins, which
-takes some 100 ms for a million rows.
+Owns the thread and the one staged source. It never touches a GPU: a call from another thread, such as pinning
+memory, would break the recording of a CUDA graph. The staged source is in pageable memory and moves to the
+device when its model joins, which takes some 100 ms for a million rows.
 
-With a GPU, or with more cores than workers, reading ahead is free. With a CPU worker on each core it would slow training down,
-so nothing is staged (`stages`).
+With a GPU, or with more cores than workers, reading ahead is free. With a CPU worker on each core it would
+slow training down, so nothing is staged (`stages`).
 """
 
 from __future__ import annotations

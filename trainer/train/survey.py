@@ -47,5 +47,7 @@ def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
 
 
 def _visits(fold: FoldPlan, job: Job) -> int:
-    """Return the cost of an epoch, in training windows. Evaluating a window costs about a quarter of training on it."""
+    """Return the cost of an epoch, in training windows. Evaluating a window costs about a quarter of training
+    on it.
+    """
     return fold.bars["train"] + (fold.bars["validation"] + fold.bars["test"] // job.train.epochs) // 4

@@ -1,4 +1,6 @@
-"""A card is not believed: every type and bound is checked when it is read, and each violation is one DataError."""
+"""A card is not believed: every type and bound is checked when it is read, and each violation is one
+DataError.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,15 @@ def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "[" * 100_000, '{"format": NaN}', "\ud800", '{"format": 1, "x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}']
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"format": NaN}',
+        "\ud800",
+        '{"format": 1, "x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
+    ],
 )
 def test_what_is_no_card_at_all_is_one_error(text: str) -> None:
     with pytest.raises(DataError, match="the model's card can't be used"):

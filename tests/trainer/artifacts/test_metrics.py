@@ -13,7 +13,9 @@ from trainer.train.evaluation import compare
 
 
 def scored(target: str, *, signal: float, rival: float, bars: int = 2000) -> dict[str, Any]:
-    """Score a forecast of a target beside a constant one and a rival; the signals are weights of the label in them."""
+    """Score a forecast of a target beside a constant one and a rival; the signals are weights of the label in
+    them.
+    """
     random = np.random.default_rng(0)
     labels = random.normal(0, 1, bars)
     ours, other = (weight * labels + random.normal(0, 1, bars) for weight in (signal, rival))
@@ -22,12 +24,16 @@ def scored(target: str, *, signal: float, rival: float, bars: int = 2000) -> dic
     blocks = np.arange(bars) // 20
     return {
         "about": settings.about(),
-        "test": compare(ours, settings, labels[:, None], blocks=blocks, length={}, forecasts=forecasts, replicates=100),
+        "test": compare(
+            ours, settings, labels[:, None], blocks=blocks, length={}, forecasts=forecasts, replicates=100
+        ),
     }
 
 
 @pytest.mark.parametrize("target", ["return", "volatility"])
-def test_a_constant_baseline_which_has_no_correlation_does_not_keep_a_model_from_being_better_beyond_chance(target):
+def test_a_constant_baseline_which_has_no_correlation_does_not_keep_a_model_from_being_better_beyond_chance(
+    target,
+):
     metrics = scored(target, signal=1.0, rival=0.3)
     assert metrics["test"]["better"]["mean"]["correlation"] is None
     assert gain_over_baselines(metrics) == BEYOND_CHANCE

@@ -48,7 +48,9 @@ def test_a_pair_is_ed25519_for_this_user_alone_and_openssh_reads_it(home: Path) 
     path = find_key(RUN)
     assert PUBLIC_KEY.fullmatch(public) and path == home / "keys" / RUN
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    said = subprocess.run(["ssh-keygen", "-y", "-f", str(path)], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["ssh-keygen", "-y", "-f", str(path)], capture_output=True, text=True, check=True
+    ).stdout
     assert said.split()[:2] == public.split()
     with pytest.raises(ConfigError, match="can't be kept"):
         make_key(RUN)  # never another one for the same run
@@ -74,7 +76,9 @@ def test_a_name_that_is_no_run_leads_nowhere(name: str) -> None:
             call(name)
 
 
-def test_a_key_is_forgotten_with_its_runs_receipt_and_after_the_longest_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_forgotten_with_its_runs_receipt_and_after_the_longest_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert forget_ended(Receipts()) == []  # type: ignore[arg-type]
     for run in (RUN, OTHER):
         make_key(run)
@@ -104,11 +108,16 @@ def test_a_key_that_cannot_be_forgotten_now_keeps_no_receipt_from_being_shown() 
 
 def line(kind: str, *, inside: str = "") -> bytes:
     name = (inside or kind).encode()
-    return f"{kind} {base64.b64encode(len(name).to_bytes(4, 'big') + name + b'x' * 36).decode()} root@ip-10-0-0-1\n".encode()
+    return (
+        f"{kind} {base64.b64encode(len(name).to_bytes(4, 'big') + name + b'x' * 36).decode()}"
+        " root@ip-10-0-0-1\n".encode()
+    )
 
 
 def test_host_keys_are_read_and_kinds_that_nobody_should_use_are_left_out() -> None:
-    pinned = parse_host_keys(line("ecdsa-sha2-nistp256") + line("ssh-ed25519") + line("ssh-rsa") + line("ssh-dss"))
+    pinned = parse_host_keys(
+        line("ecdsa-sha2-nistp256") + line("ssh-ed25519") + line("ssh-rsa") + line("ssh-dss")
+    )
     assert [key.kind for key in pinned] == ["ecdsa-sha2-nistp256", "ssh-ed25519", "ssh-rsa"]
 
 
@@ -152,10 +161,16 @@ def test_ports_and_commands_are_read_as_typed() -> None:
     for text in ("", "a:1", "1:2:3", "0:1", "1:65536", "-1:2", "1:"):
         with pytest.raises(UsageError, match="two ports"):
             parse_forward(text)
-    assert shell_line([]) == "" and shell_line(["ls | wc -l"]) == "ls | wc -l" and shell_line(["ls", "a b"]) == "ls 'a b'"
+    assert (
+        shell_line([]) == ""
+        and shell_line(["ls | wc -l"]) == "ls | wc -l"
+        and shell_line(["ls", "a b"]) == "ls 'a b'"
+    )
 
 
-def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     make_key(OTHER)
     ready = SimpleNamespace(outputs=SimpleNamespace(attach="ssh"), objects=Receipts(OTHER))
     lines: list[str] = []

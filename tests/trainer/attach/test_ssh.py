@@ -1,4 +1,6 @@
-"""SSH to a node: the same tests against paramiko's server side and, where it is installed, OpenSSH, on loopback."""
+"""SSH to a node: the same tests against paramiko's server side and, where it is installed, OpenSSH, on
+loopback.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+def server(
+    request: pytest.FixtureRequest, key: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SshServer]:
     if request.param == "openssh" and SSHD is None:
         pytest.skip("OpenSSH's server is not installed")
     public = key.with_suffix(".pub").read_text().strip()
@@ -68,22 +72,34 @@ def run(transport: Any, line: str, typed: bytes = b"") -> tuple[int, bytes, byte
     os.close(write)
     out, err = io.BytesIO(), io.BytesIO()
     try:
-        return run_command(transport, line, stdin=read, stdout=out, stderr=err), out.getvalue(), err.getvalue()
+        return (
+            run_command(transport, line, stdin=read, stdout=out, stderr=err),
+            out.getvalue(),
+            err.getvalue(),
+        )
     finally:
         os.close(read)
 
 
 def test_a_command_has_its_streams_and_its_exit_code(server: SshServer, key: Path) -> None:
     with connect(server, key) as transport:
-        assert run(transport, "cat; echo no >&2; exit 7", b"what was typed") == (7, b"what was typed", b"no\n")
+        assert run(transport, "cat; echo no >&2; exit 7", b"what was typed") == (
+            7,
+            b"what was typed",
+            b"no\n",
+        )
         assert run(transport, "head -c 300000 /dev/zero | tr '\\0' x")[1] == b"x" * 300_000
 
 
-def test_another_host_key_is_refused_before_anything_is_sent(server: SshServer, key: Path, tmp_path: Path) -> None:
+def test_another_host_key_is_refused_before_anything_is_sent(
+    server: SshServer, key: Path, tmp_path: Path
+) -> None:
     other = key_pair(tmp_path / "other").encode()
     tried = len(server.asked)
     with (
-        pytest.raises(ConnectionFailed, match=r"is not the run's \(its host key SHA256:\S+ is none of those") as refused,
+        pytest.raises(
+            ConnectionFailed, match=r"is not the run's \(its host key SHA256:\S+ is none of those"
+        ) as refused,
         connect(server, key, published=other),
     ):
         pass
@@ -91,10 +107,15 @@ def test_another_host_key_is_refused_before_anything_is_sent(server: SshServer, 
     assert len(server.asked) == tried  # no name, no signature
 
 
-def test_a_machine_without_a_key_of_the_published_kinds_is_refused(server: SshServer, key: Path, tmp_path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(tmp_path / "ecdsa")], check=True)
+def test_a_machine_without_a_key_of_the_published_kinds_is_refused(
+    server: SshServer, key: Path, tmp_path: Path
+) -> None:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(tmp_path / "ecdsa")], check=True
+    )
     with (
-        # Who finds out first that there is none ends the connection: the machine may, before this side has read what it offers.
+        # Who finds out first that there is none ends the connection: the machine may, before this side has
+        # read what it offers.
         pytest.raises(ConnectionFailed, match="no host key of the kinds|does not speak SSH"),
         connect(server, key, published=(tmp_path / "ecdsa.pub").read_bytes()),
     ):
@@ -111,7 +132,10 @@ def test_a_page_is_fetched_through_a_forwarded_port(server: SshServer, key: Path
     web = ThreadingHTTPServer(("127.0.0.1", 0), page_handler("run-1", tmp_path / "none.jsonl"))
     threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with connect(server, key) as transport, ForwardedPort(transport, Forward(local=0, remote=web.server_port)) as forwarded:
+    with (
+        connect(server, key) as transport,
+        ForwardedPort(transport, Forward(local=0, remote=web.server_port)) as forwarded,
+    ):
         for _ in range(2):
             with opener.open(f"http://127.0.0.1:{forwarded.port}/", timeout=30) as answer:
                 assert b"<h1>run-1</h1>" in answer.read()
@@ -150,7 +174,9 @@ def test_a_shell_has_a_terminal_that_follows_the_size_of_this_one(server: SshSer
         until(b"first-42")
         resize(terminal, 20, 50)
         os.kill(os.getpid(), signal.SIGWINCH)
-        os.write(ours, b"until stty size | grep -q '20 50'; do sleep 0.05; done; echo second-$((6*7)); exit 3\n")
+        os.write(
+            ours, b"until stty size | grep -q '20 50'; do sleep 0.05; done; echo second-$((6*7)); exit 3\n"
+        )
         until(b"second-42")
         with suppress(OSError):
             while True:

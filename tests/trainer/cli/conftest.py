@@ -17,7 +17,9 @@ from trainer.data.writing import write_candles
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, desk_python: Path) -> Callable[[Access], Access]:
-    """Let the launch verb find this AWS, whatever its flags say, from an empty folder. Its data checks are forks."""
+    """Let the launch verb find this AWS, whatever its flags say, from an empty folder. Its data checks are
+    forks.
+    """
     monkeypatch.setattr(sys, "executable", str(desk_python))
 
     def to(access: Access) -> Access:
@@ -50,5 +52,7 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with 3,000 one-minute bars of two symbols."""
     folder = tmp_path_factory.mktemp("candles")
     for symbol in ("BTC-USD", "ETH-USD"):
-        write_candles(folder / f"{symbol}_1m.parquet", [synthetic_candles(symbol, bars=3_000)], synthetic=True)
+        write_candles(
+            folder / f"{symbol}_1m.parquet", [synthetic_candles(symbol, bars=3_000)], synthetic=True
+        )
     return folder

@@ -1,5 +1,6 @@
-"""`mayfly attach` as it is typed: refused where a stack lets nobody in, by Session Manager with stubs of AWS's programs, and by
-SSH to a server on loopback."""
+"""`mayfly attach` as it is typed: refused where a stack lets nobody in, by Session Manager with stubs of
+AWS's programs, and by SSH to a server on loopback.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +49,24 @@ def stack_with(access: Access, account: Objects) -> Callable[[str], None]:
 
     def set_attach(mode: str) -> None:
         outputs = replace(read_stack(access, stack="dev"), attach=mode)
-        access.client("ssm").put_parameter(Name="/mayfly/mayfly/dev", Value=outputs.to_json(), Type="String", Overwrite=True)
+        access.client("ssm").put_parameter(
+            Name="/mayfly/mayfly/dev", Value=outputs.to_json(), Type="String", Overwrite=True
+        )
 
     return set_attach
 
 
 @pytest.fixture
 def attach(
-    access: Access, account: Objects, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    access: Access,
+    account: Objects,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> Attach:
-    """Run the verb on an account that counts as a real one; return exit code, stdout and stderr, those of children included."""
+    """Run the verb on an account that counts as a real one; return exit code, stdout and stderr, those of
+    children included.
+    """
 
     @contextmanager
     def connected(**_: object) -> Iterator[Access]:
@@ -92,7 +101,9 @@ def own_policy(access: Access) -> dict[str, Any]:
 
 @pytest.fixture
 def person(access: Access, account: Objects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Access:
-    """An IAM user with the attach policy alone, whose credentials AWS's CLI finds, and stubs of it and its plugin on PATH."""
+    """An IAM user with the attach policy alone, whose credentials AWS's CLI finds, and stubs of it and its
+    plugin on PATH.
+    """
     iam = access.client("iam")
     iam.create_user(UserName="ada")
     iam.put_user_policy(UserName="ada", PolicyName="attach", PolicyDocument=json.dumps(own_policy(access)))
@@ -131,20 +142,34 @@ def test_off_a_rehearsal_and_a_machine_that_boots_are_one_line_each(
 ) -> None:
     running = Running(access, account)
     code, _, err = attach(OPEN_RUN)
-    assert code == 103 and "machines of mayfly-dev can't be attached to (attach is off)" in err and "docs/attach.md" in err
+    assert (
+        code == 103
+        and "machines of mayfly-dev can't be attached to (attach is off)" in err
+        and "docs/attach.md" in err
+    )
     stack_with("ssh")
     code, _, err = attach(OPEN_RUN, "--", "hostname")
     assert code == 103 and f"this desk has no SSH key of {OPEN_RUN}" in err
     make_key(OPEN_RUN)
     code, _, err = attach(OPEN_RUN, "--", "hostname")
-    assert code == 103 and f"{running.instance_id} has not published its host keys yet" in err and err.count("\n") == 1
+    assert (
+        code == 103
+        and f"{running.instance_id} has not published its host keys yet" in err
+        and err.count("\n") == 1
+    )
     monkeypatch.setattr("trainer.cli.attach.connected", lambda **_: nullcontext(access))
     code, _, err = attach(OPEN_RUN)
     assert code == 2 and "there is nothing to attach to in a rehearsal" in err and err.count("\n") == 1
 
 
 def test_a_shell_a_command_and_a_port_by_session_manager(
-    aws_server: EmbeddedAws, access: Access, account: Objects, attach: Attach, stack_with: Any, person: Access, tmp_path: Path
+    aws_server: EmbeddedAws,
+    access: Access,
+    account: Objects,
+    attach: Attach,
+    stack_with: Any,
+    person: Access,
+    tmp_path: Path,
 ) -> None:
     running = machine(access, account, sessions=True)
     stack_with("ssm")
@@ -174,17 +199,26 @@ def test_a_shell_a_command_and_a_port_by_session_manager(
     assert code == 0 and f"http://127.0.0.1:{port} leads to port {web.server_port} of the machine" in err
     assert f"<h1>{OPEN_RUN}</h1>".encode() in pages[0]
 
-    # What role and people may do is what was needed: by the CLI, and by its plugin, which resumes, ends and opens a channel.
+    # What role and people may do is what was needed: by the CLI, and by its plugin, which resumes, ends and
+    # opens a channel.
     ssm = person.client("ssm")
     session = ssm.start_session(Target=running.instance_id)["SessionId"]
     ssm.resume_session(SessionId=session)
     ssm.terminate_session(SessionId=session)
     embedded = aws_server.cloud(access)
-    actions = ("ssmmessages:", "ssm:UpdateInstance", "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession")
+    actions = (
+        "ssmmessages:",
+        "ssm:UpdateInstance",
+        "ssm:StartSession",
+        "ssm:ResumeSession",
+        "ssm:TerminateSession",
+    )
     asked = [one for one in embedded.decisions if one[1].action.startswith(actions)]
     channel = f"OpenOwnSessions ssmmessages:OpenDataChannel {own_policy(access)['Statement'][2]['Resource']}"
     people = [(question, decision) for who, question, decision in asked if who.kind == "USER"]
-    assert_allowed_is_needed(people, own_policy(access), {channel: "asked by AWS's plugin, for which a stub stands in"})
+    assert_allowed_is_needed(
+        people, own_policy(access), {channel: "asked by AWS's plugin, for which a stub stands in"}
+    )
     agent = [(question, decision) for who, question, decision in asked if who.kind == "NODE"]
     assert_allowed_is_needed(agent, policies.document(agent_messages()), {})
 
@@ -219,13 +253,22 @@ def test_a_missing_program_of_aws_is_one_line_that_says_where_to_get_it(
     assert finding("attach", check).state == "ok" and not attach_checks(replace(outputs, attach="off"))
     (tmp_path / "bin/session-manager-plugin").unlink()
     found = finding("attach", check)
-    assert found.state == "failed" and "session-manager-plugin" in found.what and "install-plugin.html" in found.do
+    assert (
+        found.state == "failed"
+        and "session-manager-plugin" in found.what
+        and "install-plugin.html" in found.do
+    )
     code, _, err = attach(OPEN_RUN, "--", "hostname")
     assert code == 103 and err.count("\n") == 1 and "needs session-manager-plugin (it is not on PATH)" in err
 
 
 def test_by_ssh_a_command_runs_on_the_pinned_machine_alone(
-    access: Access, account: Objects, attach: Attach, stack_with: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    access: Access,
+    account: Objects,
+    attach: Attach,
+    stack_with: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     running = Running(access, account)
     stack_with("ssh")
@@ -235,7 +278,13 @@ def test_by_ssh_a_command_runs_on_the_pinned_machine_alone(
         monkeypatch.setattr(by_ssh, "connection", to_port(server.port))
         account.put(key=running.keys.host_keys, body=key_pair(tmp_path / "other").encode())
         code, out, err = attach(OPEN_RUN, "--", "hostname")
-        assert code == 103 and not out and err.count("\n") == 1 and "is not the run's" in err and not server.asked
+        assert (
+            code == 103
+            and not out
+            and err.count("\n") == 1
+            and "is not the run's" in err
+            and not server.asked
+        )
         account.put(key=running.keys.host_keys, body=server.published)
         assert attach(OPEN_RUN, "--", "echo out; echo err >&2; exit 7") == (7, "out\n", "err\n")
         code, _, err = attach(OPEN_RUN)
@@ -248,7 +297,9 @@ def test_by_ssh_a_command_runs_on_the_pinned_machine_alone(
 
 def test_the_address_is_of_the_kind_that_may_connect(access: Access, account: Objects) -> None:
     running = Running(access, account)
-    known = running.ec2.describe_instances(InstanceIds=[running.instance_id])["Reservations"][0]["Instances"][0]
+    known = running.ec2.describe_instances(InstanceIds=[running.instance_id])["Reservations"][0]["Instances"][
+        0
+    ]
     found = address_of(access, running.instance_id, attach_from="203.0.113.7")
     assert found == known["PublicIpAddress"]
     with pytest.raises(ConnectionFailed, match=r"has no public IPv6 address \(attach_from is 2001:db8::7\)"):

@@ -1,4 +1,6 @@
-"""`mayfly backup` as it is typed, on a stack whose storage is at the desk: what changed goes up, what is lost comes back."""
+"""`mayfly backup` as it is typed, on a stack whose storage is at the desk: what changed goes up, what is lost
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def mayfly(account: Objects, access: Access, capsys: pytest.CaptureFixture[str], folder: Path) -> Callable[..., Any]:
-    """Run one command on a stack whose storage is `local`; return its exit code and what it printed as JSON."""
+def mayfly(
+    account: Objects, access: Access, capsys: pytest.CaptureFixture[str], folder: Path
+) -> Callable[..., Any]:
+    """Run one command on a stack whose storage is `local`; return its exit code and what it printed
+    as JSON.
+    """
     ssm, name = access.client("ssm"), parameter_name("mayfly", "dev")
     outputs = json.loads(ssm.get_parameter(Name=name)["Parameter"]["Value"])
     StackOutputs.from_json(json.dumps(outputs | {"storage": "local"}))
-    ssm.put_parameter(Name=name, Type="String", Overwrite=True, Value=json.dumps(outputs | {"storage": "local"}))
+    ssm.put_parameter(
+        Name=name, Type="String", Overwrite=True, Value=json.dumps(outputs | {"storage": "local"})
+    )
 
     def call(*words: str) -> tuple[int, Any]:
         code = main([*words, "--json"])
@@ -65,10 +73,15 @@ def test_a_folder_that_is_lost_comes_back_as_it_was_and_a_second_backup_uploads_
     shutil.rmtree(folder)
     code, restored = mayfly("backup", "--restore")
     assert (code, restored["moved"]) == (0, [CANDLES, MODEL])
-    assert ((folder / CANDLES).read_text(), (folder / MODEL).read_text()) == (f"this is {CANDLES}", "trained anew")
+    assert ((folder / CANDLES).read_text(), (folder / MODEL).read_text()) == (
+        f"this is {CANDLES}",
+        "trained anew",
+    )
 
 
-def test_a_file_that_differs_is_named_and_replaced_only_when_that_is_asked_for(mayfly: Any, folder: Path) -> None:
+def test_a_file_that_differs_is_named_and_replaced_only_when_that_is_asked_for(
+    mayfly: Any, folder: Path
+) -> None:
     mayfly("backup")
     (folder / MODEL).write_text("newer than the backup")
     (folder / CANDLES).unlink()
@@ -84,7 +97,9 @@ def test_an_interrupted_backup_goes_on_and_bytes_that_are_there_are_not_sent_aga
     mayfly: Any, folder: Path, account: Objects, access: Access
 ) -> None:
     mayfly("backup")
-    access.client("s3").delete_object(Bucket=bucket_of(access), Key="backup/index.json")  # as if it had never been written
+    access.client("s3").delete_object(
+        Bucket=bucket_of(access), Key="backup/index.json"
+    )  # as if it had never been written
     assert mayfly("backup")[1]["moved"] == [CANDLES, MODEL]
     assert len(account.versions(key=f"backup/files/{MODEL}")) == 1
     assert read_index(account).keys() == {CANDLES, MODEL}
@@ -106,7 +121,9 @@ def test_links_pipes_and_hidden_files_are_left_out_and_nothing_is_written_throug
     assert told["skipped"] == {MODEL: "a link is in its place"} and not list(elsewhere.iterdir())
 
 
-def test_what_s3_gives_otherwise_than_the_index_says_is_refused(mayfly: Any, folder: Path, account: Objects) -> None:
+def test_what_s3_gives_otherwise_than_the_index_says_is_refused(
+    mayfly: Any, folder: Path, account: Objects
+) -> None:
     mayfly("backup")
     true = read_index(account)[MODEL]
     add_to_index(account, {MODEL: BackedUp(bytes=true.bytes, sha256="0" * 64, version_id=true.version_id)})

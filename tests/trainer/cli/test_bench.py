@@ -33,7 +33,10 @@ def test_the_table_says_what_counts_and_what_it_costs(capsys):
         ["cpu", "8", "on"],
     ]
     assert "100 epochs at $2.00 an hour: --price." in lines
-    assert lines[-1].startswith("it/s misleads: from 1 to 8 chunks a step") and "chunks/s, is what counts." in lines[-1]
+    assert (
+        lines[-1].startswith("it/s misleads: from 1 to 8 chunks a step")
+        and "chunks/s, is what counts." in lines[-1]
+    )
     assert len(err.splitlines()) == 4
 
 
@@ -42,7 +45,9 @@ def test_json_has_the_dollars_of_each_row(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["profile"] == "cpu" and found["price_usd_per_hour"] == 2
     for row in found["rows"]:
-        assert row["epoch_seconds"] == pytest.approx(4375 / row["chunks_per_second"])  # 70,000 bars in chunks of 16
+        assert row["epoch_seconds"] == pytest.approx(
+            4375 / row["chunks_per_second"]
+        )  # 70,000 bars in chunks of 16
         assert row["usd"] == pytest.approx(row["epoch_seconds"] * 100 / 3600 * 2)
 
 
@@ -60,7 +65,10 @@ def test_a_chip_costs_what_the_cheapest_machine_asks_for_one(profile, price, ins
 
 
 def test_a_chip_that_aws_does_not_rent_has_no_price():
-    assert verb._price(None, "rtx_4090", "cuda") == (0.0, "AWS's price for rtx_4090 is not known; set it with --price")
+    assert verb._price(None, "rtx_4090", "cuda") == (
+        0.0,
+        "AWS's price for rtx_4090 is not known; set it with --price",
+    )
     assert verb._price(None, "cpu", "cpu")[0] == 0.0
 
 
@@ -82,7 +90,12 @@ def test_bad_input_is_one_line(wrong, capsys):
 
 
 def test_bad_input_waits_for_no_torch():
-    code = "import sys; from trainer.cli.main import main; main(['bench', '--bars', '-1']); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from trainer.cli.main import main; main(['bench', '--bars', '-1']); sys.exit('torch' in"
+        " sys.modules)"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0 and "error: --bars -1" in done.stderr

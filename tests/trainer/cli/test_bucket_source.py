@@ -24,7 +24,13 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 def bucket(applied: Access) -> Iterator[str]:
     s3, name = applied.client("s3"), "somebody-elses-candles"
     s3.create_bucket(Bucket=name)
-    keys = ("fx/symbol=EUR%2FUSD/part-0.csv", "fx/notes.md", "fx/.hidden.csv", "fx2/GBP_1m.csv", "deep/x.csv/../../y.csv")
+    keys = (
+        "fx/symbol=EUR%2FUSD/part-0.csv",
+        "fx/notes.md",
+        "fx/.hidden.csv",
+        "fx2/GBP_1m.csv",
+        "deep/x.csv/../../y.csv",
+    )
     for key in keys:
         s3.put_object(Bucket=name, Key=key, Body=BARS.encode())
     yield name
@@ -37,7 +43,9 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_what_lies_below_a_prefix_is_fetched_with_its_folders(applied: Access, bucket: str, tmp_path: Path) -> None:
+def test_what_lies_below_a_prefix_is_fetched_with_its_folders(
+    applied: Access, bucket: str, tmp_path: Path
+) -> None:
     for prefix in ("fx", "fx/"):
         assert fetch_candles(f"s3://{bucket}/{prefix}", applied, tmp_path / prefix) == tmp_path / prefix
     assert files(tmp_path) == ["fx/symbol=EUR%2FUSD/part-0.csv"]
@@ -45,7 +53,9 @@ def test_what_lies_below_a_prefix_is_fetched_with_its_folders(applied: Access, b
     assert one == tmp_path / "one" / "GBP_1m.csv" and one.read_text() == BARS
 
 
-def test_a_scripts_data_is_every_file_below_a_prefix_whatever_it_holds(applied: Access, bucket: str, tmp_path: Path) -> None:
+def test_a_scripts_data_is_every_file_below_a_prefix_whatever_it_holds(
+    applied: Access, bucket: str, tmp_path: Path
+) -> None:
     assert fetch_files(f"s3://{bucket}/fx", applied, tmp_path) == tmp_path
     assert files(tmp_path) == ["notes.md", "symbol=EUR%2FUSD/part-0.csv"]
     fetch_files(f"s3://{bucket}/fx2/GBP_1m.csv", applied, tmp_path / "one")
@@ -68,7 +78,16 @@ def test_nothing_too_much_and_no_such_bucket_are_one_line(
 
 def test_a_launch_trains_on_them_as_on_a_folder(rehearsed: Access, bucket: str, capsys, monkeypatch) -> None:
     monkeypatch.setattr(launch_verb, "own_access", lambda: rehearsed)
-    words = ["launch", "--rehearse", "--instance", "p3.8xlarge", "--data", f"s3://{bucket}/fx", "--dry-run", "--json"]
+    words = [
+        "launch",
+        "--rehearse",
+        "--instance",
+        "p3.8xlarge",
+        "--data",
+        f"s3://{bucket}/fx",
+        "--dry-run",
+        "--json",
+    ]
     assert main([*words, "--set", "batch=64"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["data"]["bars"] == {"EUR-USD": 600}

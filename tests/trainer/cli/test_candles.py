@@ -21,9 +21,19 @@ def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copi
     scratch = tmp_path / "scratch"
     (scratch / "mayfly-candles-x").mkdir(parents=True)
     (scratch / "mayfly-candles-x" / "0.npy").write_bytes(b"bars")
-    os.mkfifo(scratch / "job.json")  # nobody writes it: the check waits for its job, as it would work, for ever
+    os.mkfifo(
+        scratch / "job.json"
+    )  # nobody writes it: the check waits for its job, as it would work, for ever
     theirs, ours = os.pipe()
-    command = [sys.executable, "-m", "trainer.plan.check", "--job", str(scratch / "job.json"), "--data", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.plan.check",
+        "--job",
+        str(scratch / "job.json"),
+        "--data",
+        str(tmp_path),
+    ]
     command += ["--scratch", str(scratch)]
     child = subprocess.Popen([*command, "--parent", str(theirs)], pass_fds=(theirs,))
     os.close(theirs)
@@ -39,7 +49,10 @@ def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
         child.send_signal(signal.SIGSTOP)  # as it is, while it is looked at
         given = int(child.args[-1])
         assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check.child.folder.name)
-        assert Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check.child.pipe}").readlink()
+        assert (
+            Path(f"/proc/{child.pid}/fd/{given}").readlink()
+            == Path(f"/proc/self/fd/{check.child.pipe}").readlink()
+        )
         assert not os.get_inheritable(check.child.pipe)
     finally:
         check.close()

@@ -17,7 +17,15 @@ AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 def epochs(*losses, piece="BTC-USD"):
     model = f"lstm-direction_{piece}_1m"
     return [
-        {**EPOCH, "time": AT, "model": model, "piece": piece, "epoch": number, "train_loss": 0.9, "validation_loss": loss}
+        {
+            **EPOCH,
+            "time": AT,
+            "model": model,
+            "piece": piece,
+            "epoch": number,
+            "train_loss": 0.9,
+            "validation_loss": loss,
+        }
         for number, loss in enumerate(losses, 1)
     ]
 
@@ -35,14 +43,21 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
 
 
 def test_a_script_keeps_what_it_likes_and_may_have_no_validation_loss():
-    shown = drawn(curves_view(RunEvents(events=epochs(None, piece="net")).epochs, last=3, work="script"), width=80)
+    shown = drawn(
+        curves_view(RunEvents(events=epochs(None, piece="net")).epochs, last=3, work="script"), width=80
+    )
     assert shown.splitlines()[0].startswith("script  epoch") and "✓" not in shown
-    over = drawn(curves_view(RunEvents(events=[*epochs(0.4), *epochs(0.4, piece="b")]).epochs, last=3, work="script"), width=80)
+    over = drawn(
+        curves_view(RunEvents(events=[*epochs(0.4), *epochs(0.4, piece="b")]).epochs, last=3, work="script"),
+        width=80,
+    )
     assert over.splitlines()[0].startswith("value ") and over.splitlines()[-1] == "✓ lowest validation loss"
 
 
 def test_the_epoch_that_is_kept_is_shown_however_old():
-    shown = drawn(curves_view(RunEvents(events=epochs(0.4, 0.5, 0.6, 0.7)).epochs, last=2), width=80).splitlines()
+    shown = drawn(
+        curves_view(RunEvents(events=epochs(0.4, 0.5, 0.6, 0.7)).epochs, last=2), width=80
+    ).splitlines()
     assert [line.split()[-4:] for line in shown[1:-1]] == [
         ["0.9000", "0.4000", "✓", "▁▃▆█"],
         ["3", "0.9000", "0.6000"],
@@ -66,7 +81,11 @@ def test_pulling_twice_writes_the_same_files(tmp_path):
     events = RunEvents(raw=b"{}\n", events=[{**PROGRESS, "time": AT, "unit": "windows"}, *epochs(0.7, 0.5)])
 
     def contents():
-        return {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        return {
+            path.relative_to(tmp_path).as_posix(): path.read_bytes()
+            for path in tmp_path.rglob("*")
+            if path.is_file()
+        }
 
     assert CurveFiles(tmp_path).add(events) == [tmp_path / "events.jsonl", tmp_path / "observed"]
     first = contents()

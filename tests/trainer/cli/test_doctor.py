@@ -75,7 +75,10 @@ def test_what_is_amiss_is_said_each_with_what_to_do(
     cloud, group = aws_server.cloud(access), outputs.schedule_group
     scheduler, sns, sqs = (access.client(name) for name in ("scheduler", "sns", "sqs"))
     kept = scheduler.get_schedule(GroupName=group, Name="standing-sweep")
-    same = {name: kept[name] for name in ("ScheduleExpression", "FlexibleTimeWindow", "Target", "GroupName", "Name")}
+    same = {
+        name: kept[name]
+        for name in ("ScheduleExpression", "FlexibleTimeWindow", "Target", "GroupName", "Name")
+    }
     scheduler.update_schedule(**same, State="DISABLED")
     topic = f"arn:aws:sns:us-east-1:{cloud.account}:{messages_topic('mayfly', 'dev')}"
     sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")
@@ -106,7 +109,9 @@ def test_without_a_stack_there_is_no_more_to_check(access: Access) -> None:
 def test_an_old_image_and_a_quota_of_nothing_are_notes(applied: Access, aws_server: EmbeddedAws) -> None:
     outputs = read_stack(applied, stack="dev")
     assert health.image_age(applied, outputs) == ""
-    assert "days old: set a newer image_line" in health.image_age(applied, outputs, utc_now() + timedelta(days=400))
+    assert "days old: set a newer image_line" in health.image_age(
+        applied, outputs, utc_now() + timedelta(days=400)
+    )
     cloud = aws_server.cloud(applied)
     cloud.quotas["L-417A185B"] = 0.0
     try:

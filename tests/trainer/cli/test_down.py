@@ -27,7 +27,9 @@ def taken_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file in which a fake `pulumi` on PATH notes its folder and arguments; an `exit` beside it is its exit code."""
+    """Return the file in which a fake `pulumi` on PATH notes its folder and arguments; an `exit` beside it is
+    its exit code.
+    """
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "pulumi"
     end = f'[ ! -e {tmp_path}/exit ] || exit "$(cat {tmp_path}/exit)"'
@@ -37,7 +39,9 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "called"
 
 
-def test_a_stack_without_open_runs_goes_and_its_bucket_stays(account: Objects, pulumi: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_stack_without_open_runs_goes_and_its_bucket_stays(
+    account: Objects, pulumi: Path, capfd: pytest.CaptureFixture[str]
+):
     assert main(["down", "-y", "--json"]) == 0
     folder, *arguments = pulumi.read_text().split()
     assert arguments == ["destroy", "--exclude-protected", "--stack", "dev", "--yes"]
@@ -50,20 +54,29 @@ def test_a_stack_without_open_runs_goes_and_its_bucket_stays(account: Objects, p
 def test_an_open_run_keeps_the_stack(
     account: Objects, pulumi: Path, make_record: Callable[..., RunRecord], capsys: pytest.CaptureFixture[str]
 ):
-    create_record(account, make_record(run_id=NEW_RUN, created_at=utc_now(), deadline=utc_now() + timedelta(hours=1)))
+    create_record(
+        account, make_record(run_id=NEW_RUN, created_at=utc_now(), deadline=utc_now() + timedelta(hours=1))
+    )
     assert main(["down", "-y"]) == 2
-    assert f"run {NEW_RUN} is open (starting)" in (said := capsys.readouterr().err) and f"mayfly stop {NEW_RUN}" in said
+    assert (
+        f"run {NEW_RUN} is open (starting)" in (said := capsys.readouterr().err)
+        and f"mayfly stop {NEW_RUN}" in said
+    )
     assert not pulumi.exists()
 
 
-def test_a_run_that_cannot_be_read_keeps_the_stack(account: Objects, pulumi: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_that_cannot_be_read_keeps_the_stack(
+    account: Objects, pulumi: Path, capsys: pytest.CaptureFixture[str]
+):
     account.put(key=f"runs/{NEW_RUN}/run.json", body=b"{}")
     assert main(["down", "-y"]) == 103
     assert f"cannot tell whether run {NEW_RUN} has ended" in capsys.readouterr().err
     assert not pulumi.exists()
 
 
-def test_pulumis_failure_is_said_with_the_way_on(account: Objects, pulumi: Path, capsys: pytest.CaptureFixture[str]):
+def test_pulumis_failure_is_said_with_the_way_on(
+    account: Objects, pulumi: Path, capsys: pytest.CaptureFixture[str]
+):
     (pulumi.parent / "exit").write_text("255")
     assert main(["down"]) == 103
     assert "pulumi destroy ended with exit code 255" in (said := capsys.readouterr().err)
@@ -71,14 +84,18 @@ def test_pulumis_failure_is_said_with_the_way_on(account: Objects, pulumi: Path,
     assert "--yes" not in pulumi.read_text()
 
 
-def test_a_rehearsing_shell_is_refused(account: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_a_rehearsing_shell_is_refused(
+    account: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.undo()
     monkeypatch.setattr("trainer.cli.down.own_access", lambda: Access(rehearsal=True))
     assert main(["down"]) == 2
     assert "mayfly rehearse --stop" in capsys.readouterr().err
 
 
-def test_without_pulumi_one_line_says_so(account: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_without_pulumi_one_line_says_so(
+    account: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["down"]) == 103
     assert "`pulumi`, which removes the stack, is not on PATH" in capsys.readouterr().err

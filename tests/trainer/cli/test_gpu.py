@@ -55,8 +55,14 @@ def test_gpu_shows_the_newest_figures_of_a_running_node(running: Running, mayfly
         "cpu  48 cores     25%    2.0/4.0 GiB      -            -",
     ]
     _, told, _ = mayfly("gpu", OPEN_RUN, "--json")
-    assert (told["instance_id"], told["gpus"][0]["power_watts"], told["cpu"]["cores"]) == (running.instance_id, 289.91, 48)
-    running.sample(NodeSample(at=utc_now(), gpus=(replace(A10G, name="\x1b[2K"),), note="nvidia-smi \x1b]0;x\x07"))
+    assert (told["instance_id"], told["gpus"][0]["power_watts"], told["cpu"]["cores"]) == (
+        running.instance_id,
+        289.91,
+        48,
+    )
+    running.sample(
+        NodeSample(at=utc_now(), gpus=(replace(A10G, name="\x1b[2K"),), note="nvidia-smi \x1b]0;x\x07")
+    )
     out = mayfly("gpu", OPEN_RUN)[1]
     assert "\\x1b[2K" in out and "\x1b" not in out  # what a terminal obeys
 
@@ -67,8 +73,12 @@ def test_gpu_of_an_ended_run_says_where_its_figures_are(mayfly: Any) -> None:
     assert mayfly("gpu", CLOSED_RUN, "-f", "--json")[0] == 2
 
 
-def test_gpu_follows_each_new_sample_until_the_run_ends(running: Running, mayfly: Any, monkeypatch: Any) -> None:
-    steps = iter([lambda: None, lambda: running.sample(NodeSample(at=utc_now(), cpu=CPU, note="no GPU")), running.end])
+def test_gpu_follows_each_new_sample_until_the_run_ends(
+    running: Running, mayfly: Any, monkeypatch: Any
+) -> None:
+    steps = iter(
+        [lambda: None, lambda: running.sample(NodeSample(at=utc_now(), cpu=CPU, note="no GPU")), running.end]
+    )
     monkeypatch.setattr(gpu.time, "sleep", lambda _: next(steps, running.end)())
     code, out, _ = mayfly("gpu", OPEN_RUN, "--follow")
     assert code == 0
@@ -100,4 +110,9 @@ def test_pull_live_grows_with_the_run_and_ends_with_its_receipt(
     assert (tmp_path / "out/log.txt").read_text() == "epoch 1\nepoch 2\n"
     assert (tmp_path / "out/observed/models" / f"{EPOCH['model']}.jsonl").read_text().count('"epoch":') == 2
     assert json.loads((tmp_path / "out/receipt.json").read_text())["run_id"] == OPEN_RUN
-    assert [Path(name).name for name in out.splitlines()] == ["log.txt", "events.jsonl", "observed", "receipt.json"]
+    assert [Path(name).name for name in out.splitlines()] == [
+        "log.txt",
+        "events.jsonl",
+        "observed",
+        "receipt.json",
+    ]

@@ -1,5 +1,6 @@
-"""The stack's launcher policy is enough for every verb and no more: an IAM user who has it alone launches, watches, stops and
-fetches, each of its permissions is used, and what lies outside is refused."""
+"""The stack's launcher policy is enough for every verb and no more: an IAM user who has it alone launches,
+watches, stops and fetches, each of its permissions is used, and what lies outside is refused.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def account(aws_server: EmbeddedAws) -> Account:
     iam.create_user(UserName="launcher")
     iam.attach_user_policy(UserName="launcher", PolicyArn=exports["launcher_policy_arn"])
     key = iam.create_access_key(UserName="launcher")["AccessKey"]
-    version = iam.get_policy_version(PolicyArn=exports["launcher_policy_arn"], VersionId="v1")["PolicyVersion"]
+    version = iam.get_policy_version(PolicyArn=exports["launcher_policy_arn"], VersionId="v1")[
+        "PolicyVersion"
+    ]
     return Account(
         aws=aws_server,
         admin=admin,
@@ -67,7 +70,9 @@ def account(aws_server: EmbeddedAws) -> Account:
 
 
 @pytest.fixture
-def mayfly(account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def mayfly(
+    account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., Any]]:
     """Run one command as the user, as AWS's own variables name it, and return what it printed as JSON."""
     variables = {
         "AWS_ENDPOINT_URL": account.user.endpoint_url,
@@ -99,12 +104,18 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
     """Run a script by an agent on this machine, under the user's own id, and return its receipt."""
     Path("data").mkdir()
     Path("data/n.txt").write_text("7")
-    text = "import os\nfrom pathlib import Path\nn = (Path(os.environ['MAYFLY_DATA']) / 'n.txt').read_text()\n"
-    Path("square.py").write_text(text + "(Path(os.environ['MAYFLY_OUT']) / 'n2.txt').write_text(str(int(n) ** 2))\n")
+    text = (
+        "import os\nfrom pathlib import Path\nn = (Path(os.environ['MAYFLY_DATA']) / 'n.txt').read_text()\n"
+    )
+    Path("square.py").write_text(
+        text + "(Path(os.environ['MAYFLY_OUT']) / 'n2.txt').write_text(str(int(n) ** 2))\n"
+    )
     return mayfly("agent", "--here", "--script", "square.py", "--data", "data")
 
 
-def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Account, mayfly: Any, candles: Path) -> None:
+def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(
+    account: Account, mayfly: Any, candles: Path
+) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
     first = launched(mayfly, "--data", candles)
     account.finish(first)
@@ -112,10 +123,17 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(account: Ac
     second = launched(mayfly, "--spot")  # of what raw/ holds by now
     mayfly("logs", second)  # nothing of its node: the console
     until = read_record(open_objects(account.admin, account.outputs.bucket), second)[0].effective_deadline.at
-    account.aws.cloud(account.admin).advance((until - utc_now()).total_seconds() + 1)  # it has no node that could stop
-    assert mayfly("stop", second)["state"] == "expired"  # by AWS's clock, which the desk reads from each answer
+    account.aws.cloud(account.admin).advance(
+        (until - utc_now()).total_seconds() + 1
+    )  # it has no node that could stop
+    assert (
+        mayfly("stop", second)["state"] == "expired"
+    )  # by AWS's clock, which the desk reads from each answer
     receipts = mayfly("receipts")["receipts"]
-    assert {receipt["run_id"] for receipt in receipts} == {first, second}  # their order is random within one second
+    assert {receipt["run_id"] for receipt in receipts} == {
+        first,
+        second,
+    }  # their order is random within one second
     assert len(mayfly("models", "list")["models"]) == 1
     assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
     mayfly("logs", first)
@@ -154,7 +172,10 @@ def fleet(account: Account, **changed: Any) -> dict[str, Any]:
     (template,) = account.outputs.launch_templates.values()
     subnet = next(iter(account.outputs.subnets.values()))
     parameter = account.admin.client("ssm").get_parameter(Name=next(iter(account.outputs.images.values())))
-    tags = [{"Key": key, "Value": value} for key, value in changed.get("tags", {"project": "mayfly", "stack": "dev"}).items()]
+    tags = [
+        {"Key": key, "Value": value}
+        for key, value in changed.get("tags", {"project": "mayfly", "stack": "dev"}).items()
+    ]
     override = {"InstanceType": "g6.xlarge", "SubnetId": subnet, "ImageId": parameter["Parameter"]["Value"]}
     return {
         "Type": "instant",
@@ -169,7 +190,8 @@ def fleet(account: Account, **changed: Any) -> dict[str, Any]:
             }
         ],
         "TagSpecifications": [
-            {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume", "network-interface", "fleet")
+            {"ResourceType": kind, "Tags": tags}
+            for kind in ("instance", "volume", "network-interface", "fleet")
         ],
         "DryRun": True,
     }
@@ -194,7 +216,9 @@ def test_launches_are_of_this_stack_alone(account: Account) -> None:
     data = admin.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
     own = data["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     copy = {name: own[name] for name in ("NetworkInterfaces", "IamInstanceProfile")}
-    other = admin.create_launch_template(LaunchTemplateName="other", LaunchTemplateData=copy)["LaunchTemplate"]
+    other = admin.create_launch_template(LaunchTemplateName="other", LaunchTemplateData=copy)[
+        "LaunchTemplate"
+    ]
     vpc = admin.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = admin.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24")["Subnet"]["SubnetId"]
     image = admin.register_image(Name="own", RootDeviceName="/dev/sda1")["ImageId"]
@@ -213,14 +237,20 @@ def test_launches_are_of_this_stack_alone(account: Account) -> None:
 
 def test_no_other_role_is_passed(account: Account) -> None:
     iam, ec2 = account.admin.client("iam"), account.user.client("ec2", total_max_attempts=1)
-    iam.create_role(RoleName="admin", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": []}))
+    iam.create_role(
+        RoleName="admin", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": []})
+    )
     iam.create_instance_profile(InstanceProfileName="admin")
     iam.add_role_to_instance_profile(InstanceProfileName="admin", RoleName="admin")
     own = fleet(account)
     profile = {"IamInstanceProfile": {"Name": "admin"}, "MinCount": 1, "MaxCount": 1, "DryRun": True}
     override = own["LaunchTemplateConfigs"][0]["Overrides"][0]
     tags = [one for one in own["TagSpecifications"] if one["ResourceType"] != "fleet"]
-    interface = {"DeviceIndex": 0, "SubnetId": override["SubnetId"], "Groups": [account.outputs.security_group]}
+    interface = {
+        "DeviceIndex": 0,
+        "SubnetId": override["SubnetId"],
+        "Groups": [account.outputs.security_group],
+    }
     said = refusal(
         ec2.run_instances,
         LaunchTemplate=own["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"],
@@ -232,7 +262,10 @@ def test_no_other_role_is_passed(account: Account) -> None:
     )
     assert said.startswith("UnauthorizedOperation") and "iam:PassRole" in said and ":role/admin" in said, said
     scheduler = account.user.client("scheduler")
-    target = {"Arn": account.outputs.sweeper_arn, "RoleArn": account.outputs.scheduler_role_arn.replace("scheduler", "sweeper")}
+    target = {
+        "Arn": account.outputs.sweeper_arn,
+        "RoleArn": account.outputs.scheduler_role_arn.replace("scheduler", "sweeper"),
+    }
     when = {"ScheduleExpression": "at(2099-01-01T00:00:00)", "FlexibleTimeWindow": {"Mode": "OFF"}}
     group = account.outputs.schedule_group
     said = refusal(scheduler.create_schedule, Name="mayfly-x", GroupName=group, Target=target, **when)
@@ -241,7 +274,9 @@ def test_no_other_role_is_passed(account: Account) -> None:
 
 def test_what_no_verb_does_is_refused(account: Account) -> None:
     bucket, group = account.outputs.bucket, account.outputs.schedule_group
-    ec2, s3, scheduler, iam, ssm = (account.user.client(name) for name in ("ec2", "s3", "scheduler", "iam", "ssm"))
+    ec2, s3, scheduler, iam, ssm = (
+        account.user.client(name) for name in ("ec2", "s3", "scheduler", "iam", "ssm")
+    )
     foreign = account.admin.client("ec2").run_instances(
         ImageId=fleet(account)["LaunchTemplateConfigs"][0]["Overrides"][0]["ImageId"],
         InstanceType="g6.xlarge",
@@ -256,15 +291,24 @@ def test_what_no_verb_does_is_refused(account: Account) -> None:
         (s3.delete_object, {"Bucket": bucket, "Key": "raw/x"}),
         (s3.put_object, {"Bucket": bucket, "Key": "models/production/m.safetensors", "Body": b"x"}),
         (s3.put_object, {"Bucket": bucket, "Key": "live/AROA1:i-1/x.json", "Body": b"x"}),
-        (s3.put_object, {"Bucket": bucket, "Key": "attempts/AIDASOMEBODYELSE/run/1/0/result.json", "Body": b"{}"}),
+        (
+            s3.put_object,
+            {"Bucket": bucket, "Key": "attempts/AIDASOMEBODYELSE/run/1/0/result.json", "Body": b"{}"},
+        ),
         (s3.put_bucket_versioning, {"Bucket": bucket, "VersioningConfiguration": {"Status": "Suspended"}}),
         (s3.get_object, {"Bucket": "another-bucket", "Key": "x"}),
         (scheduler.delete_schedule, {"Name": "standing-sweep", "GroupName": group}),
         (scheduler.delete_schedule, {"Name": "mayfly-x", "GroupName": "default"}),
         (scheduler.list_schedules, {}),
-        (ssm.put_parameter, {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True}),
+        (
+            ssm.put_parameter,
+            {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True},
+        ),
         (ssm.get_parameter, {"Name": "/mayfly/mayfly/prod"}),
-        (iam.attach_user_policy, {"UserName": "launcher", "PolicyArn": "arn:aws:iam::aws:policy/AdministratorAccess"}),
+        (
+            iam.attach_user_policy,
+            {"UserName": "launcher", "PolicyArn": "arn:aws:iam::aws:policy/AdministratorAccess"},
+        ),
     ):
         said = refusal(call, **arguments)
         assert said.startswith(("UnauthorizedOperation", "AccessDenied")), (arguments, said)

@@ -1,4 +1,6 @@
-"""status, receipts, logs, pull, models and stop, as they are typed, on an account with a closed run and one nobody watches."""
+"""status, receipts, logs, pull, models and stop, as they are typed, on an account with a closed run and one
+nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,30 @@ def mayfly(account, capsys):
 def test_status_settles_a_run_that_nobody_watches_and_tells_the_truth(mayfly, account):
     code, told, _ = mayfly("status", "--json")
     assert code == 0
-    assert [(item["run_id"], item["state"]) for item in told["runs"]] == [(CLOSED_RUN, "done"), (OPEN_RUN, "interrupted")]
+    assert [(item["run_id"], item["state"]) for item in told["runs"]] == [
+        (CLOSED_RUN, "done"),
+        (OPEN_RUN, "interrupted"),
+    ]
     assert account.get(key=f"runs/{OPEN_RUN}/receipt.json") is not None
 
 
 def test_status_is_a_table_and_one_run_is_its_receipt(mayfly):
     _, table, _ = mayfly("status")
     assert table.splitlines()[0].split()[:3] == ["run", "state", "phase"]
-    assert [line.split()[:2] for line in table.splitlines()[1:]] == [[CLOSED_RUN, "done"], [OPEN_RUN, "interrupted"]]
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [
+        [CLOSED_RUN, "done"],
+        [OPEN_RUN, "interrupted"],
+    ]
     _, detail, _ = mayfly("status", OPEN_RUN)
     assert "the launcher ended before an instance was started" in detail
 
 
 def test_receipts_are_listed_and_printed_one_by_one(mayfly):
     _, told, _ = mayfly("receipts", "--json")
-    assert [(item["run_id"], item["exit_code"]) for item in told["receipts"]] == [(CLOSED_RUN, 0), (OPEN_RUN, 105)]
+    assert [(item["run_id"], item["exit_code"]) for item in told["receipts"]] == [
+        (CLOSED_RUN, 0),
+        (OPEN_RUN, 105),
+    ]
     _, receipt, _ = mayfly("receipts", CLOSED_RUN, "--json")
     assert receipt["models"][0]["piece"] == "BTC-USD"
     _, text, _ = mayfly("receipts")
@@ -75,14 +86,20 @@ def put_events(account, *events):
 def test_logs_with_metrics_are_the_last_epochs_of_each_model(mayfly, account):
     assert mayfly("logs", CLOSED_RUN, "--metrics")[1] == "no epoch has ended yet\n"
     put_events(
-        account, *({**EPOCH, "epoch": number, "validation_loss": 0.7 - number / 10} for number in range(1, 6)), {"event": 5}
+        account,
+        *({**EPOCH, "epoch": number, "validation_loss": 0.7 - number / 10} for number in range(1, 6)),
+        {"event": 5},
     )
     code, out, err = mayfly("logs", CLOSED_RUN, "--metrics")
     assert code == 0 and [line.split()[0] for line in out.splitlines()[1:4]] == ["BTC-USD", "4", "5"]
     assert err == "warning: left out 1 line of the metrics that can't be read\n"
     assert len(mayfly("logs", CLOSED_RUN, "--metrics", "--tail", "5")[1].splitlines()) == 7
     told = mayfly("logs", CLOSED_RUN, "--metrics", "--json")[1]
-    assert told["models"]["BTC-USD"][0] == {"epoch": 1, "train_loss": 0.7, "validation_loss": pytest.approx(0.6)}
+    assert told["models"]["BTC-USD"][0] == {
+        "epoch": 1,
+        "train_loss": 0.7,
+        "validation_loss": pytest.approx(0.6),
+    }
     assert mayfly("logs", CLOSED_RUN, "--metrics", "-f")[0] == 2
 
 
@@ -141,11 +158,20 @@ def test_a_spoiled_receipt_is_one_line_and_the_other_runs_are_shown(mayfly, acco
         (CLOSED_RUN, "unreadable"),
         (OPEN_RUN, "interrupted"),
     ]
-    for words, shown in ((("status",), OPEN_RUN), (("receipts",), OPEN_RUN), (("models", "list"), "no models yet")):
+    for words, shown in (
+        (("status",), OPEN_RUN),
+        (("receipts",), OPEN_RUN),
+        (("models", "list"), "no models yet"),
+    ):
         code, out, err = mayfly(*words)
         assert code == 0 and shown in out
         assert err.count("\n") == 1 and f"cannot read the receipt of run {CLOSED_RUN}" in err
-    for words in (("status", CLOSED_RUN), ("receipts", CLOSED_RUN), ("stop", CLOSED_RUN), ("pull", CLOSED_RUN)):
+    for words in (
+        ("status", CLOSED_RUN),
+        ("receipts", CLOSED_RUN),
+        ("stop", CLOSED_RUN),
+        ("pull", CLOSED_RUN),
+    ):
         code, _, err = mayfly(*words)
         assert code == 103 and f"cannot read the receipt of run {CLOSED_RUN}" in err
 
@@ -157,7 +183,8 @@ def test_a_spoiled_record_is_one_line_and_the_other_runs_are_shown(mayfly, accou
     spoiled = "20261119-120000-crypto-bad1"
     record = json.loads(account.get(key=f"runs/{CLOSED_RUN}/run.json").body)
     account.put(
-        key=f"runs/{spoiled}/run.json", body=json.dumps({**record, "run_id": spoiled, "state": "running", **change}).encode()
+        key=f"runs/{spoiled}/run.json",
+        body=json.dumps({**record, "run_id": spoiled, "state": "running", **change}).encode(),
     )
     code, told, _ = mayfly("status", "--json")
     assert [item["state"] for item in told["runs"]] == ["unreadable", "done", "interrupted"]
@@ -166,7 +193,9 @@ def test_a_spoiled_record_is_one_line_and_the_other_runs_are_shown(mayfly, accou
     assert mayfly("stop", spoiled)[0] == mayfly("logs", spoiled)[0] == 103
 
 
-@pytest.mark.parametrize("name", ["..", ".bashrc", "Makefile", "/etc/passwd", "a/../../b.safetensors", ".a.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["..", ".bashrc", "Makefile", "/etc/passwd", "a/../../b.safetensors", ".a.safetensors"]
+)
 def test_nothing_is_pulled_under_a_name_that_is_not_a_models(mayfly, account, tmp_path, name):
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     receipt["models"][0]["key"] = f"models/experiments/AROA1:i-1/{CLOSED_RUN}/1/{name}"
@@ -182,15 +211,28 @@ def test_what_a_terminal_obeys_is_escaped_in_logs_receipts_and_listings(mayfly, 
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     receipt["models"][0]["piece"] = receipt["models"][0]["family"] = receipt["note"] = evil
     receipt["models"][0]["metrics"]["about"]["metrics"]["auc"]["title"] = evil
-    receipt["instances"] = [dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil)]
+    receipt["instances"] = [
+        dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil)
+    ]
     receipt["failed"] = [{"symbol": "A", "reason": f"{evil}\n  outcome   ✓ done"}]
     account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
     for words in (("logs",), ("status",), ("receipts",), ("pull", "--out", str(tmp_path / "out"))):
         out, err = mayfly(words[0], CLOSED_RUN, *words[1:])[1:]
         assert all(letter.isprintable() or letter == "\n" for letter in out + err)
     assert "\\x1b]0;owned" in mayfly("logs", CLOSED_RUN)[1]
-    (outcome,) = [line for line in mayfly("receipts", CLOSED_RUN)[1].splitlines() if line.startswith("  outcome")]
+    (outcome,) = [
+        line for line in mayfly("receipts", CLOSED_RUN)[1].splitlines() if line.startswith("  outcome")
+    ]
     assert outcome.endswith("exit code 0")
-    for words in (("status",), ("receipts",), ("models", "list"), ("logs", CLOSED_RUN, "--json"), ("models", "list", "--json")):
+    for words in (
+        ("status",),
+        ("receipts",),
+        ("models", "list"),
+        ("logs", CLOSED_RUN, "--json"),
+        ("models", "list", "--json"),
+    ):
         out, err = mayfly(*words)[1:]
-        assert all(letter.isprintable() or letter == "\n" for letter in str(out if "--json" not in words else "") + err)
+        assert all(
+            letter.isprintable() or letter == "\n"
+            for letter in str(out if "--json" not in words else "") + err
+        )

@@ -29,9 +29,14 @@ def cpu_seconds(*arguments: str) -> float:
 
 def test_help_loads_nothing_heavy():
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "trainer.launch", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-m", "trainer.launch", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    loaded = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    loaded = {
+        line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line
+    }
     assert not loaded & HEAVY
     assert "--rehearse" in done.stdout
 
@@ -42,7 +47,9 @@ def test_help_answers_within_five_times_a_bare_python_or_75_ms():
     assert answer <= max(5 * bare, 0.075)
 
 
-@pytest.mark.parametrize("words", [["launch"], ["status"], ["logs", "RUN"], ["stop", "RUN"], ["receipts"], ["pull", "RUN"]])
+@pytest.mark.parametrize(
+    "words", [["launch"], ["status"], ["logs", "RUN"], ["stop", "RUN"], ["receipts"], ["pull", "RUN"]]
+)
 def test_every_verb_on_runs_speaks_json_and_rehearses(words):
     arguments = build_parser().parse_args([*words, "--json", "--rehearse", "--stack", "prod"])
     assert (arguments.json, arguments.rehearse, arguments.stack) == (True, True, "prod")
@@ -51,14 +58,25 @@ def test_every_verb_on_runs_speaks_json_and_rehearses(words):
 @pytest.mark.parametrize(
     "words",
     [
-        *(["status"], ["logs", "RUN"], ["gpu", "RUN"], ["stop", "RUN"], ["receipts"], ["pull", "RUN"], ["agent", "--here"]),
+        *(
+            ["status"],
+            ["logs", "RUN"],
+            ["gpu", "RUN"],
+            ["stop", "RUN"],
+            ["receipts"],
+            ["pull", "RUN"],
+            ["agent", "--here"],
+        ),
         *(["models", "list"], ["models", "pull", "M"], ["models", "production"], ["models", "rollback", "M"]),
         ["predict", "M", "--data", "candles/"],
     ],
 )
 def test_every_verb_that_reads_runs_or_models_takes_a_folder_instead_of_the_bucket(words):
     assert build_parser().parse_args([*words, "--local", "results/"]).local == "results/"
-    assert build_parser().parse_args([*words, "--local"]).local == "" and build_parser().parse_args(words).local is None
+    assert (
+        build_parser().parse_args([*words, "--local"]).local == ""
+        and build_parser().parse_args(words).local is None
+    )
 
 
 def test_no_command_has_more_than_twenty_flags():
@@ -86,7 +104,12 @@ def test_under_json_an_error_is_one_document_on_stdout(capsys):
     assert main(["launch", "--json", "--set", "hiden=3"]) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {
-        "error": {"code": 2, "what": "unknown job key 'hiden'", "why": "", "do": "Did you mean model.hidden, target.horizon?"}
+        "error": {
+            "code": 2,
+            "what": "unknown job key 'hiden'",
+            "why": "",
+            "do": "Did you mean model.hidden, target.horizon?",
+        }
     }
     assert printed.err == ""
 
@@ -138,7 +161,9 @@ def test_a_full_disk_behind_stdout_is_one_line(words, monkeypatch, capsys):
     assert sys.stdout is None  # nothing is left that the interpreter could fail to write at exit
 
 
-@pytest.mark.parametrize("words, code", [(["--help"], 0), (["profiles"], 0), (["launch", "--json", "--set", "hiden=3"], 2)])
+@pytest.mark.parametrize(
+    "words, code", [(["--help"], 0), (["profiles"], 0), (["launch", "--json", "--set", "hiden=3"], 2)]
+)
 def test_a_reader_that_has_ended_changes_no_exit_code(words, code, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Refusing(errno.EPIPE))
     assert main(words) == code
@@ -154,13 +179,18 @@ def test_a_closed_stream_stops_no_command(closed):
 
 def test_a_flag_cut_short_is_refused(capsys):
     assert main(["status", "--jso"]) == 2
-    assert capsys.readouterr().err == "error: unrecognized arguments: --jso. Did you mean --json? See mayfly status --help.\n"
+    assert (
+        capsys.readouterr().err
+        == "error: unrecognized arguments: --jso. Did you mean --json? See mayfly status --help.\n"
+    )
 
 
 def test_a_stdout_that_is_not_unicode_shows_escapes(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1", errors="strict")
     monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr("trainer.cli.launch.run", lambda arguments: show(styled("lstm → direction ×", "")) or 0)
+    monkeypatch.setattr(
+        "trainer.cli.launch.run", lambda arguments: show(styled("lstm → direction ×", "")) or 0
+    )
     assert main(["launch"]) == 0
     stream.flush()
     assert stream.buffer.getvalue() == b"lstm \\u2192 direction \xd7\n"
@@ -181,7 +211,10 @@ def test_botocore_errors_read_as_what_they_mean(monkeypatch, capsys):
     denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetObject")
     for error, line in (
         (denied, "error: GetObject failed (AccessDenied: no)."),
-        (EndpointConnectionError(endpoint_url="https://x"), "error: an AWS call failed (EndpointConnectionError"),
+        (
+            EndpointConnectionError(endpoint_url="https://x"),
+            "error: an AWS call failed (EndpointConnectionError",
+        ),
     ):
 
         def fail(arguments: object, error: Exception = error) -> int:

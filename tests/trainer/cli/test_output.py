@@ -22,14 +22,20 @@ def test_durations_are_for_people(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("dollars", "text"), [(0, "$0.00"), (0.0023, "$0.0023"), (0.0123, "$0.01"), (0.204, "$0.20"), (1012.24, "$1,012.24")]
+    ("dollars", "text"),
+    [(0, "$0.00"), (0.0023, "$0.0023"), (0.0123, "$0.01"), (0.204, "$0.20"), (1012.24, "$1,012.24")],
 )
 def test_small_money_keeps_its_digits(dollars, text):
     assert money(dollars) == text
 
 
 def test_numbers_come_with_their_nouns():
-    assert [counted(number, "model") for number in (0, 1, 2, 2000)] == ["0 models", "1 model", "2 models", "2,000 models"]
+    assert [counted(number, "model") for number in (0, 1, 2, 2000)] == [
+        "0 models",
+        "1 model",
+        "2 models",
+        "2,000 models",
+    ]
     assert counted(2, "entry", "entries") == "2 entries"
 
 
@@ -38,7 +44,9 @@ def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
         printable("Gr\u00fc\u00dfe \u8d35\u5dde \u2013 \U0001f600\ttab\nline")
         == "Gr\u00fc\u00dfe \u8d35\u5dde \u2013 \U0001f600\ttab\nline"
     )
-    assert printable("\x1b[31m\r\x00\x7f\x9b\u202e\u2028\ud800") == r"\x1b[31m\x0d\x00\x7f\x9b\u202e\u2028\ud800"
+    assert (
+        printable("\x1b[31m\r\x00\x7f\x9b\u202e\u2028\ud800") == r"\x1b[31m\x0d\x00\x7f\x9b\u202e\u2028\ud800"
+    )
     assert one_line("a\nb") == "a b"
 
 
@@ -49,7 +57,11 @@ class Terminal(io.StringIO):
 
 def test_a_long_line_is_broken_between_words_at_a_terminal_only(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    line = "error: " + "/a/path/that-is-longer-than-the-terminal/" * 2 + " is not a folder of candles, and is not taken for one"
+    line = (
+        "error: "
+        + "/a/path/that-is-longer-than-the-terminal/" * 2
+        + " is not a folder of candles, and is not taken for one"
+    )
     lines = folded(line, Terminal()).splitlines()
     assert " ".join(lines) == line and all(len(one) <= 60 or " " not in one for one in lines)
     assert folded(line, io.StringIO()) == line
@@ -82,7 +94,11 @@ def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
             if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
                 names = {alias.asname or alias.name for alias in node.names}
                 calls = [call.func for call in ast.walk(tree) if isinstance(call, ast.Call)]
-                drawing |= {path.name for call in calls if isinstance(call, ast.Name) and call.id in names & {"Console"}}
+                drawing |= {
+                    path.name
+                    for call in calls
+                    if isinstance(call, ast.Name) and call.id in names & {"Console"}
+                }
             if isinstance(node, ast.ImportFrom) and node.module == "rich":
                 drawing.add(path.name)
     assert printing == {"output.py", "rehearse.py"}

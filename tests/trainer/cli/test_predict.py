@@ -1,4 +1,6 @@
-"""predict, as it is typed and from Python: one table for many models, and one line for each mistake, before AWS is asked."""
+"""predict, as it is typed and from Python: one table for many models, and one line for each mistake, before
+AWS is asked.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_a_folder_of_models_is_one_table_and_python_gets_the_same(models, candle
     assert json.loads(capsys.readouterr().out)["predictions"] == table.to_dict("records")
 
 
-def test_symbols_without_bars_are_named_and_are_no_error_beside_others(models, candles, tmp_path, capsys, no_aws):
+def test_symbols_without_bars_are_named_and_are_no_error_beside_others(
+    models, candles, tmp_path, capsys, no_aws
+):
     only = tmp_path / "ETH-USD_1m.parquet"
     only.write_bytes((candles / only.name).read_bytes())
     assert main(["predict", str(models), "--data", str(tmp_path), "--last", "1"]) == 0
@@ -69,7 +73,10 @@ def test_symbols_without_bars_are_named_and_are_no_error_beside_others(models, c
 
 
 def test_bars_made_from_shorter_ones_are_named_once(candles, tmp_path, capsys, no_aws):
-    for name, features in (("few", ["log_return_1"]), ("some", ["log_return_1", "rsi_14"])):  # read apart: other inputs
+    for name, features in (
+        ("few", ["log_return_1"]),
+        ("some", ["log_return_1", "rsi_14"]),
+    ):  # read apart: other inputs
         make_model(tmp_path / f"{name}.safetensors", symbols=("BTC-USD",), features=features, timeframe="5m")
     assert main(["predict", str(tmp_path), "--data", str(candles), "--last", "1"]) == 0
     out, err = capsys.readouterr()
@@ -93,7 +100,9 @@ def test_a_symbol_may_be_written_with_a_slash(models, candles):
     assert list(trainer.predict(models, data=candles, symbols=["ETH/USD"], last=1)["symbol"]) == ["ETH-USD"]
 
 
-def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(models, candles, tmp_path, capsys, no_aws):
+def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(
+    models, candles, tmp_path, capsys, no_aws
+):
     (tmp_path / "bad.safetensors").write_bytes(b"short")
     words = [str(models), str(tmp_path / "bad.safetensors"), "--data", str(candles), "--last", "1", "--json"]
     assert main(["predict", *words]) == 2
@@ -120,7 +129,9 @@ def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(models
         (["MODELS", "--data", "."], "data folder . holds no candles"),
     ],
 )
-def test_each_mistake_is_one_line_and_no_aws_is_asked(words, line, models, tmp_path, monkeypatch, capsys, no_aws):
+def test_each_mistake_is_one_line_and_no_aws_is_asked(
+    words, line, models, tmp_path, monkeypatch, capsys, no_aws
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("nothing")
     assert main(["predict", *(word.replace("MODELS", str(models)) for word in words)]) == 2
@@ -137,7 +148,9 @@ def test_each_mistake_is_one_line_and_no_aws_is_asked(words, line, models, tmp_p
         ("a" * 300, f"cannot read {'a' * 300} (File name too long)."),
     ],
 )
-def test_a_launch_whose_data_is_none_ends_before_anything_is_started(data, line, monkeypatch, tmp_path, capsys, no_aws):
+def test_a_launch_whose_data_is_none_ends_before_anything_is_started(
+    data, line, monkeypatch, tmp_path, capsys, no_aws
+):
     def started(*_: Any) -> Any:
         raise AssertionError("the data check was started")
 
@@ -170,14 +183,18 @@ def test_a_name_stands_for_the_newest_finished_model_which_is_named(account, can
 def test_a_run_that_is_not_there_is_named_with_the_nearest(account, candles, capsys):
     assert main(["predict", "--run", "20261120-120000-crypto-k3v8", "--data", str(candles)]) == 2
     printed = capsys.readouterr().err
-    assert printed.startswith("error: no run '20261120-120000-crypto-k3v8'. Did you mean 20261120-120000-crypto-k3v9")
+    assert printed.startswith(
+        "error: no run '20261120-120000-crypto-k3v8'. Did you mean 20261120-120000-crypto-k3v9"
+    )
 
 
 def few(rows: int) -> Predictions:
     times = np.arange(rows, dtype=np.int64) * 60_000_000_000
     values = {"probability": np.full(rows, 0.123456789)}
     ends = times + 60_000_000_000
-    return Predictions(model="lstm-direction_A_1m", symbol="A", bar=times, available_at=ends, columns=values, synthetic=False)
+    return Predictions(
+        model="lstm-direction_A_1m", symbol="A", bar=times, available_at=ends, columns=values, synthetic=False
+    )
 
 
 def test_at_a_terminal_few_rows_are_a_table_and_many_are_csv(monkeypatch, capsys):

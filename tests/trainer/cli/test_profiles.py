@@ -28,7 +28,10 @@ def test_every_profile_is_listed_and_the_one_that_holds_is_marked_with_the_reaso
     assert main(["profiles"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["h100"]
-    assert "* holds here: h100, this is NVIDIA H100 80GB HBM3 with 79.6 GiB, 19.5 GiB of it free; 19.5 GiB to use" in lines
+    assert (
+        "* holds here: h100, this is NVIDIA H100 80GB HBM3 with 79.6 GiB, 19.5 GiB of it free; 19.5 GiB"
+        " to use" in lines
+    )
     assert all(f"   {name} " in "\n".join(lines) for name in ("cpu", "t4", "rtx_4090", "b300", "mi300x"))
 
 
@@ -44,8 +47,12 @@ def test_json_holds_what_was_found_and_where_each_figure_comes_from(gpus, capsys
     assert l4["bf16"] is True and l4["peak_source"]
 
 
-@pytest.mark.parametrize(("wish", "said"), [("h200", "h200 is larger than the chip"), ("h2", "unknown GPU profile 'h2'")])
-def test_a_wish_that_cannot_hold_is_one_line_under_the_list_that_has_the_names(gpus, capsys, monkeypatch, wish, said):
+@pytest.mark.parametrize(
+    ("wish", "said"), [("h200", "h200 is larger than the chip"), ("h2", "unknown GPU profile 'h2'")]
+)
+def test_a_wish_that_cannot_hold_is_one_line_under_the_list_that_has_the_names(
+    gpus, capsys, monkeypatch, wish, said
+):
     monkeypatch.setenv("GPU_PROFILE", wish)
     assert main(["profiles"]) == 2
     printed = capsys.readouterr()
@@ -57,6 +64,8 @@ def test_a_wish_that_cannot_hold_is_one_line_under_the_list_that_has_the_names(g
 
 
 def test_it_needs_no_torch():
-    code = "import sys; from trainer.cli.main import main; main(['profiles']); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from trainer.cli.main import main; main(['profiles']); sys.exit('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -68,13 +68,20 @@ def test_a_model_that_is_scored_is_not_left_at_its_last_step():
 
 
 def test_a_script_that_tells_nothing_has_no_share_and_its_pieces_are_values():
-    silent = replace(TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0, rate=None)
-    assert drawn(picture(silent, seconds=30), width=80).splitlines() == ["  ● train        30s   $0.05", "      net  runs"]
+    silent = replace(
+        TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0, rate=None
+    )
+    assert drawn(picture(silent, seconds=30), width=80).splitlines() == [
+        "  ● train        30s   $0.05",
+        "      net  runs",
+    ]
     assert models_line(silent) == ""
     over = replace(silent, pieces={"a": {"state": "training"}, "b": {"state": "waiting"}}, models_total=2)
     assert models_line(over) == "2 values  1 waiting"
     half = replace(over, pieces={"a": {"state": "done"}, "b": {"state": "training"}})
-    assert models_line(half) == "50% of 2 values  1 done" and "50%" in drawn(picture(half, seconds=30), width=80)
+    assert models_line(half) == "50% of 2 values  1 done" and "50%" in drawn(
+        picture(half, seconds=30), width=80
+    )
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

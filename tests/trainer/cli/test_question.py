@@ -32,7 +32,13 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("typed", "wish"),
-    [("e\n", Wish.END), ("L\n", Wish.LEAVE), (" go on\n", Wish.GO_ON), ("\n", Wish.GO_ON), ("\x04", Wish.GO_ON)],
+    [
+        ("e\n", Wish.END),
+        ("L\n", Wish.LEAVE),
+        (" go on\n", Wish.GO_ON),
+        ("\n", Wish.GO_ON),
+        ("\x04", Wish.GO_ON),
+    ],
 )
 def test_an_answer_is_a_letter_and_a_line(keyboard, typed, wish):
     stream = Terminal()

@@ -41,7 +41,10 @@ RECEIPT = {
             "key": "k",
             "version_id": "v1",
             "sha256": "abc",
-            "metrics": {"about": Direction().about(), "test": {"accuracy": 0.51, "base_rate": 0.5, "auc": None}},
+            "metrics": {
+                "about": Direction().about(),
+                "test": {"accuracy": 0.51, "base_rate": 0.5, "auc": None},
+            },
         }
     ],
     "failed": [{"piece": "B", "reason": "its worker died twice"}],
@@ -80,7 +83,9 @@ def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
 
 
 def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
-    text = text_of({**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0})
+    text = text_of(
+        {**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0}
+    )
     assert "machine   none was started" in text and "models    none" in text
 
 
@@ -91,11 +96,22 @@ def test_a_receipt_from_before_prices_were_kept_has_no_price():
 
 
 def test_what_the_cache_gave_or_why_it_gave_nothing_is_shown():
-    counts = {"s3_files": 1, "s3_bytes": 5, "cache_files": 2, "cache_bytes": 2_400_000, "cache_added": 1, "cache_refused": 1}
+    counts = {
+        "s3_files": 1,
+        "s3_bytes": 5,
+        "cache_files": 2,
+        "cache_bytes": 2_400_000,
+        "cache_added": 1,
+        "cache_refused": 1,
+    }
     told = text_of({**RECEIPT, "inputs": {**counts, "cache_failed": ""}})
     assert "2 of 3 files (2.4 MB), the rest from S3 · 1 refused and fetched from S3" in told
-    assert "not used, inputs came from S3: no way" in text_of({**RECEIPT, "inputs": {**counts, "cache_failed": "no way"}})
-    assert "cache" not in text_of({**RECEIPT, "inputs": {**dict.fromkeys(counts, 0), "s3_files": 3, "cache_failed": ""}})
+    assert "not used, inputs came from S3: no way" in text_of(
+        {**RECEIPT, "inputs": {**counts, "cache_failed": "no way"}}
+    )
+    assert "cache" not in text_of(
+        {**RECEIPT, "inputs": {**dict.fromkeys(counts, 0), "s3_files": 3, "cache_failed": ""}}
+    )
 
 
 def test_a_model_of_volatility_stands_beside_har():
@@ -112,8 +128,12 @@ GAINS_OVER = {"logistic": 0.0, "base_rate": 0.02}  # beyond that over the logist
 
 
 def scored(piece, low):
-    """Return a model whose gain in AUC over the logistic baseline begins at `low`; None where there is no interval."""
-    gains = {name: {"auc": None if low is None else [low + over, low + 0.1]} for name, over in GAINS_OVER.items()}
+    """Return a model whose gain in AUC over the logistic baseline begins at `low`; None where there is no
+    interval.
+    """
+    gains = {
+        name: {"auc": None if low is None else [low + over, low + 0.1]} for name, over in GAINS_OVER.items()
+    }
     baselines = {"logistic": {"auc": 0.56 if piece == "D" else 0.52}, "base_rate": {"auc": 0.5}}
     metrics = {"about": Direction().about(), "test": {"auc": 0.55, "baselines": baselines, "better": gains}}
     return {**RECEIPT["models"][0], "piece": piece, "metrics": metrics}
@@ -133,14 +153,21 @@ def test_models_are_sorted_and_the_mark_of_those_beyond_chance_is_explained_once
 
 def test_columns_leave_as_it_gets_narrow_hashes_first_and_the_headline_never():
     receipt = {**RECEIPT, "models": [scored("A", 0.01)]}
-    headers = [next(line for line in text_of(receipt, width).splitlines() if "AUC" in line) for width in (120, 60, 40)]
+    headers = [
+        next(line for line in text_of(receipt, width).splitlines() if "AUC" in line)
+        for width in (120, 60, 40)
+    ]
     assert "sha256" in headers[0] and "sha256" not in headers[2] and "lstm" in text_of(receipt, 120)
     assert all("AUC (logistic)" in header for header in headers)
 
 
 def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
     run_id, instance_id = "20261120-120000-crypto-lstm-k3v9", "i-0123456789abcdef0"
-    receipt = {**RECEIPT, "run_id": run_id, "instances": [{**RECEIPT["instances"][0], "instance_id": instance_id}]}
+    receipt = {
+        **RECEIPT,
+        "run_id": run_id,
+        "instances": [{**RECEIPT["instances"][0], "instance_id": instance_id}],
+    }
     text = text_of(receipt, 60)
     assert run_id in text and instance_id in text
     assert {"described", "terminated", "preflight"} <= set(text.split())
@@ -157,7 +184,14 @@ def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_termi
         "best": {},
     }
     file = {"file": "m.pt", "bytes": 1_234, "sha256": "0123456789abcdef"}
-    receipt = {**RECEIPT, "work": "script", "models": [], "failed": [], "files": [file] * 41, "scripts": [end]}
+    receipt = {
+        **RECEIPT,
+        "work": "script",
+        "models": [],
+        "failed": [],
+        "files": [file] * 41,
+        "scripts": [end],
+    }
     text = " ".join(text_of({**receipt, "dollars": {**RECEIPT["dollars"], "estimated": 0.0}}).split())
     for part in (
         "✗ failed · 41 files · exit code 100",
@@ -172,10 +206,26 @@ def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_termi
 
 
 def test_a_device_that_a_scripts_values_showed_to_be_broken_is_named():
-    end = {"exit_code": 0, "starts": 2, "seconds": 65.0, "last_lines": [], "notes": [], "best": {}, "done": True}
+    end = {
+        "exit_code": 0,
+        "starts": 2,
+        "seconds": 65.0,
+        "last_lines": [],
+        "notes": [],
+        "best": {},
+        "done": True,
+    }
     scripts = [{**end, "piece": "a"}, {**end, "piece": "b"}]
     devices = {"out_of_service": ["GPU 3: a, b, c failed there"]}
-    receipt = {**RECEIPT, "work": "script", "models": [], "failed": [], "files": [], "scripts": scripts, "devices": devices}
+    receipt = {
+        **RECEIPT,
+        "work": "script",
+        "models": [],
+        "failed": [],
+        "files": [],
+        "scripts": scripts,
+        "devices": devices,
+    }
     assert "out of service: GPU 3: a, b, c failed there" in " ".join(text_of(receipt).split())
 
 

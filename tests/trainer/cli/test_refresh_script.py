@@ -15,7 +15,13 @@ def test_a_script_goes_along_under_its_hash_and_a_job_without_one_as_it_is(tmp_p
     job = job_of(name="weekly")
     assert with_refresh_script(job).job == job and with_refresh_script(job).files == {}
     path = tmp_path / "fetch.py"
-    lines = ("import csv, ccxt", "import dateutil.parser", "try:", "    import tensorflow", "except ImportError: pass")
+    lines = (
+        "import csv, ccxt",
+        "import dateutil.parser",
+        "try:",
+        "    import tensorflow",
+        "except ImportError: pass",
+    )
     path.write_text("\n".join(lines))
     script = with_refresh_script(job_of(name="weekly", refresh=str(path), secrets=("API_KEY",)))
     ((sha256, content),) = script.files.items()

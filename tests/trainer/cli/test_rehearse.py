@@ -15,9 +15,9 @@ from tests.network import HOOK
 from trainer.cli.main import main
 
 PROGRAM = (
-    "import boto3, json; print(boto3.client('sts').get_caller_identity()['Account'], "
-    "json.loads(boto3.client('ssm').get_parameter(Name='/mayfly/mayfly/dev')['Parameter']['Value'])['rehearsal'], "
-    "len(boto3.client('s3').list_buckets()['Buckets']))"
+    "import boto3, json; print(boto3.client('sts').get_caller_identity()['Account'],"
+    " json.loads(boto3.client('ssm').get_parameter(Name='/mayfly/mayfly/dev')['Parameter']['Value'])['rehearsal'],"
+    " len(boto3.client('s3').list_buckets()['Buckets']))"
 )
 STALE = {  # what a shell may have of an account of its own: each would lead elsewhere, or spoil the keys
     "AWS_PROFILE": "of-an-account",
@@ -28,15 +28,26 @@ STALE = {  # what a shell may have of an account of its own: each would lead els
 
 
 @pytest.mark.slow
-def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: Path, shared: dict[str, str]) -> None:
+def test_a_shell_borrows_the_embedded_aws_and_ends_it(
+    tmp_path: Path, candles: Path, shared: dict[str, str]
+) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment |= {"MAYFLY_HOME": str(tmp_path / "home"), "PYTHONPATH": f"{HOOK}:{ROOT}", "HTTP_PROXY": "http://127.0.0.1:9"}
+    environment |= {
+        "MAYFLY_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": f"{HOOK}:{ROOT}",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+    }
     environment |= STALE | {"AWS_PAGER": ""} | shared
-    mayfly = f"{sys.executable} -I -S {CLIENT} {shared['MAYFLY_FORK_SERVER']} {sys.executable} -m trainer.cli.main"
+    mayfly = (
+        f"{sys.executable} -I -S {CLIENT} {shared['MAYFLY_FORK_SERVER']} {sys.executable} -m trainer.cli.main"
+    )
     lines = (
         f'set -e; variables=$({mayfly} rehearse --env); eval "$variables"; {sys.executable} -c "{PROGRAM}"',
         f"{mayfly} launch --dry-run --json --instance p3.8xlarge --data {candles} > {tmp_path}/plan.json",
-        f"{mayfly} status --json > {tmp_path}/status.json; env > {tmp_path}/variables; {mayfly} rehearse --stop",
+        (
+            f"{mayfly} status --json > {tmp_path}/status.json; env > {tmp_path}/variables; {mayfly} rehearse"
+            " --stop"
+        ),
     )
     script = ["bash", "-c", "; ".join(lines)]
     ended = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=500, check=False)
@@ -66,7 +77,11 @@ def test_a_shell_borrows_the_embedded_aws_and_ends_it(tmp_path: Path, candles: P
     ],
 )
 def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, candles: Path
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    candles: Path,
 ) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -75,7 +90,10 @@ def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     monkeypatch.chdir(folder)
     assert main([*words.replace("CANDLES", str(candles)).split(), "--rehearse"]) == 103
-    line = f"error: nothing was rehearsed yet (there is no folder {folder}/data/mayfly). Rehearse a launch first: "
+    line = (
+        f"error: nothing was rehearsed yet (there is no folder {folder}/data/mayfly). Rehearse a launch"
+        " first: "
+    )
     assert capsys.readouterr().err == f"{line}mayfly launch --rehearse.\n"
     assert main(["rehearse", "--stop"]) == 0
     assert list(folder.iterdir()) == []

@@ -1,4 +1,6 @@
-"""`mayfly status` and `receipts` of a script: its pieces are values, or the script itself, and never models."""
+"""`mayfly status` and `receipts` of a script: its pieces are values, or the script itself, and never
+models.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ def test_what_a_script_runs_over_are_values_and_a_single_one_is_the_script():
     over = _of_progress(replace(TRAIN, work="script", pieces=pieces, models_total=2, models_done=0), NOW)
     shown = drawn(_detail(over), width=80)
     assert _done(over) == "0/2 values" and "  values   value  state\n" in shown and "model" not in shown
-    one = _of_progress(replace(TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0), NOW)
+    one = _of_progress(
+        replace(TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0),
+        NOW,
+    )
     shown = drawn(_detail(one), width=80)
     assert _done(one) == "0/1 script" and "  script   script  state\n" in shown and "model" not in shown
 

@@ -61,11 +61,17 @@ def test_a_terminal_that_wants_no_colours_gets_plain_lines(colours, monkeypatch,
 
 def test_a_table_aligns_its_columns_and_drops_those_that_say_nothing():
     columns = [TableColumn(title="a"), TableColumn(title="n", right=True), TableColumn(title="none")]
-    assert drawn(FittedTable(columns, [["long", "1", ""], ["b", "20", "-"]])) == "a      n\nlong   1\nb     20\n"
+    assert (
+        drawn(FittedTable(columns, [["long", "1", ""], ["b", "20", "-"]])) == "a      n\nlong   1\nb     20\n"
+    )
 
 
 def test_columns_leave_one_after_the_other_as_it_gets_narrow():
-    columns = [TableColumn(title="stays"), TableColumn(title="second", leaves=1), TableColumn(title="first", leaves=2)]
+    columns = [
+        TableColumn(title="stays"),
+        TableColumn(title="second", leaves=1),
+        TableColumn(title="first", leaves=2),
+    ]
     table = FittedTable(columns, [["x", "y", "z"]])
     heads = {width: drawn(table, width=width).splitlines()[0].split() for width in (20, 19, 13, 12, 5)}
     assert heads == {
@@ -79,10 +85,16 @@ def test_columns_leave_one_after_the_other_as_it_gets_narrow():
 
 def test_what_does_not_fit_wraps_and_is_never_lost():
     text = drawn(
-        FittedTable([TableColumn(title="id"), TableColumn(title="why", wraps=True)], [["i-0123456789", "words " * 20]]),
+        FittedTable(
+            [TableColumn(title="id"), TableColumn(title="why", wraps=True)], [["i-0123456789", "words " * 20]]
+        ),
         width=40,
     )
-    assert text.count("words") == 20 and "i-0123456789" in text and all(len(line) <= 40 for line in text.splitlines())
+    assert (
+        text.count("words") == 20
+        and "i-0123456789" in text
+        and all(len(line) <= 40 for line in text.splitlines())
+    )
     folded = drawn(FittedTable([TableColumn(title="id")], [["0123456789"]]), width=4)
     assert "".join(folded.split()) == "id0123456789"
 
@@ -97,7 +109,10 @@ def test_names_are_never_markup_and_what_a_terminal_obeys_is_escaped(colours):
     console = Console(stream)
     names = ["[red]AAA[/red]", "[/]", ":smile:", EVIL]
     view = lines(
-        FittedTable([TableColumn(title=EVIL)], [[name] for name in names]), Inline(names), Blocks([(EVIL, EVIL)]), EVIL
+        FittedTable([TableColumn(title=EVIL)], [[name] for name in names]),
+        Inline(names),
+        Blocks([(EVIL, EVIL)]),
+        EVIL,
     )
     console.line(f"{EVIL} [bold]")
     console.draw(lambda: view)
@@ -107,12 +122,19 @@ def test_names_are_never_markup_and_what_a_terminal_obeys_is_escaped(colours):
     for text in (stream.getvalue(), drawn(view)):
         left = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")  # rich's own commands
         assert not [letter for letter in left if letter != "\n" and not letter.isprintable()]
-        assert "[red]AAA[/red]" in left and ":smile:" in left and "[/]" in left and r"\x1b]0;owned\x07\x1b[2K\x0d\u202e" in left
+        assert (
+            "[red]AAA[/red]" in left
+            and ":smile:" in left
+            and "[/]" in left
+            and r"\x1b]0;owned\x07\x1b[2K\x0d\u202e" in left
+        )
         assert "\x1b[31m" not in text and "\x1b[2K\\x0d" not in text
 
 
 def screen(written: str) -> list[str]:
-    """Return the lines that a terminal shows in the end, by the commands that rich writes: up, clear line, return."""
+    """Return the lines that a terminal shows in the end, by the commands that rich writes: up, clear line,
+    return.
+    """
     rows, row = [""], 0
     for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", written):
         if token == "\n":

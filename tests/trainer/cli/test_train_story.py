@@ -11,7 +11,8 @@ from tests.trainer.cli.test_terminal import Terminal, screen
 from trainer.cli.train_story import TrainStory
 
 MODELS = [
-    {"model": name, "piece": name, "kind": "symbol", "series": [name], "fold": 1, "seed": 0} for name in ("BTC-USD", "ETH-USD")
+    {"model": name, "piece": name, "kind": "symbol", "series": [name], "fold": 1, "seed": 0}
+    for name in ("BTC-USD", "ETH-USD")
 ]
 STARTED = {
     "event": "started",
@@ -66,7 +67,10 @@ def test_elsewhere_it_is_the_plain_lines_of_the_module():
 def test_the_models_are_a_table_at_a_terminal_and_json_elsewhere(terminal, at_a_terminal, monkeypatch):
     stdout = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr("sys.stdout", stdout)
-    models = [{"piece": name, "file": f"models/{name}.safetensors", "sha256": "ab" * 32} for name in ("ETH-USD", "BTC-USD")]
+    models = [
+        {"piece": name, "file": f"models/{name}.safetensors", "sha256": "ab" * 32}
+        for name in ("ETH-USD", "BTC-USD")
+    ]
     TrainStory(Terminal()).print_models(models)
     if terminal:
         assert [line.split() for line in screen(stdout.getvalue())] == [

@@ -17,7 +17,18 @@ from trainer.train.tuning import timing as timing_of
 
 pytestmark = pytest.mark.slow
 
-TINY = ["--device", "cpu", "--seconds", "0.2", "--set", "hidden=4", "--set", "lookback=6", "--set", "batch=32"]
+TINY = [
+    "--device",
+    "cpu",
+    "--seconds",
+    "0.2",
+    "--set",
+    "hidden=4",
+    "--set",
+    "lookback=6",
+    "--set",
+    "batch=32",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +40,9 @@ def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_prints_the_candidates_and_the_next_run_takes_the_first(capsys, tmp_path):
     assert main(["tune", *TINY]) == 0
     said = capsys.readouterr()
-    assert "windows/s" in said.out and "mislead" in said.out and str(tmp_path / "measurements.json") in said.out
+    assert (
+        "windows/s" in said.out and "mislead" in said.out and str(tmp_path / "measurements.json") in said.out
+    )
     assert "tuning for 0 s at most: --seconds" in said.err
     entry = known_here("cpu", job_of(hidden=4, lookback=6, batch=32), torch=torch.__version__)
     assert entry is not None and entry["micro_batch"] == 32
@@ -39,7 +52,13 @@ def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
     assert main(["tune", "--json", *TINY]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["profile"] == "cpu" and found["seconds"] == {"most": 0.2, "why": "--seconds"}
-    way = {"strategy": "sequential", "pack": 1, "micro_batch": 32, "activation_checkpointing": False, "batch": 0}
+    way = {
+        "strategy": "sequential",
+        "pack": 1,
+        "micro_batch": 32,
+        "activation_checkpointing": False,
+        "batch": 0,
+    }
     assert found["timings"][0]["candidate"] == way
 
 
@@ -47,7 +66,9 @@ def test_with_candles_the_batch_may_be_auto(capsys, candles):
     auto = ["--set", "hidden=4", "--set", "lookback=6", "--set", "batch=auto"]
     assert main(["tune", "--device", "cpu", "--json", "--data", str(candles), "--seconds", "0.3", *auto]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["timings"][0]["candidate"]["batch"] == 16  # a hundred steps in an epoch of some 2,000 windows
+    assert (
+        found["timings"][0]["candidate"]["batch"] == 16
+    )  # a hundred steps in an epoch of some 2,000 windows
 
 
 def test_it_takes_twenty_seconds_or_what_was_asked_for_and_a_minute_at_most(monkeypatch, capsys, candles):
@@ -92,7 +113,12 @@ def test_bad_input_is_one_line(capsys, arguments, said):
 
 
 def test_a_wrong_setting_waits_for_no_torch():
-    code = "import sys; from trainer.cli.main import main; main(['tune', '--set', 'hiden=4']); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from trainer.cli.main import main; main(['tune', '--set', 'hiden=4']); sys.exit('torch'"
+        " in sys.modules)"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0 and "unknown job key 'hiden'" in done.stderr

@@ -101,7 +101,11 @@ def test_what_ctrl_c_does_is_said_once():
 
 
 def test_a_command_that_stops_a_run_says_nothing_of_ctrl_c():
-    event = replace(START, phase="train", pieces={"A": {"state": "training", "epoch": 1, "epochs": 2, "step": 1, "steps": 2}})
+    event = replace(
+        START,
+        phase="train",
+        pieces={"A": {"state": "training", "epoch": 1, "epochs": 2, "step": 1, "steps": 2}},
+    )
     stop = StopSignal(wish=Wish.END)
     text = "\n".join([*told(event, stop=stop), *seen(event, stop=stop).stays, seen(event, stop=stop).picture])
     assert "Ctrl-C" not in text and "Ending" not in text and "ends by 13:00 UTC" in text
@@ -118,7 +122,11 @@ def test_a_run_that_can_not_be_left_yet_is_left_when_its_machine_is_started():
 
 def test_on_a_terminal_a_phase_that_ended_stays_with_its_seconds_and_the_capacity_with_its_machine():
     booting = replace(
-        START, phase="boot", seconds={"preflight": 7, "capacity": 1, "boot": 3}, instances=(SEEN,), state="running"
+        START,
+        phase="boot",
+        seconds={"preflight": 7, "capacity": 1, "boot": 3},
+        instances=(SEEN,),
+        state="running",
     )
     screen = seen(START, booting, booting)
     assert screen.stays == [
@@ -157,5 +165,7 @@ def test_an_aws_error_is_said_once_and_a_warning_loudly():
 def test_a_value_that_failed_on_a_broken_device_and_was_done_on_another_is_told_again():
     failed = replace(START, phase="train", work="script", pieces={"a": {"state": "failed"}}, models_total=2)
     done = replace(failed, pieces={"a": {"state": "done"}, "b": {"state": "done"}})
-    lines = [line.split("]  ")[1] for line in told(failed, failed, done, done) if " a " in line or " b " in line]
+    lines = [
+        line.split("]  ")[1] for line in told(failed, failed, done, done) if " a " in line or " b " in line
+    ]
     assert lines == ["a failed (1/2)", "a done (1/2)", "b done (2/2)"]

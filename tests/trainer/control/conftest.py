@@ -37,7 +37,9 @@ def keys_of(run_id: str, machine: DescribedInstance) -> NodeKeys:
 def progress_since(began: datetime) -> bytes:
     training = {"epoch": 1, "epochs": 15, "step": 10, "steps": 900, "loss": 0.69, "state": "training"}
     phases = {"boot": iso(began), "train": iso(began)}
-    return json.dumps({"phase": "train", "phases": phases, "progress": {"BTC-USD": training}, "models_total": 2}).encode()
+    return json.dumps(
+        {"phase": "train", "phases": phases, "progress": {"BTC-USD": training}, "models_total": 2}
+    ).encode()
 
 
 class MemoryObjects:
@@ -77,14 +79,23 @@ class MemoryObjects:
         return item.etag
 
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
-        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[: most or None]
+        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[
+            : most or None
+        ]
 
     def digest(self, *, key: str, version_id: str) -> str:
         found = self.get(key=key, version_id=version_id)
         return hashlib.sha256(found.body).hexdigest() if found else ""
 
     def copy(
-        self, *, source: str, version_id: str, key: str, if_match: str = "", create: bool = False, sha256: str = ""
+        self,
+        *,
+        source: str,
+        version_id: str,
+        key: str,
+        if_match: str = "",
+        create: bool = False,
+        sha256: str = "",
     ) -> None:
         found = self.get(key=source, version_id=version_id)
         assert found is not None
@@ -101,7 +112,9 @@ class MemoryObjects:
 
 
 class MemoryCloud:
-    """One account. A node reports after `work`, then powers itself off; each of its habits can be switched off."""
+    """One account. A node reports after `work`, then powers itself off; each of its habits can be switched
+    off.
+    """
 
     def __init__(self, start: datetime) -> None:
         self.clock = start
@@ -113,7 +126,9 @@ class MemoryCloud:
         self.full: set[str] = set()  # zones without capacity
         self.answers: list[FleetAnswer] = []  # what CreateFleet says next, instead of the truth
         self.lost_calls = 0  # the next calls of CreateFleet that never arrive
-        self.errors: list[str] = []  # codes that stand in the next answers of CreateFleet, in the place of an instance
+        self.errors: list[
+            str
+        ] = []  # codes that stand in the next answers of CreateFleet, in the place of an instance
         self.refused: dict[str, str] = {}  # token -> the code that answered it
         self.work = timedelta(minutes=3)
         self.node_works = self.node_beats = self.node_stops = True
@@ -155,7 +170,9 @@ class MemoryCloud:
         zone = subnet.removeprefix("subnet-")
         if zone in self.full:
             return self._refuse(token, "InsufficientInstanceCapacity")
-        if token in self.refused:  # an answer without instances consumed the token: it is given again for ever
+        if (
+            token in self.refused
+        ):  # an answer without instances consumed the token: it is given again for ever
             return self._refuse(token, self.refused[token])
         if self.errors and token not in self.fleets:
             return self._refuse(token, self.errors.pop(0))
@@ -174,7 +191,11 @@ class MemoryCloud:
                 state="pending",
                 launched_at=self.clock,
             )
-        answer = self.answers.pop(0) if self.answers else FleetAnswer(kind="created", instance_ids=(self.fleets[token],))
+        answer = (
+            self.answers.pop(0)
+            if self.answers
+            else FleetAnswer(kind="created", instance_ids=(self.fleets[token],))
+        )
         self.side_effect("create_fleet", before=False)
         return answer
 
@@ -214,7 +235,11 @@ class MemoryCloud:
         self.side_effect("delete_schedule", before=False)
 
     def alive(self) -> list[str]:
-        return [name for name, machine in self.machines.items() if self._shown(machine).state in ("pending", "running")]
+        return [
+            name
+            for name, machine in self.machines.items()
+            if self._shown(machine).state in ("pending", "running")
+        ]
 
     def end(self, instance_id: str, reason: str) -> None:
         if instance_id in self.machines:
@@ -251,7 +276,11 @@ class MemoryCloud:
             self.end(machine.instance_id, "Client.InstanceInitiatedShutdown")
 
     def _beat(self, run_id: str, machine: DescribedInstance, began: datetime) -> None:
-        lease = {"instance_id": machine.instance_id, "at": iso(self.clock), "lease_until": iso(self.clock + LEASE)}
+        lease = {
+            "instance_id": machine.instance_id,
+            "at": iso(self.clock),
+            "lease_until": iso(self.clock + LEASE),
+        }
         self.objects.write(keys_of(run_id, machine).lease, json.dumps(lease).encode())
         self.objects.write(keys_of(run_id, machine).progress, progress_since(began))
 
@@ -261,14 +290,25 @@ class MemoryCloud:
             key = f"{keys_of(run_id, machine).models}lstm_{symbol}_1m.safetensors"
             self.objects.write(key, b"weights", sha256=SHA256)
             version = self.objects.stored[key][-1].version_id
-            models.append({"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": SHA256})
-        phases = {"boot": began, "stage": began + timedelta(seconds=10), "train": began + timedelta(seconds=30)}
+            models.append(
+                {"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": SHA256}
+            )
+        phases = {
+            "boot": began,
+            "stage": began + timedelta(seconds=10),
+            "train": began + timedelta(seconds=30),
+        }
         phases |= {"upload": self.clock - timedelta(seconds=2), "end": self.clock}
         result = {
             "state": state,
             "models": models,
             "phases": {name: iso(instant) for name, instant in phases.items()},
-            "data": {"files": [{"file": "raw/a.parquet", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
+            "data": {
+                "files": [{"file": "raw/a.parquet", "bars": 5}],
+                "bars": 5,
+                "holes": 0,
+                "synthetic": False,
+            },
             "tuned": self.tuned,
         }
         self.objects.write(keys_of(run_id, machine).result, json.dumps(result).encode())

@@ -17,7 +17,12 @@ def cloud(make_cloud, make_record):
     """A cloud with a run whose one instance has left nothing so far."""
     cloud, record = make_cloud(run_id="20261120-120000-other-aaaa")
     launch = Launch(
-        rung=0, token="t", deadline=record.deadline, intended_at=record.created_at, outcome="created", instance_ids=("i-9",)
+        rung=0,
+        token="t",
+        deadline=record.deadline,
+        intended_at=record.created_at,
+        outcome="created",
+        instance_ids=("i-9",),
     )
     record = replace(record, run_id="20261120-120000-crypto-k3v9", state="running")
     record = replace(record, attempts=(Attempt(number=1, launches=(launch,), created_at=record.created_at),))

@@ -19,19 +19,26 @@ OUTPUTS: Any = SimpleNamespace(security_group="sg-1", public_address=False)
 
 
 def test_the_requests_are_the_launchs_own_without_a_token(make_record: Callable[..., RunRecord]) -> None:
-    record = make_record(ladder=(rung(zone="us-east-1a"), rung("g6.xlarge", zone="us-east-1b", market="spot")))
+    record = make_record(
+        ladder=(rung(zone="us-east-1a"), rung("g6.xlarge", zone="us-east-1b", market="spot"))
+    )
     requests = requests_of(record, OUTPUTS, 1)
     fleet, run = requests["create_fleet"], requests["run_instances"]
     assert fleet["DryRun"] is run["DryRun"] is True
     assert "ClientToken" not in fleet and "ClientToken" not in run
     (config,) = fleet["LaunchTemplateConfigs"]
-    assert config["Overrides"] == [{"InstanceType": "g6.xlarge", "SubnetId": "subnet-us-east-1b", "ImageId": "ami-1"}]
+    assert config["Overrides"] == [
+        {"InstanceType": "g6.xlarge", "SubnetId": "subnet-us-east-1b", "ImageId": "ami-1"}
+    ]
     assert (run["InstanceType"], run["ImageId"], run["LaunchTemplate"]) == (
         "g6.xlarge",
         "ami-1",
         config["LaunchTemplateSpecification"],
     )
-    assert (run["NetworkInterfaces"][0]["SubnetId"], run["NetworkInterfaces"][0]["Groups"]) == ("subnet-us-east-1b", ["sg-1"])
+    assert (run["NetworkInterfaces"][0]["SubnetId"], run["NetworkInterfaces"][0]["Groups"]) == (
+        "subnet-us-east-1b",
+        ["sg-1"],
+    )
     assert run["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert {one["ResourceType"] for one in fleet["TagSpecifications"]} == set(TAGGED)
     assert {one["ResourceType"] for one in run["TagSpecifications"]} == set(TAGGED) - {"fleet"}
@@ -57,12 +64,16 @@ class DryEc2:
 
     def answer(self, operation: str, name: str) -> None:
         self.asked.append((operation, name))
-        raise ClientError({"Error": {"Code": self.codes.get(name, "DryRunOperation"), "Message": "said AWS"}}, operation)
+        raise ClientError(
+            {"Error": {"Code": self.codes.get(name, "DryRunOperation"), "Message": "said AWS"}}, operation
+        )
 
 
 def asked(make_record: Callable[..., RunRecord], **codes: str) -> tuple[str, list[tuple[str, str]]]:
     """Dry-run a ladder of two types in two zones each, of which some are refused."""
-    ladder = tuple(rung(name, zone=zone) for name in ("g6.xlarge", "g5.xlarge") for zone in ("us-east-1a", "us-east-1b"))
+    ladder = tuple(
+        rung(name, zone=zone) for name in ("g6.xlarge", "g5.xlarge") for zone in ("us-east-1a", "us-east-1b")
+    )
     ec2 = DryEc2({name.replace("_", "."): code for name, code in codes.items()})
     access: Any = ec2
     return dry_run_note(access, OUTPUTS, make_record(ladder=ladder), seconds=500), sorted(ec2.asked)
@@ -71,10 +82,14 @@ def asked(make_record: Callable[..., RunRecord], **codes: str) -> tuple[str, lis
 def test_each_type_is_asked_once_by_both_calls(make_record: Callable[..., RunRecord]) -> None:
     note, calls = asked(make_record)
     assert note == ""
-    assert calls == sorted((call, name) for call in ("CreateFleet", "RunInstances") for name in ("g5.xlarge", "g6.xlarge"))
+    assert calls == sorted(
+        (call, name) for call in ("CreateFleet", "RunInstances") for name in ("g5.xlarge", "g6.xlarge")
+    )
 
 
-def test_a_type_that_aws_refuses_is_a_note_while_another_one_may_do(make_record: Callable[..., RunRecord]) -> None:
+def test_a_type_that_aws_refuses_is_a_note_while_another_one_may_do(
+    make_record: Callable[..., RunRecord],
+) -> None:
     note, _ = asked(make_record, g6_xlarge="Unsupported")
     assert note.startswith("AWS refused g6.xlarge on-demand in us-east-1a (Unsupported: said AWS)")
     with pytest.raises(ConfigError, match="AWS refused g6.xlarge"):
@@ -82,5 +97,7 @@ def test_a_type_that_aws_refuses_is_a_note_while_another_one_may_do(make_record:
 
 
 def test_a_missing_permission_is_an_error_whatever_else_passes(make_record: Callable[..., RunRecord]) -> None:
-    with pytest.raises(PermissionDenied, match="not allowed to launch g5.xlarge on-demand in us-east-1a .Unauthorized"):
+    with pytest.raises(
+        PermissionDenied, match="not allowed to launch g5.xlarge on-demand in us-east-1a .Unauthorized"
+    ):
         asked(make_record, g5_xlarge="UnauthorizedOperation")

@@ -19,7 +19,9 @@ AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
 def test_a_one_time_schedule_deletes_itself_and_gives_up_after_an_hour():
-    request = schedule_request(name="n", group="g", at=AT, target_arn="t", role_arn="r", target_input={"run_id": "x"})
+    request = schedule_request(
+        name="n", group="g", at=AT, target_arn="t", role_arn="r", target_input={"run_id": "x"}
+    )
     assert request == {
         "Name": "n",
         "GroupName": "g",
@@ -62,7 +64,9 @@ def armed(applied, make_record, rungs_of):
 
 
 def with_intent(record):
-    launch = Launch(rung=0, token="token", deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at)
+    launch = Launch(
+        rung=0, token="token", deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at
+    )
     return replace(record, attempts=(Attempt(number=1, launches=(launch,)),)), launch
 
 
@@ -79,7 +83,9 @@ def test_an_instance_is_created_once_found_by_tag_and_seen_to_end(armed):
     (seen,) = cloud.instances(run_id=record.run_id)
     assert seen.state in ("shutting-down", "terminated")
     assert seen.ended_at is not None and seen.ended_at >= seen.launched_at
-    cloud.terminate(instance_ids=("i-0123456789abcdef0", *first.instance_ids))  # one that was never there counts as gone
+    cloud.terminate(
+        instance_ids=("i-0123456789abcdef0", *first.instance_ids)
+    )  # one that was never there counts as gone
 
 
 def test_a_schedule_is_armed_moved_read_and_deleted_as_often_as_asked(armed):
@@ -122,9 +128,9 @@ def test_full_pools_are_walked_through_and_the_end_is_exit_101(armed, aws_server
     assert (receipt["state"], receipt["exit_code"]) == ("failed", 101)
     assert all(rung.availability_zone in receipt["error"]["why"] for rung in record.ladder)
     assert (
-        access.client("scheduler").list_schedules(GroupName=outputs.schedule_group, NamePrefix=f"mayfly-{record.run_id}")[
-            "Schedules"
-        ]
+        access.client("scheduler").list_schedules(
+            GroupName=outputs.schedule_group, NamePrefix=f"mayfly-{record.run_id}"
+        )["Schedules"]
         == []
     )
 
@@ -140,7 +146,9 @@ def test_an_instance_that_could_not_start_fails_with_the_reason_that_only_its_st
     assert receipt["error"]["why"] == "Client.InternalError" and "EBS encryption" in receipt["error"]["do"]
 
 
-def test_a_throttled_call_takes_another_token_and_a_lost_answer_none_and_they_make_one_instance(armed, aws_server):
+def test_a_throttled_call_takes_another_token_and_a_lost_answer_none_and_they_make_one_instance(
+    armed, aws_server
+):
     cloud, access, outputs, record = armed
     create_record(open_objects(access, outputs.bucket), record)
     world = aws_server.world(access)

@@ -27,7 +27,9 @@ def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], receipt["error"]) == ("done", 0, None)
     assert [model["piece"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD"]
-    assert [(item["state"], item["proof"]) for item in receipt["instances"]] == [("terminated", "described terminated")]
+    assert [(item["state"], item["proof"]) for item in receipt["instances"]] == [
+        ("terminated", "described terminated")
+    ]
     assert cloud.alive() == []
     assert cloud.schedules == {}
 
@@ -62,7 +64,9 @@ def test_no_capacity_anywhere_is_exit_101_and_names_what_was_tried(make_cloud):
     cloud.full = {"us-east-1a", "us-east-1b"}
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], receipt["instances"]) == ("failed", 101, [])
-    assert "us-east-1a" in receipt["error"]["why"] and "InsufficientInstanceCapacity" in receipt["error"]["why"]
+    assert (
+        "us-east-1a" in receipt["error"]["why"] and "InsufficientInstanceCapacity" in receipt["error"]["why"]
+    )
     assert cloud.schedules == {}
 
 
@@ -101,7 +105,9 @@ LOST = FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")
 EXPIRED = FleetAnswer(kind="refused", of_the_call=True, code="ExpiredToken", message="sign in")
 
 
-def test_a_replay_that_is_refused_says_nothing_of_the_first_call_whose_instance_is_found_and_ended(make_cloud):
+def test_a_replay_that_is_refused_says_nothing_of_the_first_call_whose_instance_is_found_and_ended(
+    make_cloud,
+):
     cloud, record = make_cloud()
     cloud.node_beats = cloud.node_works = False
     cloud.answers = [LOST, EXPIRED]
@@ -155,7 +161,10 @@ def test_an_instance_of_a_token_that_was_given_up_is_ended_when_it_shows_itself(
     first, second = sorted(receipt["instances"], key=lambda item: item["launched_at"])
     assert (first["state"], second["state"]) == ("terminated", "terminated")
     assert first["terminated_at"] < second["terminated_at"]
-    assert all(model["key"].startswith(f"models/experiments/AROA1:{second['instance_id']}/") for model in receipt["models"])
+    assert all(
+        model["key"].startswith(f"models/experiments/AROA1:{second['instance_id']}/")
+        for model in receipt["models"]
+    )
 
 
 @pytest.mark.parametrize("code", ["InternalError", "RequestLimitExceeded"])
@@ -174,11 +183,15 @@ def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
     assert "Unavailable" in receipt["error"]["why"]
-    assert timedelta(minutes=11) <= cloud.clock - record.created_at < timedelta(minutes=12)  # half of its time
+    assert (
+        timedelta(minutes=11) <= cloud.clock - record.created_at < timedelta(minutes=12)
+    )  # half of its time
 
 
 def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instance_is_seen_to_go(make_cloud):
-    """CreateFleet took effect, S3 refuses the record once for good, and EC2 shows the instance half a minute later."""
+    """CreateFleet took effect, S3 refuses the record once for good, and EC2 shows the instance half a minute
+    later.
+    """
     cloud, record = make_cloud()
     real_put, real_instances = cloud.objects.put, cloud.instances
 
@@ -191,7 +204,9 @@ def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instan
     denied = []
     cloud.objects.put = put
     late = timedelta(seconds=30)
-    cloud.instances = lambda *, run_id: real_instances(run_id=run_id) if denied and cloud.clock > denied[0] + late else ()
+    cloud.instances = lambda *, run_id: (
+        real_instances(run_id=run_id) if denied and cloud.clock > denied[0] + late else ()
+    )
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"]) == ("failed", 103)
     assert [item["state"] for item in receipt["instances"]] == ["terminated"]
@@ -274,8 +289,12 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
     assert cloud.alive() == []
 
 
-@pytest.mark.parametrize(("rehearsal", "command"), [(False, "mayfly status {}"), (True, "mayfly status {} --rehearse")])
-def test_a_press_while_it_ends_gives_up_waiting_and_names_the_deadline_and_the_next_command(make_cloud, rehearsal, command):
+@pytest.mark.parametrize(
+    ("rehearsal", "command"), [(False, "mayfly status {}"), (True, "mayfly status {} --rehearse")]
+)
+def test_a_press_while_it_ends_gives_up_waiting_and_names_the_deadline_and_the_next_command(
+    make_cloud, rehearsal, command
+):
     cloud, record = make_cloud(rehearsal=rehearsal)
     cloud.node_stops = False
     stop = StopSignal()
@@ -410,7 +429,9 @@ def test_the_budget_makes_the_deadline(make_cloud):
     assert receipt["state"] == "expired"
     assert "the budget" in receipt["error"]["why"] and receipt["deadline"] in receipt["error"]["what"]
     assert receipt["deadline_cause"] == "budget"
-    assert cloud.clock < record.created_at + timedelta(minutes=14)  # a dollar buys 12 minutes of 5 dollars an hour
+    assert cloud.clock < record.created_at + timedelta(
+        minutes=14
+    )  # a dollar buys 12 minutes of 5 dollars an hour
 
 
 def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):
@@ -428,7 +449,10 @@ def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):
 
 
 def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
-    ladder = tuple(type(rung)(**(vars(rung) | {"market": "spot", "price_usd_per_hour": 2.0})) for rung in make_record().ladder)
+    ladder = tuple(
+        type(rung)(**(vars(rung) | {"market": "spot", "price_usd_per_hour": 2.0}))
+        for rung in make_record().ladder
+    )
     cloud, record = make_cloud(ladder=ladder)
 
     def take_back(progress: RunProgress) -> None:

@@ -99,12 +99,15 @@ def test_an_on_demand_request_names_one_pool_its_token_and_all_its_tags(record, 
             }
         ],
         "TagSpecifications": [
-            {"ResourceType": kind, "Tags": TAGS} for kind in ("instance", "volume", "network-interface", "fleet")
+            {"ResourceType": kind, "Tags": TAGS}
+            for kind in ("instance", "volume", "network-interface", "fleet")
         ],
     }
 
 
-def test_a_run_whose_script_gets_secrets_has_a_profile_of_its_own_in_the_launch_and_its_dry_runs(record, rung, launch):
+def test_a_run_whose_script_gets_secrets_has_a_profile_of_its_own_in_the_launch_and_its_dry_runs(
+    record, rung, launch
+):
     arn = "arn:aws:iam::123456789012:instance-profile/script"
     named = replace(record, instance_profile=arn, instance_role_id="AROA3")
     (config,) = create_fleet_request(named, rung, launch)["LaunchTemplateConfigs"]
@@ -139,28 +142,39 @@ def test_an_intent_that_is_not_stored_makes_no_request(record, rung, launch):
 
 def client_error(code: str, status: int = 400, message: str = "why") -> ClientError:
     return ClientError(
-        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}, "CreateFleet"
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        "CreateFleet",
     )
 
 
 def refusing(*codes: str) -> dict[str, object]:
     """Return the HTTP 200 of an instant fleet that got nothing."""
-    return {"Instances": [], "Errors": [{"ErrorCode": code, "ErrorMessage": f"{code} it is"} for code in codes]}
+    return {
+        "Instances": [],
+        "Errors": [{"ErrorCode": code, "ErrorMessage": f"{code} it is"} for code in codes],
+    }
 
 
 def test_an_answer_with_an_instance_is_created_whatever_errors_stand_beside_it():
-    answer = read_answer({"Instances": [{"InstanceIds": ["i-1"]}], "Errors": [{"ErrorCode": "InsufficientInstanceCapacity"}]})
+    answer = read_answer(
+        {"Instances": [{"InstanceIds": ["i-1"]}], "Errors": [{"ErrorCode": "InsufficientInstanceCapacity"}]}
+    )
     assert (answer.kind, answer.instance_ids) == ("created", ("i-1",))
 
 
-@pytest.mark.parametrize("code", ["InsufficientInstanceCapacity", "RequestLimitExceeded", "InternalError", "NeverHeardOf"])
+@pytest.mark.parametrize(
+    "code", ["InsufficientInstanceCapacity", "RequestLimitExceeded", "InternalError", "NeverHeardOf"]
+)
 def test_an_http_200_without_an_instance_is_always_a_refusal_because_it_consumed_the_token(code):
     answer = read_answer(refusing(code))
     assert (answer.kind, answer.code, answer.message) == ("refused", code, f"{code} it is")
 
 
 def test_an_empty_answer_has_a_code_of_its_own():
-    assert (read_answer({"Instances": [], "Errors": []}).kind, read_answer({}).code) == ("refused", "EmptyFleet")
+    assert (read_answer({"Instances": [], "Errors": []}).kind, read_answer({}).code) == (
+        "refused",
+        "EmptyFleet",
+    )
 
 
 def test_of_several_errors_a_missing_permission_never_reads_as_no_capacity():
@@ -191,7 +205,11 @@ def test_an_exception_is_unclear_where_the_call_may_have_taken_effect(code, stat
 
 
 def test_a_lost_answer_is_unclear_because_a_machine_may_run():
-    for error in (ReadTimeoutError(endpoint_url="x"), EndpointConnectionError(endpoint_url="x"), BotoCoreError()):
+    for error in (
+        ReadTimeoutError(endpoint_url="x"),
+        EndpointConnectionError(endpoint_url="x"),
+        BotoCoreError(),
+    ):
         assert read_failure(error).kind == "unclear"
 
 

@@ -34,7 +34,13 @@ def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(W
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
     home = home_of(cloud, publish or (messages if messages is not None else []).append, retrains)
-    return answer(event or {}, home, poll_seconds=5.0, time_is_left=lambda: next(left, None) is not None, sleep=cloud.sleep)
+    return answer(
+        event or {},
+        home,
+        poll_seconds=5.0,
+        time_is_left=lambda: next(left, None) is not None,
+        sleep=cloud.sleep,
+    )
 
 
 def test_control_starts_and_settles_the_run_that_it_drives(make_cloud):
@@ -84,7 +90,10 @@ def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make
     called(cloud)
     cloud.clock += timedelta(minutes=3)
     told = called(cloud, publish=refuse)
-    assert told["settled"] == {record.run_id: "interrupted"} and "cannot publish" in told["problems"][record.run_id]
+    assert (
+        told["settled"] == {record.run_id: "interrupted"}
+        and "cannot publish" in told["problems"][record.run_id]
+    )
     assert read_record(cloud.objects, record.run_id)[0].state == "closed"
 
     # A scheduled time ends all the same, and is told by the next call that SNS listens to.
@@ -106,10 +115,14 @@ def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_el
     told = called(cloud, {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}, messages=messages)
     assert told["retrains"] == {f"weekly {iso(SUNDAY)}": "failed"} and told["problems"] == {}
     assert record.run_id in told["settled"]
-    assert "cannot read what was published for retrain weekly (" in messages[0].text and "99" in messages[0].text
+    assert (
+        "cannot read what was published for retrain weekly (" in messages[0].text and "99" in messages[0].text
+    )
     assert "do: Publish it again: mayfly retrains publish weekly" in messages[0].text
     cloud.clock = SUNDAY + timedelta(days=7, minutes=16)
-    assert overdue(home_of(cloud, print), changed_at=SUNDAY) == [f"weekly of {iso(SUNDAY + timedelta(days=7))}"]
+    assert overdue(home_of(cloud, print), changed_at=SUNDAY) == [
+        f"weekly of {iso(SUNDAY + timedelta(days=7))}"
+    ]
 
 
 @pytest.mark.parametrize("mine", [True, False])
@@ -119,7 +132,10 @@ def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped
     (instance_id,) = cloud.machines
     cloud.end(instance_id, "Client.UserInitiatedShutdown")
     cloud.clock += timedelta(minutes=2)
-    told = called(cloud, {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}})
+    told = called(
+        cloud,
+        {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}},
+    )
     assert told["settled"] == ({record.run_id: "interrupted"} if mine else {})
     assert ("dropped" in told) != mine
 
@@ -137,7 +153,9 @@ def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(ma
     home = home_of(cloud, messages.append)
     told = answer(event, home, poll_seconds=5.0, time_is_left=lambda: False, sleep=looks)
     assert told["settled"] == {record.run_id: "interrupted"}
-    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"] * (not attached)
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"] * (
+        not attached
+    )
 
 
 def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
@@ -163,7 +181,9 @@ def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(
     assert overdue(home, changed_at=before) == []  # nothing was published
     write_published(cloud.objects, replace(PUBLISHED, published_at=before))
     assert overdue(home, changed_at=before) == ["weekly of 2026-11-22T03:00:00Z"]
-    assert overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []  # no time of the cron that applies since then
+    assert (
+        overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []
+    )  # no time of the cron that applies since then
     cloud.clock = SUNDAY + timedelta(minutes=14)
     assert overdue(home, changed_at=before) == []
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
@@ -177,7 +197,9 @@ def test_a_retrain_whose_entry_is_spoiled_holds_up_neither_runs_nor_other_retrai
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
     cloud.objects.write(entry_key("spoiled", SUNDAY), b"{}")
     told = called(cloud, retrains=[replace(WEEKLY, name="spoiled"), WEEKLY])
-    assert told["retrains"] == {"weekly 2026-11-22T03:00:00Z": "refused"} and told["settled"].keys() == {record.run_id}
+    assert told["retrains"] == {"weekly 2026-11-22T03:00:00Z": "refused"} and told["settled"].keys() == {
+        record.run_id
+    }
     assert told["problems"].keys() == {"spoiled"}
 
 

@@ -1,4 +1,6 @@
-"""The agent of a run on its caller's machine is followed, asked to stop and told of where it died; control leaves it alone."""
+"""The agent of a run on its caller's machine is followed, asked to stop and told of where it died; control
+leaves it alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ class Agent:
     """An agent's process that ends when it is told to, or after so many looks."""
 
     def __init__(self, cloud: MemoryCloud, run_id: str, *, looks: int = 10**6, state: str = "done") -> None:
-        self.cloud, self.keys, self.looks, self.state, self.asked = cloud, own_keys(USER, run_id), looks, state, 0
+        self.cloud, self.keys, self.looks, self.state, self.asked = (
+            cloud,
+            own_keys(USER, run_id),
+            looks,
+            state,
+            0,
+        )
 
     def poll(self) -> int | None:
         self.looks -= 1
@@ -41,12 +49,21 @@ class Agent:
 
 @pytest.fixture
 def run(make_cloud: Any) -> tuple[MemoryCloud, RunRecord]:
-    about = {"driver": "here", "user_id": USER, "host": "desk", "ladder": (), "state": "running", "work": "script"}
+    about = {
+        "driver": "here",
+        "user_id": USER,
+        "host": "desk",
+        "ladder": (),
+        "state": "running",
+        "work": "script",
+    }
     return make_cloud(attempts=(Attempt(number=1, created_at=START),), **about)
 
 
 def follow(cloud: MemoryCloud, record: RunRecord, agent: Agent, stop: StopSignal | None = None) -> Any:
-    return follow_here(cloud, record, agent, poll_seconds=1.0, stop=stop or StopSignal(), sleep=lambda seconds: None)
+    return follow_here(
+        cloud, record, agent, poll_seconds=1.0, stop=stop or StopSignal(), sleep=lambda seconds: None
+    )
 
 
 def test_it_is_followed_to_its_receipt_and_leaves_the_index(run):

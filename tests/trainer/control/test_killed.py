@@ -1,4 +1,6 @@
-"""The caller is killed before and after every side effect, and another one goes on: one instance, one receipt, none alive."""
+"""The caller is killed before and after every side effect, and another one goes on: one instance, one
+receipt, none alive.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def drive(cloud, record, **options):
     return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
 
-SOON = datetime(2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc)  # ten minutes after the runs of these tests begin
+SOON = datetime(
+    2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc
+)  # ten minutes after the runs of these tests begin
 
 
 def side_effects(make_cloud, prepare) -> int:
@@ -64,7 +68,10 @@ def hung_node(cloud):
 def stop_in_training(cloud):
     cloud.work = timedelta(minutes=20)
     stop = StopSignal()
-    return {"stop": stop, "on_event": lambda progress: stop.press() if progress.phase == "train" and not stop.presses else None}
+    return {
+        "stop": stop,
+        "on_event": lambda progress: stop.press() if progress.phase == "train" and not stop.presses else None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,9 @@ def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cl
         assert receipt["state"] in state, number
         assert len(cloud.fleets) == 1, number
         assert cloud.alive() == [], number
-        kept = [f"mayfly-{record.run_id}-sweep"] if prepare is lost_calls else []  # killed before a replay: two lost calls
+        kept = (
+            [f"mayfly-{record.run_id}-sweep"] if prepare is lost_calls else []
+        )  # killed before a replay: two lost calls
         assert list(cloud.schedules) in ([], kept), number
         assert read_receipt(cloud.objects, record.run_id) == receipt
         assert len(cloud.objects.stored[f"runs/{record.run_id}/receipt.json"]) == 1
@@ -167,7 +176,9 @@ def test_a_driver_that_loses_the_race_for_the_record_reads_again(make_cloud):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make_cloud, seed):
-    """One call in five fails before or after it took effect; answers to launches get lost; capacity comes and goes."""
+    """One call in five fails before or after it took effect; answers to launches get lost; capacity comes and
+    goes.
+    """
     cloud, record = make_cloud()
     dice = random.Random(seed)
 
@@ -206,4 +217,6 @@ def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make
     assert receipt["state"] == "done"
     assert len(cloud.fleets) == 1
     assert cloud.alive() == []
-    assert not cloud.schedules or list(cloud.schedules) == [f"mayfly-{record.run_id}-sweep"]  # after a token without an answer
+    assert not cloud.schedules or list(cloud.schedules) == [
+        f"mayfly-{record.run_id}-sweep"
+    ]  # after a token without an answer

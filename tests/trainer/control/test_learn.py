@@ -1,4 +1,6 @@
-"""What a node's tuner found goes into the bucket's memory when its run closes, and no trouble with that reaches the run."""
+"""What a node's tuner found goes into the bucket's memory when its run closes, and no trouble with that
+reaches the run.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_a_lost_race_is_tried_again(make_cloud, monkeypatch):
     assert memory(cloud) == {"theirs": MEASURED, SHAPE: MEASURED}
 
 
-@pytest.mark.parametrize("trouble", [PermissionDenied("not allowed to write", why="AccessDenied"), Conflict("always lost")])
+@pytest.mark.parametrize(
+    "trouble", [PermissionDenied("not allowed to write", why="AccessDenied"), Conflict("always lost")]
+)
 def test_trouble_with_the_memory_harms_neither_run_nor_receipt(make_cloud, monkeypatch, trouble):
     cloud, record = make_cloud()
     cloud.tuned = {"l4": {SHAPE: MEASURED}}
@@ -69,7 +73,9 @@ def test_trouble_with_the_memory_harms_neither_run_nor_receipt(make_cloud, monke
     assert memory(cloud) is None
 
 
-@pytest.mark.parametrize("said", [{"../run": {SHAPE: MEASURED}}, {"l4": {SHAPE: {"strategy": "rm"}}}, {"l4": 3}, {"": {}}])
+@pytest.mark.parametrize(
+    "said", [{"../run": {SHAPE: MEASURED}}, {"l4": {SHAPE: {"strategy": "rm"}}}, {"l4": 3}, {"": {}}]
+)
 def test_what_a_node_must_not_say_is_not_kept(make_cloud, said):
     cloud, record = make_cloud()
     cloud.tuned = said

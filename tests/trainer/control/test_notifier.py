@@ -24,7 +24,11 @@ def slack() -> Iterator[tuple[str, list[Any]]]:
 
 
 def test_an_alarm_is_its_name_its_meaning_and_its_reason() -> None:
-    alarm = {"AlarmName": "mayfly-dev-sweeper-silent", "AlarmDescription": "It has not run.", "NewStateValue": "ALARM"}
+    alarm = {
+        "AlarmName": "mayfly-dev-sweeper-silent",
+        "AlarmDescription": "It has not run.",
+        "NewStateValue": "ALARM",
+    }
     message = json.dumps({**alarm, "NewStateReason": "Threshold Crossed"})
     assert text_of({"Subject": "ignored", "Message": message}).splitlines() == [
         "ALARM: mayfly-dev-sweeper-silent",
@@ -63,7 +67,9 @@ def test_a_message_is_posted_in_slacks_shape(slack: tuple[str, list[Any]]) -> No
         ("file:///{secret}", "does not begin with https://"),
     ],
 )
-def test_a_failure_is_an_error_without_the_address(slack: tuple[str, list[Any]], address: str, failure: str) -> None:
+def test_a_failure_is_an_error_without_the_address(
+    slack: tuple[str, list[Any]], address: str, failure: str
+) -> None:
     url, posted = slack
     with pytest.raises(RuntimeError) as failed:
         post(address.format(url=url, secret=SECRET), "hello")

@@ -41,7 +41,13 @@ LEASE = {"at": "2026-11-20T12:00:00Z", "lease_until": "2026-11-20T12:01:00Z"}
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[" * 200_000, b'{"at": 5}', json.dumps({**LEASE, "lease_until": "9999-12-31T23:59:59Z"}).encode()]
+    "body",
+    [
+        b"",
+        b"[" * 200_000,
+        b'{"at": 5}',
+        json.dumps({**LEASE, "lease_until": "9999-12-31T23:59:59Z"}).encode(),
+    ],
 )
 def test_a_spoiled_lease_counts_as_none(run, body):
     cloud, record = run
@@ -57,7 +63,9 @@ def test_spoiled_progress_is_said_and_the_lease_counts(run):
     assert beat is not None and "the node's progress can't be read" in beat.message
 
 
-@pytest.mark.parametrize("body", [b"", b"[" * 200_000, b'{"state": "done", "models": [{"key": "../.bashrc"}]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[" * 200_000, b'{"state": "done", "models": [{"key": "../.bashrc"}]}']
+)
 def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
     cloud, record = run
     cloud.objects.write(record.nodes[0].result, body)
@@ -79,7 +87,10 @@ def test_a_result_may_name_the_runs_own_models_alone(run):
 @pytest.mark.parametrize("where", ["bootstrap.log", "console", "bootstrap.log before console"])
 def test_a_boot_that_failed_leaves_its_last_lines_in_the_receipt(run, where):
     cloud, record = run
-    said = "".join(f"line {number}\n" for number in range(90)) + "bootstrap: the image has no python\nbootstrap: powering off\n"
+    said = (
+        "".join(f"line {number}\n" for number in range(90))
+        + "bootstrap: the image has no python\nbootstrap: powering off\n"
+    )
     if "bootstrap.log" in where:
         cloud.objects.write(record.nodes[0].bootstrap_log, said.encode())
     if "console" in where:
@@ -145,7 +156,9 @@ def test_what_lies_under_another_instances_id_is_not_looked_at(run):
     seen = observe(cloud, record)
     assert (seen.heartbeat, seen.result) == (None, None)
     models = observe_module.models_seen(cloud.objects, record, None)
-    assert [model.key for model in models] == [f"{own.models}lstm_A_1m.safetensors"]  # node 1 of this instance has its prefix
+    assert [model.key for model in models] == [
+        f"{own.models}lstm_A_1m.safetensors"
+    ]  # node 1 of this instance has its prefix
 
 
 def test_of_a_node_that_left_no_result_the_runs_own_models_right_in_its_folder_count(run):
@@ -172,8 +185,13 @@ def test_a_last_word_corrects_an_outcome_downwards_too(run):
             said.append(progress)
             error = {"code": 100, "what": "it failed after all", "why": "", "do": ""}
             cloud.objects.write(
-                record.nodes[0].result, json.dumps({"state": "failed", "exit_code": 100, "error": error}).encode()
+                record.nodes[0].result,
+                json.dumps({"state": "failed", "exit_code": 100, "error": error}).encode(),
             )
 
     receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=changes_its_mind)
-    assert (receipt["state"], receipt["exit_code"], receipt["error"]["what"]) == ("failed", 100, "it failed after all")
+    assert (receipt["state"], receipt["exit_code"], receipt["error"]["what"]) == (
+        "failed",
+        100,
+        "it failed after all",
+    )

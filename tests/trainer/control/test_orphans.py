@@ -1,4 +1,6 @@
-"""Remains of runs that ended are found and deleted; nothing of an open run, of another stack or in use is touched."""
+"""Remains of runs that ended are found and deleted; nothing of an open run, of another stack or in use is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def remains(stack: tuple[Access, StackOutputs], make_record: Callable[..., RunRe
         volume = ec2.create_volume(**size, TagSpecifications=[{"ResourceType": "volume", "Tags": pairs}])
         made[f"{name} volume"] = volume["VolumeId"]
         specification = [{"ResourceType": "network-interface", "Tags": pairs}]
-        interface = ec2.create_network_interface(SubnetId=subnet, TagSpecifications=specification)["NetworkInterface"]
+        interface = ec2.create_network_interface(SubnetId=subnet, TagSpecifications=specification)[
+            "NetworkInterface"
+        ]
         made[f"{name} interface"] = interface["NetworkInterfaceId"]
     soon, past = utc_now() + timedelta(hours=1), utc_now() - timedelta(hours=1)
     for name, at in {
@@ -60,7 +64,9 @@ def remains(stack: tuple[Access, StackOutputs], make_record: Callable[..., RunRe
     return made
 
 
-def test_remains_of_ended_runs_are_found_and_of_no_other(stack: tuple[Access, StackOutputs], remains: dict[str, str]) -> None:
+def test_remains_of_ended_runs_are_found_and_of_no_other(
+    stack: tuple[Access, StackOutputs], remains: dict[str, str]
+) -> None:
     access, outputs = stack
     objects = open_objects(access, outputs.bucket)
     found = [one for kind in KINDS for one in orphans(kind, access, outputs, objects, now=utc_now())]
@@ -78,7 +84,9 @@ def test_a_no_deletes_nothing(
     monkeypatch.setattr(doctor, "ask", lambda question: "n" if "Delete these 3?" in question else "y")
     with pytest.raises(Stopped, match="not deleted"):
         doctor.fix(access, stack="dev", yes=False)
-    assert f"volume {remains['ended volume']} (8 GiB), of run {ENDED}" in " ".join(capsys.readouterr().err.split())
+    assert f"volume {remains['ended volume']} (8 GiB), of run {ENDED}" in " ".join(
+        capsys.readouterr().err.split()
+    )
     objects = open_objects(access, outputs.bucket)
     assert sum(len(orphans(kind, access, outputs, objects, now=utc_now())) for kind in KINDS) == 3
 
@@ -100,7 +108,12 @@ def test_doctor_names_them_and_deletes_them_when_it_may(
     volumes = {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]}
     interfaces = {one["NetworkInterfaceId"] for one in ec2.describe_network_interfaces()["NetworkInterfaces"]}
     kept = {key for key, identifier in remains.items() if identifier in volumes | interfaces}
-    assert kept == {f"{name} {kind}" for name in ("open", "other", "by hand") for kind in ("volume", "interface")}
-    names = {one["Name"] for one in access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]}
+    assert kept == {
+        f"{name} {kind}" for name in ("open", "other", "by hand") for kind in ("volume", "interface")
+    }
+    names = {
+        one["Name"]
+        for one in access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]
+    }
     assert {sweep_schedule(OPEN), sweep_schedule(ENDED), "mayfly-by-hand", "standing-sweep"} <= names
     assert kill_schedule(ENDED, 1) not in names

@@ -1,4 +1,6 @@
-"""What control takes over from a prepare run, whose node runs a script of the user's: nothing that can't be verified."""
+"""What control takes over from a prepare run, whose node runs a script of the user's: nothing that can't be
+verified.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ INDEX = {
     "timeframe": "1m",
     "synthetic": False,
     "further": [],
-    "holds": [{"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}],
+    "holds": [
+        {"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}
+    ],
 }
 
 
@@ -53,13 +57,19 @@ class PreparedRun:
 
     def write(self, key: str, body: bytes, checksum: str = "") -> str:
         self.objects.write(key, body)
-        self.objects.stored[key][-1] = replace(self.objects.stored[key][-1], checksum=checksum, sha256=checksum)
+        self.objects.stored[key][-1] = replace(
+            self.objects.stored[key][-1], checksum=checksum, sha256=checksum
+        )
         return self.objects.stored[key][-1].version_id
 
-    def there_before(self, file: str = FILE, body: bytes = BODY, *, indexed: bool = False, **reported: Any) -> None:
+    def there_before(
+        self, file: str = FILE, body: bytes = BODY, *, indexed: bool = False, **reported: Any
+    ) -> None:
         """Put a file in the set as `aws s3 cp` does, and report that the node looked at it."""
         version = self.write(f"raw/main/{file}", body)
-        self.pins.append({"key": f"raw/main/{file}", "version_id": version, "sha256": "", "bytes": 1, "indexed": indexed})
+        self.pins.append(
+            {"key": f"raw/main/{file}", "version_id": version, "sha256": "", "bytes": 1, "indexed": indexed}
+        )
         self.objects.write(manifest_key(self.record.run_id), json.dumps({"inputs": self.pins}).encode())
         sha256 = hashlib.sha256(body).hexdigest()
         self.index(sha256)
@@ -79,13 +89,18 @@ class PreparedRun:
         before, index = self.set, [key for key in self.objects.stored if key.startswith("raw-index/")]
         with pytest.raises((DataError, Unsound), match=why):
             self.taken()
-        assert self.set == before and [key for key in self.objects.stored if key.startswith("raw-index/")] == index
+        assert (
+            self.set == before
+            and [key for key in self.objects.stored if key.startswith("raw-index/")] == index
+        )
 
 
 @pytest.fixture
 def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -> PreparedRun:
     record = make_record(work="prepare", job={"name": "weekly", "data": {"set": "main", "symbols": []}})
-    launch = Launch(rung=0, token="t", deadline=record.deadline, intended_at=record.created_at, instance_ids=("i-1",))
+    launch = Launch(
+        rung=0, token="t", deadline=record.deadline, intended_at=record.created_at, instance_ids=("i-1",)
+    )
     cloud, _ = make_cloud()
     return PreparedRun(cloud.objects, replace(record, attempts=(Attempt(number=1, launches=(launch,)),)))
 
@@ -124,7 +139,16 @@ def test_no_file_is_no_change(run: PreparedRun) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["../../retrains/weekly.json", "/etc/passwd", "a/b.parquet", "..", ".hidden.parquet", "a\\b.csv", "a\n.csv", "x" * 201],
+    [
+        "../../retrains/weekly.json",
+        "/etc/passwd",
+        "a/b.parquet",
+        "..",
+        ".hidden.parquet",
+        "a\\b.csv",
+        "a\n.csv",
+        "x" * 201,
+    ],
 )
 def test_a_name_that_leads_elsewhere_is_no_result(run: PreparedRun, file: str) -> None:
     run.add()
@@ -145,7 +169,9 @@ def test_a_name_that_leads_elsewhere_is_no_result(run: PreparedRun, file: str) -
         ({"added": False}, "no such file to check"),
     ],
 )
-def test_a_report_that_the_bucket_does_not_bear_out_is_refused(run: PreparedRun, reported: dict[str, Any], why: str) -> None:
+def test_a_report_that_the_bucket_does_not_bear_out_is_refused(
+    run: PreparedRun, reported: dict[str, Any], why: str
+) -> None:
     run.add()
     run.files[0] |= reported
     run.objects.write(manifest_key(run.record.run_id), json.dumps({"inputs": []}).encode())

@@ -125,7 +125,8 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
     assert (code, told["error"]["what"]) == (2, "GPU profile mine is in profiles.toml, of this desk")
     ssm, parameter = home.access.client("ssm"), parameter_name("mayfly", "dev")
     for outputs, expected in ((replace(home.outputs, retrain_format=99), 103), (home.outputs, 0)):
-        # A control that reads another format; then a publication that an older or newer one left, which is replaced.
+        # A control that reads another format; then a publication that an older or newer one left, which is
+        # replaced.
         ssm.put_parameter(Name=parameter, Value=outputs.to_json(), Type="String", Overwrite=True)
         objects.put(key=published_key("waiting"), body=b'{"format": 99}')
         code, told = mayfly("publish", "waiting", "--job", "job.toml")
@@ -179,7 +180,8 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
     failed = begin(home, "weekly", december + timedelta(hours=2))
     assert failed.state == "failed" and "is not what was published" in str(failed.error)
 
-    # People are told of each end once, however many calls look, and again where a call was cut off after its claim.
+    # People are told of each end once, however many calls look, and again where a call was cut off after its
+    # claim.
     messages: list[Any] = []
     telling = replace(home, publish=messages.append)
     for _ in range(2):
@@ -210,7 +212,10 @@ def test_a_run_whose_models_cannot_be_kept_failed_and_still_counts_in_its_month(
     assert mayfly("publish", "weekly", "--job", "job.toml")[0] == 0
     entry = begin(home, "weekly", SUNDAY)
     record, _ = read_record(home.cloud.objects, entry.run_id)
-    model = {"key": f"models/experiments/A:i-1/{entry.run_id}/1/{record.pieces[0].model}.safetensors", "version_id": "gone"}
+    model = {
+        "key": f"models/experiments/A:i-1/{entry.run_id}/1/{record.pieces[0].model}.safetensors",
+        "version_id": "gone",
+    }
     described = {**model, "sha256": "ab" * 32, "family": "lstm", "symbol": "BTC-USD"}
     closed = replace(record.ended("done", None, home.cloud.now()), closed_at=home.cloud.now())
     receipt = make_receipt(closed, Observation(result=NodeResult(state="done", models=(described,))))
@@ -239,9 +244,15 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
     assert (entry.state, entry.error) == ("training", None) and 0 < entry.most_usd <= 1
     assert begin(home, "waiting", SUNDAY) == entry
     record, _ = read_record(objects, entry.run_id)
-    assert (record.work, record.driver, [piece.piece for piece in record.pieces]) == ("script", "control", ["A", "B"])
+    assert (record.work, record.driver, [piece.piece for piece in record.pieces]) == (
+        "script",
+        "control",
+        ["A", "B"],
+    )
     published, _ = read_published(objects, "waiting") or (None, "")
-    assert published is not None and verified_job(objects, published).machine.budget == 0  # the setting's is of each time
+    assert (
+        published is not None and verified_job(objects, published).machine.budget == 0
+    )  # the setting's is of each time
     assert record.budget_usd == 1
     manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
     assert (manifest["work"], list(manifest["script_files"]), manifest["job"]["data"]) == (
@@ -255,7 +266,12 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
 
     # A set of the bucket is listed at each time; nothing of it goes through the desk.
     s3.put_object(Bucket=bucket, Key="raw/points/a.csv", Body=b"1", ChecksumAlgorithm="SHA256")
-    assert mayfly("publish", "weekly", "--job", "script.toml", "--set", f"data.folder=s3://{bucket}/raw/points")[0] == 0
+    assert (
+        mayfly("publish", "weekly", "--job", "script.toml", "--set", f"data.folder=s3://{bucket}/raw/points")[
+            0
+        ]
+        == 0
+    )
     s3.put_object(Bucket=bucket, Key="raw/points/b.csv", Body=b"2", ChecksumAlgorithm="SHA256")
     manifest = json.loads(objects.get(key=manifest_key(begin(home, "weekly", SUNDAY).run_id)).body)  # type: ignore[union-attr]
     assert [(item["path"], item["key"]) for item in manifest["inputs"]] == [
@@ -274,7 +290,9 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
     assert published is not None
     objects.put(key=published.script_key, body=b"{}")
     spoiled = begin(home, "weekly", SUNDAY + 2 * WEEK)
-    assert spoiled.state == "failed" and "the script of retrain weekly is not what was published" in str(spoiled.error)
+    assert spoiled.state == "failed" and "the script of retrain weekly is not what was published" in str(
+        spoiled.error
+    )
 
 
 def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:
@@ -297,8 +315,12 @@ def ended(
 ) -> None:
     """Write the receipt of an entry's prepare run, as settling does: by what its node reported."""
     record, _ = read_record(home.cloud.objects, entry.prepare_run_id)
-    closed = replace(record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now())
-    receipt = make_receipt(closed, Observation(result=NodeResult(state="failed" if error else "done", files=files)))
+    closed = replace(
+        record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now()
+    )
+    receipt = make_receipt(
+        closed, Observation(result=NodeResult(state="failed" if error else "done", files=files))
+    )
     receipt["dollars"]["spent_high"] = usd
     home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
 
@@ -306,7 +328,10 @@ def ended(
 def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     home: RetrainHome, mayfly: Callable[..., Any]
 ) -> None:
-    objects, failed = home.cloud.objects, {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."}
+    objects, failed = (
+        home.cloud.objects,
+        {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."},
+    )
     Path("fetch.py").write_text("import ccxt")
     refreshing = ("--set", "data.refresh=fetch.py", "--set", "data.secrets=API_KEY")
     code, told = mayfly("publish", "weekly", "--job", "job.toml", *refreshing)
@@ -319,13 +344,20 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert begin(home, "weekly", SUNDAY) == entry == advance(home, entry)
     assert list(read_index(objects).open) == [entry.prepare_run_id]
     record, _ = read_record(objects, entry.prepare_run_id)
-    assert (record.driver, record.work, record.pieces, record.deadline_cause) == ("control", "prepare", (), "prepare")
+    assert (record.driver, record.work, record.pieces, record.deadline_cause) == (
+        "control",
+        "prepare",
+        (),
+        "prepare",
+    )
     assert record.deadline - record.created_at == timedelta(minutes=30)
     assert {(rung.instance_type, rung.market) for rung in record.ladder} == {("t3.large", "on_demand")}
     assert record.instance_role_id == home.outputs.prepare_role_id != home.outputs.instance_role_id
     manifest = json.loads(objects.get(key=manifest_key(entry.prepare_run_id)).body)  # type: ignore[union-attr]
     assert manifest["secrets"] == {"API_KEY": "/mayfly/mayfly/dev/secrets/API_KEY"}
-    assert [(item["key"], item["indexed"]) for item in manifest["inputs"]] == [("raw/main/BTC-USD_1m.parquet", True)]
+    assert [(item["key"], item["indexed"]) for item in manifest["inputs"]] == [
+        ("raw/main/BTC-USD_1m.parquet", True)
+    ]
     assert 0.04 < entry.most_usd < 0.05
     second = begin(home, "weekly", SUNDAY + WEEK)
     assert second.state == "skipped" and "has not ended" in str(second.error)
@@ -334,31 +366,41 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     ended(home, entry, error=failed)
     training = advance(home, entry)
     assert (training.state, training.spent_usd, training.prepare_usd) == ("training", 0.01, 0.01)
-    assert training.refreshed.startswith("as it was, not refreshed: the refresh script failed (no bars); mayfly logs ")
+    assert training.refreshed.startswith(
+        "as it was, not refreshed: the refresh script failed (no bars); mayfly logs "
+    )
     run, _ = read_record(objects, training.run_id)
     assert (run.work, run.budget_usd) == ("train", 0.19) and training.most_usd <= 0.2
 
     # stale = "skip". So with files that are not what the node reported.
     skipped = begin(home, "waiting", SUNDAY)
-    ended(home, skipped, error=None, files=({"file": "a.csv", "sha256": "ab" * 32, "bytes": 3, "added": True},))
+    ended(
+        home, skipped, error=None, files=({"file": "a.csv", "sha256": "ab" * 32, "bytes": 3, "added": True},)
+    )
     skipped = advance(home, skipped)
     assert (skipped.state, skipped.run_id, skipped.spent_usd) == ("skipped", "", 0.01)
     assert skipped.error and skipped.error["what"].startswith("the result of prepare run ")
     messages: list[Any] = []
     tell(replace(home, publish=messages.append), skipped)
-    assert messages[0].subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in messages[0].text
+    assert (
+        messages[0].subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in messages[0].text
+    )
 
     # A publication without a refresh, and a file that nobody has looked at: a prepare run, too.
     republished(home, "weekly", "night", refresh="", secrets=())
     body = Path("BTC-USD_1m.parquet").read_bytes()
-    home.access.client("s3").put_object(Bucket=home.outputs.bucket, Key="raw/main/more.parquet", Body=body + b" ")
+    home.access.client("s3").put_object(
+        Bucket=home.outputs.bucket, Key="raw/main/more.parquet", Body=body + b" "
+    )
     looks = begin(home, "night", SUNDAY)
     assert looks.state == "preparing"
     manifest = json.loads(objects.get(key=manifest_key(looks.prepare_run_id)).body)  # type: ignore[union-attr]
     assert [item["indexed"] for item in manifest["inputs"]] == [True, False] and manifest["secrets"] == {}
     ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
     looks = advance(home, looks)
-    assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(looks.error)
+    assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(
+        looks.error
+    )
 
     # A publication that can't be read any more: what the prepare run cost still counts.
     damaged = begin(home, "night", SUNDAY + 2 * WEEK)
@@ -368,7 +410,9 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert publication is not None
     objects.put(key=published_key("night"), body=b'{"format": 99}')
     damaged = advance(home, damaged)
-    assert (damaged.state, damaged.spent_usd) == ("failed", 0.01) and "cannot read what was published" in str(damaged.error)
+    assert (damaged.state, damaged.spent_usd) == ("failed", 0.01) and "cannot read what was published" in str(
+        damaged.error
+    )
     objects.put(key=published_key("night"), body=publication.body)
 
     # Paused while it prepared: no training begins.
@@ -376,7 +420,9 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert paused.state == "preparing" and mayfly("pause", "night")[0] == 0
     ended(home, paused, error=None)
     paused = advance(home, paused)
-    assert (paused.state, paused.run_id, paused.spent_usd) == ("skipped", "", 0.01) and "is paused" in str(paused.error)
+    assert (paused.state, paused.run_id, paused.spent_usd) == ("skipped", "", 0.01) and "is paused" in str(
+        paused.error
+    )
 
     # A month that has no money left for the prepare run.
     there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
@@ -396,7 +442,9 @@ def test_the_lines_of_the_readme_work_as_they_are_printed(
         program, *words = shlex.split(line, comments=True)
         assert program == "mayfly" and main(words) == 0
         shown[words[1]] = capsys.readouterr().out
-        lambdas.wait_for_invocations(aws_server.cloud(home.access))  # of `run`: control, from its zip and under its role
+        lambdas.wait_for_invocations(
+            aws_server.cloud(home.access)
+        )  # of `run`: control, from its zip and under its role
     run_id = shown["run"].strip()
     assert "published weekly: job " in shown["publish"]
     assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]

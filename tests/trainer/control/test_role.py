@@ -1,6 +1,8 @@
-"""Control under its role on the embedded AWS, from a scheduled time to its end: its policy allows what it calls, and no more.
+"""Control under its role on the embedded AWS, from a scheduled time to its end: its policy allows what it
+calls, and no more.
 
-One account goes through what control may come across; only the machines are played by hand (tests/finished.py).
+One account goes through what control may come across; only the machines are played by hand
+(tests/finished.py).
 """
 
 from __future__ import annotations
@@ -51,7 +53,14 @@ pytestmark = pytest.mark.slow
 CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"
 BEATEN = {"accuracy": 0.4, "auc": 0.4, "mcc": 0.0}
 NOT_WRITTEN = ("code", "retrains", "raw", "raw-index", "live", "attempts", "models/experiments")
-GAINS = {**METRICS, "test": {**METRICS["test"], "baselines": {"logistic": BEATEN}, "better": {"logistic": {"auc": [0.1, 0.2]}}}}
+GAINS = {
+    **METRICS,
+    "test": {
+        **METRICS["test"],
+        "baselines": {"logistic": BEATEN},
+        "better": {"logistic": {"auc": [0.1, 0.2]}},
+    },
+}
 
 
 class Context:
@@ -74,7 +83,9 @@ class Stage:
     waited: str = ""  # state of a scheduled time while the run before it goes on
     told: list[str] = field(default_factory=list)  # what the topic brought
     messages: dict[str, str] = field(default_factory=dict)  # run id -> what people were told of it
-    decided: list[tuple[Authorization, Decision]] = field(default_factory=list)  # what control asked of IAM in all of this
+    decided: list[tuple[Authorization, Decision]] = field(
+        default_factory=list
+    )  # what control asked of IAM in all of this
 
     @property
     def objects(self) -> Objects:
@@ -112,7 +123,10 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
     cloud, outputs = aws_server.cloud(admin), read_stack(admin, stack="dev")
     own = cloud.credentials("FUNC", CONTROL, role=ROLE)
     stage = Stage(
-        admin=admin, cloud=cloud, outputs=outputs, own=replace(admin, access_key=own.access_key, secret_key=own.secret_key)
+        admin=admin,
+        cloud=cloud,
+        outputs=outputs,
+        own=replace(admin, access_key=own.access_key, secret_key=own.secret_key),
     )
     folder = tmp_path_factory.mktemp("control")
     file = folder / "BTC-USD_1m.parquet"
@@ -147,7 +161,9 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         _live(stage, publish_script)
         acts_as(patch, admin)
         stage.told = [message["Message"] for _ in range(2) for message in queued(admin)]
-        stage.messages = {run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text}
+        stage.messages = {
+            run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text
+        }
         stage.decided = [(asked, decision) for who, asked, decision in cloud.decisions if who.role == ROLE]
         yield stage
     forget_sessions()
@@ -193,16 +209,21 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), b" ")
 
     prepared = stage.begin("sunday", first)
-    finish_prepare(cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, file="a-week.parquet", body=b"bars")
+    finish_prepare(
+        cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, file="a-week.parquet", body=b"bars"
+    )
     cloud.clock.advance(5)
     stage.called()
     stage.finish("refreshed", stage.entry("sunday", first))
 
     publish_script()
-    secret = stage.begin("waiting", first + 3 * hour)  # a script whose machine has the role that reads secrets
+    secret = stage.begin(
+        "waiting", first + 3 * hour
+    )  # a script whose machine has the role that reads secrets
     assert read_record(stage.objects, secret.run_id)[0].instance_role_id == stage.outputs.script_role_id
 
-    # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function is broken.
+    # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function
+    # is broken.
     late = stage.begin("weekly", first + 2 * hour)
     stage.runs["late"] = late.run_id
     AwsCloud(stage.own, stage.outputs).arm_sweep(
@@ -212,7 +233,8 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     for _ in range(2):
         stage.called()
 
-    # What it asks of an account that is no rehearsal, in a region without a table of prices, and that never used spot.
+    # What it asks of an account that is no rehearsal, in a region without a table of prices, and that never
+    # used spot.
     types = [instance_type("g6.xlarge")]
     look(replace(stage.own, rehearsal=False), outputs=stage.outputs, machines=types, spot=True)
     list_prices(stage.own, types, region="eu-west-1", today=first.date())
@@ -279,17 +301,28 @@ def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
 
 def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: Stage) -> None:
     admin, account = stage.admin, stage.cloud.account
-    budget = admin.client("budgets").describe_budget(AccountId=account, BudgetName="mayfly-dev-us-east-1-account")["Budget"]
+    budget = admin.client("budgets").describe_budget(
+        AccountId=account, BudgetName="mayfly-dev-us-east-1-account"
+    )["Budget"]
     assert (budget["BudgetLimit"], budget["TimeUnit"]) == ({"Amount": "250", "Unit": "USD"}, "MONTHLY")
     subject, source = (
         "AWS Budgets: mayfly-dev-us-east-1-account has exceeded your alert threshold",
         f"arn:aws:budgets::{account}:*",
     )
     service = "budgets.amazonaws.com"
-    publish_as_service(stage.cloud, service, source, stage.outputs.topic_arn, subject=subject, message="$200.10")
+    publish_as_service(
+        stage.cloud, service, source, stage.outputs.topic_arn, subject=subject, message="$200.10"
+    )
     assert subject in [message["Subject"] for message in queued(admin)]
     with pytest.raises(AwsError):
-        publish_as_service(stage.cloud, service, source.replace(account, "1"), stage.outputs.topic_arn, subject="", message="")
+        publish_as_service(
+            stage.cloud,
+            service,
+            source.replace(account, "1"),
+            stage.outputs.topic_arn,
+            subject="",
+            message="",
+        )
 
 
 def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
@@ -299,7 +332,9 @@ def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
 def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Copied by control under its role, in a bucket with S3's conditions and versions; rolled back by an administrator."""
+    """Copied by control under its role, in a bucket with S3's conditions and versions; rolled back by an
+    administrator.
+    """
     name, client = "lstm-direction_BTC-USD_1m", stage.admin.client("s3")
     kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
     assert sorted(kept) == sorted(
@@ -317,7 +352,9 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
         return json.loads(capsys.readouterr().out)
 
     def body() -> bytes:
-        read: bytes = client.get_object(Bucket=stage.outputs.bucket, Key=f"models/production/{name}.safetensors")["Body"].read()
+        read: bytes = client.get_object(
+            Bucket=stage.outputs.bucket, Key=f"models/production/{name}.safetensors"
+        )["Body"].read()
         return read
 
     newest, oldest = mayfly("production", name)["production"]
@@ -346,7 +383,10 @@ def test_a_stolen_control_launches_nothing_but_what_the_stack_launches(stage: St
     for changed, resource in (
         ({"override": {"InstanceType": "p5.48xlarge"}}, ":instance/*"),
         ({"template": other}, f":launch-template/{other}"),
-        *(({"tags": {name: value for name, value in tags.items() if name != left_out}}, "/*") for left_out in tags),
+        *(
+            ({"tags": {name: value for name, value in tags.items() if name != left_out}}, "/*")
+            for left_out in tags
+        ),
     ):
         said = refusal(ec2.create_fleet, **fleet(stage, **{"tags": tags, **changed}))
         assert said.startswith("UnauthorizedOperation") and resource in said, said
@@ -366,7 +406,9 @@ def test_a_stolen_control_launches_nothing_but_what_the_stack_launches(stage: St
 
 
 def test_a_stolen_control_changes_nothing_that_a_run_reads_and_not_its_own_rights(stage: Stage) -> None:
-    s3, scheduler, iam, functions, ssm = (stage.own.client(name) for name in ("s3", "scheduler", "iam", "lambda", "ssm"))
+    s3, scheduler, iam, functions, ssm = (
+        stage.own.client(name) for name in ("s3", "scheduler", "iam", "lambda", "ssm")
+    )
     bucket, group = stage.outputs.bucket, stage.outputs.schedule_group
     schedule = {"ScheduleExpression": "rate(1 minutes)", "FlexibleTimeWindow": {"Mode": "OFF"}}
     target = {"Arn": stage.outputs.control_arn, "RoleArn": f"arn:aws:iam::{stage.cloud.account}:role/{ROLE}"}
@@ -381,7 +423,10 @@ def test_a_stolen_control_changes_nothing_that_a_run_reads_and_not_its_own_right
         (functions.update_function_code, {"FunctionName": CONTROL, "ZipFile": b"x"}),
         (functions.invoke, {"FunctionName": CONTROL}),
         (ssm.get_parameter, {"Name": webhook_parameter("mayfly", "dev"), "WithDecryption": True}),
-        (ssm.put_parameter, {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True}),
+        (
+            ssm.put_parameter,
+            {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True},
+        ),
     ):
         said = refusal(call, **arguments)
         assert said.startswith(("UnauthorizedOperation", "AccessDenied")), (arguments, said)

@@ -18,16 +18,23 @@ OPEN = "20261121-120000-crypto-m4w8"
 
 @pytest.fixture
 def used(make_cloud, make_record):
-    """Return a cloud in which so many runs have closed, and count the calls of what is done there from then on."""
+    """Return a cloud in which so many runs have closed, and count the calls of what is done there from then
+    on.
+    """
 
     def build(closed: int):
         cloud, record = make_cloud()
         drive(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
-        bodies = {key(record.run_id): cloud.objects.get(key=key(record.run_id)).body for key in (receipt_key, record_key)}
+        bodies = {
+            key(record.run_id): cloud.objects.get(key=key(record.run_id)).body
+            for key in (receipt_key, record_key)
+        }
         for number in range(closed - 1):
             run_id = f"20251120-{number:06d}-crypto-aaaa"
             for key, body in bodies.items():
-                cloud.objects.write(key.replace(record.run_id, run_id), body.replace(record.run_id.encode(), run_id.encode()))
+                cloud.objects.write(
+                    key.replace(record.run_id, run_id), body.replace(record.run_id.encode(), run_id.encode())
+                )
         del cloud.objects.stored[INDEX_KEY]  # as an earlier version left the stack
         read_index(cloud.objects)
         return cloud, counted(cloud)
@@ -57,7 +64,9 @@ def counted(cloud) -> list[str]:
     return calls
 
 
-def test_status_settling_and_a_launch_cost_the_same_after_ten_closed_runs_and_after_ten_thousand(used, make_record):
+def test_status_settling_and_a_launch_cost_the_same_after_ten_closed_runs_and_after_ten_thousand(
+    used, make_record
+):
     costs = []
     for closed in (10, 10_000):
         cloud, calls = used(closed)
@@ -76,7 +85,9 @@ def test_status_settling_and_a_launch_cost_the_same_after_ten_closed_runs_and_af
     assert costs[0][:2] == [6, 1], "the index, five receipts; the index"
 
 
-def test_a_launcher_killed_as_it_registers_leaves_no_open_run_that_the_index_lacks(make_cloud, make_record, killed):
+def test_a_launcher_killed_as_it_registers_leaves_no_open_run_that_the_index_lacks(
+    make_cloud, make_record, killed
+):
     for number in range(1, 5):  # before and after each of the two writes
         cloud, _ = make_cloud()
         cloud.kill_at = number
@@ -92,14 +103,18 @@ def test_a_launcher_killed_as_it_registers_leaves_no_open_run_that_the_index_lac
         cloud.clock += UNBORN + timedelta(minutes=1)
         settled = settle_all(cloud)
         assert read_index(cloud.objects).open == {}
-        assert [item.receipt["state"] for item in settled.settled if item.run_id == OPEN] == ["interrupted"] * begun
+        assert [item.receipt["state"] for item in settled.settled if item.run_id == OPEN] == [
+            "interrupted"
+        ] * begun
 
 
 def test_a_run_killed_at_any_write_of_its_end_is_settled_by_a_look_and_leaves_the_index(make_cloud, killed):
     cloud, record = make_cloud()
     cloud.work = timedelta(seconds=10)
     drive(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
-    for number in range(len(cloud.calls) - 5, len(cloud.calls) + 1):  # receipt, record, index, each before and after
+    for number in range(
+        len(cloud.calls) - 5, len(cloud.calls) + 1
+    ):  # receipt, record, index, each before and after
         cloud, record = make_cloud()
         cloud.work, cloud.kill_at = timedelta(seconds=10), number
         with pytest.raises(killed):

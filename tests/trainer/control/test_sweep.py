@@ -1,4 +1,6 @@
-"""The sweeper against the embedded AWS: what is due ends, what is not lives, and one failure keeps nothing alive."""
+"""The sweeper against the embedded AWS: what is due ends, what is not lives, and one failure keeps nothing
+alive.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,30 @@ class Account:
         return Clients(cloudwatch=self.cloudwatch, ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
 
     def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str) -> str:
-        values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "attempt": "1", "node": "0", "role_id": "AROA1"} | tags
+        values = {
+            "project": "mayfly",
+            "stack": "dev",
+            "run_id": RUN,
+            "attempt": "1",
+            "node": "0",
+            "role_id": "AROA1",
+        } | tags
         if deadline is not None:
-            values["deadline"] = deadline if isinstance(deadline, str) else f"{self.now + deadline:%Y-%m-%dT%H:%M:%SZ}"
-        specification = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}]
+            values["deadline"] = (
+                deadline if isinstance(deadline, str) else f"{self.now + deadline:%Y-%m-%dT%H:%M:%SZ}"
+            )
+        specification = [
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
+            }
+        ]
         answer = self.ec2.run_instances(
-            ImageId=self.image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1, TagSpecifications=specification
+            ImageId=self.image,
+            InstanceType="g5.xlarge",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=specification,
         )
         return str(answer["Instances"][0]["InstanceId"])
 
@@ -176,7 +196,10 @@ def test_a_boot_allowance_of_another_kind_is_the_default(tag):
 
 
 def test_a_type_that_boots_slowly_has_the_time_of_its_tag(account):
-    slow, other = account.launch(deadline=timedelta(days=1), boot_seconds="1800"), account.launch(deadline=timedelta(days=1))
+    slow, other = (
+        account.launch(deadline=timedelta(days=1), boot_seconds="1800"),
+        account.launch(deadline=timedelta(days=1)),
+    )
     account.sweep(later=timedelta(minutes=29))
     assert (account.state(slow), account.state(other)) == ("alive", "ended")
     account.sweep(later=timedelta(minutes=31))
@@ -186,7 +209,9 @@ def test_a_type_that_boots_slowly_has_the_time_of_its_tag(account):
 def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
     silent, late = account.launch(deadline=timedelta(days=1)), account.launch(deadline=-timedelta(minutes=1))
     account.beat(silent, account.now - timedelta(hours=1))
-    down = Broken(account.s3, "get_object", lambda arguments: EndpointConnectionError(endpoint_url="https://s3"))
+    down = Broken(
+        account.s3, "get_object", lambda arguments: EndpointConnectionError(endpoint_url="https://s3")
+    )
     summary = account.sweep(clients=replace(account.clients, s3=down))
     assert (account.state(silent), account.state(late)) == ("alive", "ended")
     assert summary.lease_check.startswith("skipped")
@@ -228,21 +253,31 @@ def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_jud
     assert list(account.sweep(later=timedelta(minutes=16)).terminated) == [spoiled]
 
 
-@pytest.mark.parametrize(("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)])
+@pytest.mark.parametrize(
+    ("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)]
+)
 def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep(account, code, dies):
     ids = [account.launch() for _ in range(2)]
     key = account.lease(ids[0])
 
     def fails(arguments):  # as for an archived object, or one under a key of its writer's own
-        return ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject") if arguments["Key"] == key else None
+        return (
+            ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject")
+            if arguments["Key"] == key
+            else None
+        )
 
     clients = replace(account.clients, s3=Broken(account.s3, "get_object", fails))
     summary = account.sweep(clients=clients, later=timedelta(minutes=16))
     assert list(summary.spoiled) == [ids[0]] and summary.lease_check == "done"
-    assert sorted(summary.terminated) == sorted(ids if dies else ids[1:])  # where we may not read, the deadline stands
+    assert sorted(summary.terminated) == sorted(
+        ids if dies else ids[1:]
+    )  # where we may not read, the deadline stands
 
 
-def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_is_judged(account, monkeypatch):
+def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_is_judged(
+    account, monkeypatch
+):
     first, late = account.launch(), account.launch(deadline=-timedelta(minutes=1))
 
     def judge(tags, launched_at, now):
@@ -261,7 +296,9 @@ def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(accoun
 
     def fails(arguments):
         if arguments["InstanceIds"] == [ids[0]]:
-            return ClientError({"Error": {"Code": "OperationNotPermitted", "Message": "no"}}, "TerminateInstances")
+            return ClientError(
+                {"Error": {"Code": "OperationNotPermitted", "Message": "no"}}, "TerminateInstances"
+            )
         return None
 
     clients = replace(account.clients, ec2=Broken(account.ec2, "terminate_instances", fails))
@@ -272,20 +309,32 @@ def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(accoun
 
 def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
     gone = account.launch(deadline=-timedelta(minutes=1))
-    missing = ClientError({"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "gone"}}, "TerminateInstances")
-    clients = replace(account.clients, ec2=Broken(account.ec2, "terminate_instances", lambda arguments: missing))
+    missing = ClientError(
+        {"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "gone"}}, "TerminateInstances"
+    )
+    clients = replace(
+        account.clients, ec2=Broken(account.ec2, "terminate_instances", lambda arguments: missing)
+    )
     summary = account.sweep(clients=clients)
     assert list(summary.terminated) == [gone]
     assert summary.failed == {}
 
 
-def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instances_stay_until_their_time(account):
+def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instances_stay_until_their_time(
+    account,
+):
     account.launch()
     living, ended = f"mayfly-{RUN}-kill-1", "mayfly-20261119-120000-old-aaaa-kill-1"
     looks = "mayfly-20261119-120000-old-aaaa-sweep"  # an unanswered launch may still bring an instance
-    trust = {"Effect": "Allow", "Principal": {"Service": "scheduler.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    trust = {
+        "Effect": "Allow",
+        "Principal": {"Service": "scheduler.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
     policy = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
-    role = account.access.client("iam").create_role(RoleName="scheduler", AssumeRolePolicyDocument=policy)["Role"]["Arn"]
+    role = account.access.client("iam").create_role(RoleName="scheduler", AssumeRolePolicyDocument=policy)[
+        "Role"
+    ]["Arn"]
     for name in (living, ended, looks, "mayfly-dev-sweep"):  # the last one is the standing schedule
         request = schedule_request(
             name=name,
@@ -305,14 +354,21 @@ def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instance
     }
 
 
-def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_could_not_end_something(account, monkeypatch):
+def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_could_not_end_something(
+    account, monkeypatch
+):
     late = account.launch(deadline=-timedelta(minutes=1))
     names = {"PROJECT": "mayfly", "STACK": "dev", "BUCKET": account.settings.bucket, "SCHEDULE_GROUP": GROUP}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
     denied = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances")
     broken = Broken(account.ec2, "terminate_instances", lambda arguments: denied)
-    clients = {"cloudwatch": account.cloudwatch, "ec2": broken, "s3": account.s3, "scheduler": account.scheduler}
+    clients = {
+        "cloudwatch": account.cloudwatch,
+        "ec2": broken,
+        "s3": account.s3,
+        "scheduler": account.scheduler,
+    }
     monkeypatch.setattr(sweep_module.boto3, "client", lambda service, config=None: clients[service])
     with pytest.raises(RuntimeError, match=late):
         handler({}, None)
@@ -338,7 +394,10 @@ def test_a_sweep_publishes_that_it_was_done_and_how_late_the_latest_instance_is(
     account.launch(deadline=-timedelta(minutes=7))
     account.sweep(clients=clients)
     assert published[0]["Namespace"] == metrics_namespace("mayfly", "dev")
-    assert {one["MetricName"]: one["Value"] for one in published[0]["MetricData"]} == {"SweepsDone": 1.0, "OverdueMinutes": 7.0}
+    assert {one["MetricName"]: one["Value"] for one in published[0]["MetricData"]} == {
+        "SweepsDone": 1.0,
+        "OverdueMinutes": 7.0,
+    }
     account.sweep(clients=clients, run_id=RUN)
     assert len(published) == 1  # of the stack's sweeps alone
 
@@ -346,5 +405,7 @@ def test_a_sweep_publishes_that_it_was_done_and_how_late_the_latest_instance_is(
 def test_a_sweep_whose_metrics_are_refused_ends_what_is_due_all_the_same(account):
     refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "PutMetricData")
     late = account.launch(deadline=-timedelta(minutes=1))
-    clients = replace(account.clients, cloudwatch=Broken(account.cloudwatch, "put_metric_data", lambda arguments: refused))
+    clients = replace(
+        account.clients, cloudwatch=Broken(account.cloudwatch, "put_metric_data", lambda arguments: refused)
+    )
     assert list(account.sweep(clients=clients).terminated) == [late]

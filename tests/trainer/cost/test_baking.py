@@ -19,7 +19,9 @@ def test_without_a_measurement_the_install_is_assumed() -> None:
 def test_it_pays_from_as_many_runs_on_as_cost_what_the_pipeline_does() -> None:
     weighed = baking({"plain": PLAIN}, usd_per_hour=36.0, in_use=False)
     assert (weighed.saved_seconds, weighed.runs_measured) == (30.0, 3)
-    assert weighed.usd_per_month == pipeline_usd_per_month() == pytest.approx(0.526 + 2 * 100 * 0.05, abs=0.01)
+    assert (
+        weighed.usd_per_month == pipeline_usd_per_month() == pytest.approx(0.526 + 2 * 100 * 0.05, abs=0.01)
+    )
     assert weighed.runs_per_month == 36  # 10.53 / 0.30
     assert (weighed.runs_per_month - 1) * weighed.usd_per_run < weighed.usd_per_month
 

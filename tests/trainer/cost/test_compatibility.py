@@ -27,7 +27,9 @@ def test_the_builds_are_those_of_the_torch_that_this_code_needs() -> None:
     """A newer torch needs its rows: what has code for which chip changes with each minor."""
     assert {build.torch for build in matrix().builds} == {TORCH}
     for image in matrix().images:
-        known = [build for build in matrix().builds if (build.index, build.system) == (image.index, image.system)]
+        known = [
+            build for build in matrix().builds if (build.index, build.system) == (image.index, image.system)
+        ]
         assert known or image.index == "aws"
         assert all(build.first_driver <= image.driver for build in known)
 
@@ -47,8 +49,20 @@ def test_what_nobody_names_is_unproven_and_not_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "system", "why", "do"),
     [
-        ("p3.8xlarge", LINE, "x86_64", f"driver 580 is the last for its V100, and {LINE} has 595", "a newer GPU"),
-        ("g5g.xlarge", LINE, "x86_64", f"its CPU is arm64, and {LINE} is built for x86_64", "an image line for arm64"),
+        (
+            "p3.8xlarge",
+            LINE,
+            "x86_64",
+            f"driver 580 is the last for its V100, and {LINE} has 595",
+            "a newer GPU",
+        ),
+        (
+            "g5g.xlarge",
+            LINE,
+            "x86_64",
+            f"its CPU is arm64, and {LINE} is built for x86_64",
+            "an image line for arm64",
+        ),
         ("g6.xlarge", f"{LINE}-arm64", "arm64", "its CPU is x86_64", "an image line for x86_64"),
         (
             "g6.xlarge",
@@ -57,10 +71,18 @@ def test_what_nobody_names_is_unproven_and_not_refused(name: str) -> None:
             f"has torch 2.12, and this code needs {TORCH}",
             f"PyTorch {TORCH}",
         ),
-        ("g4ad.xlarge", LINE, "x86_64", "wheels of rocm7.2 have no code for gfx1011, its AMD Radeon Pro V520", "g6.xlarge"),
+        (
+            "g4ad.xlarge",
+            LINE,
+            "x86_64",
+            "wheels of rocm7.2 have no code for gfx1011, its AMD Radeon Pro V520",
+            "g6.xlarge",
+        ),
     ],
 )
-def test_what_cannot_work_says_why_and_what_to_do(name: str, line: str, system: str, why: str, do: str) -> None:
+def test_what_cannot_work_says_why_and_what_to_do(
+    name: str, line: str, system: str, why: str, do: str
+) -> None:
     verdict = judge(name, line, system=system)
     assert why in verdict.why and do in verdict.do
 
@@ -85,7 +107,8 @@ def test_the_page_has_every_row() -> None:
     cells = [[", ".join(one.families), f"{one.vendor} {one.gpu}", one.system, one.capability, one.last_driver or ""]
              for one in matrix().chips]  # fmt: skip
     cells += [
-        [f"`{one.line}`", one.system, one.index, one.driver, ", ".join(one.families) or "none"] for one in matrix().images
+        [f"`{one.line}`", one.system, one.index, one.driver, ", ".join(one.families) or "none"]
+        for one in matrix().images
     ]
     cells += [[one.torch, one.index, one.vendor, one.system, ", ".join(one.capabilities), one.first_driver or ""]
               for one in matrix().builds]  # fmt: skip

@@ -21,7 +21,9 @@ def test_the_catalogue_holds_every_type_of_the_table_with_a_dated_price():
 
 def test_the_page_names_the_families_without_local_disks():
     table = (files("trainer.cost") / "instances.csv").read_text(encoding="utf-8")
-    without = {row["family"] for row in csv.DictReader(table.splitlines()) if float(row["local_nvme_gb"] or 0) == 0}
+    without = {
+        row["family"] for row in csv.DictReader(table.splitlines()) if float(row["local_nvme_gb"] or 0) == 0
+    }
     page = (Path(__file__).resolve().parents[3] / "docs" / "infrastructure.md").read_text(encoding="utf-8")
     (named,) = re.findall(r"has instance store, but (.*?);", page)
     assert set(re.findall(r"`(\w+)`", named)) == without
@@ -41,14 +43,21 @@ def test_a_retired_type_is_known_and_not_launchable():
 def test_every_replacement_is_launchable_and_has_as_many_gpus():
     for machine in catalogue().values():
         if not machine.launchable:
-            assert all(other.launchable and other.num_workers == machine.num_workers for other in replacements(machine))
+            assert all(
+                other.launchable and other.num_workers == machine.num_workers
+                for other in replacements(machine)
+            )
 
 
 def test_every_type_has_a_boot_and_the_more_gpus_the_longer():
     allowed = {machine.name: machine.boot.allowance_seconds for machine in catalogue().values()}
     assert allowed["g6.xlarge"] == BOOT_ALLOWANCE.total_seconds()
     assert (
-        allowed["g6.xlarge"] < allowed["g6.12xlarge"] < allowed["g6.48xlarge"] < allowed["p5.48xlarge"] < allowed["g4dn.metal"]
+        allowed["g6.xlarge"]
+        < allowed["g6.12xlarge"]
+        < allowed["g6.48xlarge"]
+        < allowed["p5.48xlarge"]
+        < allowed["g4dn.metal"]
     )
     assert allowed["p5.4xlarge"] == allowed["g6.xlarge"]  # one GPU
     for machine in catalogue().values():
@@ -56,7 +65,11 @@ def test_every_type_has_a_boot_and_the_more_gpus_the_longer():
         assert boot.expected_seconds < boot.allowance_seconds <= LONGEST_BOOT.total_seconds() and boot.basis
         assert boot.smoke_seconds < boot.allowance_seconds
         least = catalogue()[
-            "g6.xlarge" if machine.num_workers < 4 else "g6.12xlarge" if machine.num_workers < 8 else "g6.48xlarge"
+            "g6.xlarge"
+            if machine.num_workers < 4
+            else "g6.12xlarge"
+            if machine.num_workers < 8
+            else "g6.48xlarge"
         ]
         assert boot.allowance_seconds >= least.boot.allowance_seconds, machine.name
         assert boot.smoke_seconds >= least.boot.smoke_seconds, machine.name

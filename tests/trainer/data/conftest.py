@@ -13,7 +13,9 @@ WriteCsv = Callable[..., Path]
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
-    """Compute as a worker does; threads that wait for each other on a busy machine take seconds for nothing."""
+    """Compute as a worker does; threads that wait for each other on a busy machine take seconds for
+    nothing.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,6 @@
-"""Shapes of candle files that people have: what lies in the folder, and what becomes of it. docs/data.md has a row for each."""
+"""Shapes of candle files that people have: what lies in the folder, and what becomes of it. docs/data.md has
+a row for each.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ CLOSES = (101.0, 102.0, 102.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A folder's files by name, and what `--data` of it gives: symbol, timeframe and the first bar, or an error."""
+    """A folder's files by name, and what `--data` of it gives: symbol, timeframe and the first bar, or an
+    error.
+    """
 
     title: str  # as docs/data.md has it
     files: Mapping[str, str | bytes]
@@ -51,7 +55,8 @@ COMMA = tuple(bar.replace(",", ";").replace(".", ",") for bar in PRICES)
 
 def klines(unit: int) -> str:
     return "".join(
-        f"{time},{bar},{int(time) + 59_999},700,12,3,300,0\n" for time, bar in zip(minutes(unit), PRICES, strict=True)
+        f"{time},{bar},{int(time) + 59_999},700,12,3,300,0\n"
+        for time, bar in zip(minutes(unit), PRICES, strict=True)
     )
 
 
@@ -62,7 +67,8 @@ def per_ticker(day: str, *cells: str) -> str:
 SHAPES: tuple[Shape, ...] = (
     Shape(title="Plain CSV", files={"AAPL_1d.csv": f"date,{OHLCV}\n{rows(*DAYS)}"}),
     Shape(
-        title="Compressed CSV", files={"AAPL_1d_2021.csv.gz": gzip.compress(f"date,{OHLCV}\n{rows(*DAYS)}".encode(), mtime=0)}
+        title="Compressed CSV",
+        files={"AAPL_1d_2021.csv.gz": gzip.compress(f"date,{OHLCV}\n{rows(*DAYS)}".encode(), mtime=0)},
     ),
     Shape(
         title="Binance klines, no header",
@@ -81,11 +87,13 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="CryptoDataDownload",
         files={
-            "Binance_BTCUSDT_minute.csv": "https://www.CryptoDataDownload.com\n"
-            "Unix,Date,Symbol,Open,High,Low,Close,Volume BTC,Volume USDT,tradecount\n"
-            + "".join(
-                f"{NINE + 60 * row}000,2021-01-01 09:0{row}:00,BTC/USDT,{PRICES[row]},900,12\n"
-                for row in (2, 1, 0)  # newest first
+            "Binance_BTCUSDT_minute.csv": (
+                "https://www.CryptoDataDownload.com\n"
+                "Unix,Date,Symbol,Open,High,Low,Close,Volume BTC,Volume USDT,tradecount\n"
+                + "".join(
+                    f"{NINE + 60 * row}000,2021-01-01 09:0{row}:00,BTC/USDT,{PRICES[row]},900,12\n"
+                    for row in (2, 1, 0)  # newest first
+                )
             )
         },
         symbol="BTC-USDT",
@@ -103,10 +111,14 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="Coinbase, columns in another order",
         files={
-            "BTC-USD_1m.csv": "time,low,high,open,close,volume\n"
-            + "".join(
-                f"{time},{low},{high},{opened},{close},{volume}\n"
-                for time, (opened, high, low, close, volume) in zip(minutes(), (bar.split(",") for bar in PRICES), strict=True)
+            "BTC-USD_1m.csv": (
+                "time,low,high,open,close,volume\n"
+                + "".join(
+                    f"{time},{low},{high},{opened},{close},{volume}\n"
+                    for time, (opened, high, low, close, volume) in zip(
+                        minutes(), (bar.split(",") for bar in PRICES), strict=True
+                    )
+                )
             )
         },
         symbol="BTC-USD",
@@ -116,10 +128,24 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="MetaTrader 5",
         files={
-            "EURUSD_M1_202101010900_202101010902.csv": "\t".join(
-                ("<DATE>", "<TIME>", "<OPEN>", "<HIGH>", "<LOW>", "<CLOSE>", "<TICKVOL>", "<VOL>", "<SPREAD>\n")
+            "EURUSD_M1_202101010900_202101010902.csv": (
+                "\t".join(
+                    (
+                        "<DATE>",
+                        "<TIME>",
+                        "<OPEN>",
+                        "<HIGH>",
+                        "<LOW>",
+                        "<CLOSE>",
+                        "<TICKVOL>",
+                        "<VOL>",
+                        "<SPREAD>\n",
+                    )
+                )
+                + "".join(
+                    f"2021.01.01\t09:0{row}:00\t{PRICES[row]}\t0\t1\n".replace(",", "\t") for row in range(3)
+                )
             )
-            + "".join(f"2021.01.01\t09:0{row}:00\t{PRICES[row]}\t0\t1\n".replace(",", "\t") for row in range(3))
         },
         symbol="EURUSD",
         timeframe="1m",
@@ -140,8 +166,13 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="Stooq, bulk",
         files={
-            "daily/us/nasdaq stocks/aapl.us.txt": "<TICKER>,<PER>,<DATE>,<TIME>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<VOL>,<OPENINT>\n"
-            + "".join(f"AAPL.US,D,{day.replace('-', '')},000000,{bar},0\n" for day, bar in zip(DAYS, PRICES, strict=True))
+            "daily/us/nasdaq stocks/aapl.us.txt": (
+                "<TICKER>,<PER>,<DATE>,<TIME>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<VOL>,<OPENINT>\n"
+                + "".join(
+                    f"AAPL.US,D,{day.replace('-', '')},000000,{bar},0\n"
+                    for day, bar in zip(DAYS, PRICES, strict=True)
+                )
+            )
         },
         symbol="AAPL.US",
     ),
@@ -151,7 +182,12 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(
         title="pandas `to_csv()`, index of numbers",
-        files={"AAPL_1d.csv": f",date,{OHLCV}\n" + "".join(f"{n},{line}\n" for n, line in enumerate(rows(*DAYS).splitlines()))},
+        files={
+            "AAPL_1d.csv": (
+                f",date,{OHLCV}\n"
+                + "".join(f"{n},{line}\n" for n, line in enumerate(rows(*DAYS).splitlines()))
+            )
+        },
     ),
     Shape(
         title="Polygon flat file",
@@ -175,52 +211,83 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="yfinance, header of three lines",
         files={
-            "prices_1d.csv": "Price,Open,High,Low,Close,Volume\nTicker,AAPL,AAPL,AAPL,AAPL,AAPL\nDate,,,,,\n" + rows(*DAYS),
+            "prices_1d.csv": (
+                "Price,Open,High,Low,Close,Volume\nTicker,AAPL,AAPL,AAPL,AAPL,AAPL\nDate,,,,,\n" + rows(*DAYS)
+            ),
         },
     ),
     Shape(
         title="yfinance, several tickers side by side",
         files={
-            "prices_1d.csv": "Price,Open,Open,High,High,Low,Low,Close,Close,Volume,Volume\n"
-            "Ticker,AAPL,MSFT,AAPL,MSFT,AAPL,MSFT,AAPL,MSFT,AAPL,MSFT\nDate,,,,,,,,,,\n2021-01-04,1,2,1,2,1,2,1,2,1,2\n",
+            "prices_1d.csv": (
+                "Price,Open,Open,High,High,Low,Low,Close,Close,Volume,Volume\n"
+                "Ticker,AAPL,MSFT,AAPL,MSFT,AAPL,MSFT,AAPL,MSFT,AAPL,MSFT\nDate,,,,,,,,,,\n2021-01-04,1,2,1,2,1,2,1,2,1,2\n"
+            ),
         },
-        error="has 2 tickers side by side (its second line names AAPL, MSFT). Write one below the other: frame.stack(",
+        error=(
+            "has 2 tickers side by side (its second line names AAPL, MSFT). Write one below the other:"
+            " frame.stack("
+        ),
     ),
     Shape(
         title="Yahoo, with `Adj Close`",
         files={
-            "AAPL_Daily.csv": "Date,Open,High,Low,Close,Adj Close,Volume\n"
-            "2021-01-04,700,714,693,707,101,7\n2021-01-05,101,102.25,100,102,102,8\n2021-01-06,102,103,101.5,102.5,102.5,9\n"
+            "AAPL_Daily.csv": (
+                "Date,Open,High,Low,Close,Adj Close,Volume\n"
+                "2021-01-04,700,714,693,707,101,7\n2021-01-05,101,102.25,100,102,102,8\n2021-01-06,102,103,101.5,102.5,102.5,9\n"
+            )
         },
         notes=("prices are adjusted by column Adj Close",),
     ),
     Shape(
         title="A split, unadjusted",
-        files={"AAPL_1d.csv": f"date,{OHLCV}\n2021-01-04,700,714,693,707,7\n{rows(*DAYS[1:], prices=PRICES[1:])}"},
+        files={
+            "AAPL_1d.csv": f"date,{OHLCV}\n2021-01-04,700,714,693,707,7\n{rows(*DAYS[1:], prices=PRICES[1:])}"
+        },
         closes=(707.0, 102.0, 102.5),
-        notes=("AAPL: prices jump as at a split; bring adjusted prices, such as a column Adj Close (7:1 at 2021-01-05",),
+        notes=(
+            (
+                "AAPL: prices jump as at a split; bring adjusted prices, such as a column Adj Close (7:1 at"
+                " 2021-01-05"
+            ),
+        ),
     ),
     Shape(
         title="One bar a hundred times off",
-        files={"AAPL_1d.csv": f"date,{OHLCV}\n{rows(*DAYS, prices=(PRICES[0], '101,10200,100,10200,8', PRICES[2]))}"},
-        error="close is more than 50 times off the bars before and after in a bar of AAPL (1 such bars, the first at 2021",
+        files={
+            "AAPL_1d.csv": (
+                f"date,{OHLCV}\n{rows(*DAYS, prices=(PRICES[0], '101,10200,100,10200,8', PRICES[2]))}"
+            )
+        },
+        error=(
+            "close is more than 50 times off the bars before and after in a bar of AAPL (1 such bars, the"
+            " first at 2021"
+        ),
     ),
     Shape(
         title="A close outside high and low",
-        files={"AAPL_1d.csv": f"date,{OHLCV}\n{rows(*DAYS, prices=(PRICES[0], '101,102.25,100,103,8', PRICES[2]))}"},
+        files={
+            "AAPL_1d.csv": (
+                f"date,{OHLCV}\n{rows(*DAYS, prices=(PRICES[0], '101,102.25,100,103,8', PRICES[2]))}"
+            )
+        },
         closes=(101.0, 103.0, 102.5),
         notes=("AAPL: open or close lies outside high and low (at 2021-01-05",),
     ),
     Shape(
         title="US dates",
         files={
-            "AAPL_1d.csv": f"Date,Open,High,Low,Close,Volume\n{rows('01/04/2021', '01/05/2021', '01/13/2021')}",
+            "AAPL_1d.csv": (
+                f"Date,Open,High,Low,Close,Volume\n{rows('01/04/2021', '01/05/2021', '01/13/2021')}"
+            ),
         },
     ),
     Shape(
         title="US dates and clock",
         files={
-            "AAPL_30m.csv": f"Date,Time,{OHLCV}\n{rows('01/13/2021,09:30 AM', '01/13/2021,10:00 AM', '01/13/2021,12:30 PM')}"
+            "AAPL_30m.csv": (
+                f"Date,Time,{OHLCV}\n{rows('01/13/2021,09:30 AM', '01/13/2021,10:00 AM', '01/13/2021,12:30 PM')}"
+            )
         },
         timeframe="30m",
         first="2021-01-13T09:30:00Z",
@@ -228,33 +295,60 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="European, semicolons and decimal commas",
         files={
-            "AAPL_1d.csv": "Date;Open;High;Low;Close;Volume\n"
-            + "".join(f"{day};{bar}\n" for day, bar in zip(("04.01.2021", "05.01.2021", "13.01.2021"), COMMA, strict=True))
+            "AAPL_1d.csv": (
+                "Date;Open;High;Low;Close;Volume\n"
+                + "".join(
+                    f"{day};{bar}\n"
+                    for day, bar in zip(("04.01.2021", "05.01.2021", "13.01.2021"), COMMA, strict=True)
+                )
+            )
         },
     ),
     Shape(
         title="European dates with slashes",
-        files={"AAPL_1d.csv": f"Date,Open,High,Low,Close,Volume\n{rows('04/01/2021', '05/01/2021', '13/01/2021')}"},
+        files={
+            "AAPL_1d.csv": (
+                f"Date,Open,High,Low,Close,Volume\n{rows('04/01/2021', '05/01/2021', '13/01/2021')}"
+            )
+        },
     ),
     Shape(
         title="Dates with two readings",
-        files={"AAPL_1d.csv": f"Date,Open,High,Low,Close,Volume\n{rows('04/01/2021', '05/01/2021', '06/01/2021')}"},
-        error="04/01/2021 has two readings: no date of the file has a day above 12). Write dates as 2021-03-04",
+        files={
+            "AAPL_1d.csv": (
+                f"Date,Open,High,Low,Close,Volume\n{rows('04/01/2021', '05/01/2021', '06/01/2021')}"
+            )
+        },
+        error=(
+            "04/01/2021 has two readings: no date of the file has a day above 12). Write dates as 2021-03-04"
+        ),
     ),
     Shape(
         title="Prices with two readings",
         files={"AAPL_1d.csv": "Date;Open;High;Low;Close;Volume\n2021-01-04;47,123;47,500;47,000;47,200;7\n"},
-        error="has numbers with two readings (47,123 may be 47123 or 47.123). Write them with a decimal point",
+        error=(
+            "has numbers with two readings (47,123 may be 47123 or 47.123). Write them with a decimal point"
+        ),
     ),
     Shape(
         title="Thousands separators and currency signs",
-        files={"AAPL_1d.csv": 'Date,Close/Last,Volume,Open,High,Low\n2021-01-04,"$1,101.50",7,"$1,100.00","$1,102","$1,099"\n'},
-        error="has numbers such as '$1,101.50' (a number is read with one decimal sign and nothing between thousands)",
+        files={
+            "AAPL_1d.csv": (
+                'Date,Close/Last,Volume,Open,High,Low\n2021-01-04,"$1,101.50",7,"$1,100.00","$1,102","$1,099"\n'
+            )
+        },
+        error=(
+            "has numbers such as '$1,101.50' (a number is read with one decimal sign and nothing between"
+            " thousands)"
+        ),
     ),
     Shape(
         title="Forex without volume",
         files={
-            "EURUSD_1d.csv": "time,open,high,low,close\n" + rows(*DAYS, prices=tuple(bar.rpartition(",")[0] for bar in PRICES))
+            "EURUSD_1d.csv": (
+                "time,open,high,low,close\n"
+                + rows(*DAYS, prices=tuple(bar.rpartition(",")[0] for bar in PRICES))
+            )
         },
         symbol="EURUSD",
         volumes=(0, 0, 0),
@@ -274,8 +368,10 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="Dukascopy",
         files={
-            "EURUSD_Candlestick_1_M_BID_01.01.2021-01.01.2021.csv": "Gmt time,Open,High,Low,Close,Volume\n"
-            + rows(*(f"01.01.2021 09:0{row}:00.000" for row in range(3)))
+            "EURUSD_Candlestick_1_M_BID_01.01.2021-01.01.2021.csv": (
+                "Gmt time,Open,High,Low,Close,Volume\n"
+                + rows(*(f"01.01.2021 09:0{row}:00.000" for row in range(3)))
+            )
         },
         symbol="EURUSD",
         timeframe="1m",
@@ -283,14 +379,22 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(
         title="TradingView",
-        files={"BINANCE_BTCUSDT, 1.csv": f"time,{OHLCV},MA\n" + "".join(f"{x},1\n" for x in rows(*minutes()).splitlines())},
+        files={
+            "BINANCE_BTCUSDT, 1.csv": (
+                f"time,{OHLCV},MA\n" + "".join(f"{x},1\n" for x in rows(*minutes()).splitlines())
+            )
+        },
         symbol="BTCUSDT",
         timeframe="1m",
         first=FIRST,
     ),
     Shape(
         title="A column of symbols such as BTC/USD",
-        files={"all_1m.csv": f"symbol,time,{OHLCV}\n" + "".join(f"BTC/USD,{x}\n" for x in rows(*minutes()).splitlines())},
+        files={
+            "all_1m.csv": (
+                f"symbol,time,{OHLCV}\n" + "".join(f"BTC/USD,{x}\n" for x in rows(*minutes()).splitlines())
+            )
+        },
         symbol="BTC-USD",
         timeframe="1m",
         first=FIRST,
@@ -329,16 +433,25 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(
         title="UTF-16, as Excel and MetaTrader write it",
-        files={"AAPL_1d.csv": f"sep=;\r\nDate;Open;High;Low;Close;Volume\r\n{rows(*DAYS, mark=';')}".encode("utf-16")},
+        files={
+            "AAPL_1d.csv": f"sep=;\r\nDate;Open;High;Low;Close;Volume\r\n{rows(*DAYS, mark=';')}".encode(
+                "utf-16"
+            )
+        },
     ),
     Shape(
         title="Newest bar first",
-        files={"AAPL_1d.csv": f"date,{OHLCV}\n" + "".join(f"{x}\n" for x in reversed(rows(*DAYS).splitlines()))},
+        files={
+            "AAPL_1d.csv": f"date,{OHLCV}\n" + "".join(f"{x}\n" for x in reversed(rows(*DAYS).splitlines()))
+        },
     ),
     Shape(
         title="Bars in no order",
         files={"AAPL_1d.csv": f"date,{OHLCV}\n" + rows(DAYS[1], DAYS[0], DAYS[2])},
-        error="has unsorted bars of AAPL (2021-01-04T00:00:00Z comes after 2021-01-05T00:00:00Z). Sort the file by time.",
+        error=(
+            "has unsorted bars of AAPL (2021-01-04T00:00:00Z comes after 2021-01-05T00:00:00Z). Sort the file"
+            " by time."
+        ),
     ),
     Shape(
         title="Times as 202101010900",
@@ -349,7 +462,9 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="Excel's numbers of days",
         files={"AAPL_1d.csv": f"date,{OHLCV}\n{rows('44200', '44201', '44202')}"},
-        error="has a time that can't be read in column date (44200 is not a date). Write times as ISO 8601 text",
+        error=(
+            "has a time that can't be read in column date (44200 is not a date). Write times as ISO 8601 text"
+        ),
     ),
     Shape(
         title="Zoned times",
@@ -362,24 +477,36 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         title="An unknown export without a header",
         files={"AAPL_1d.csv": "2021-01-04,1,2,0.5,1.5,3,4,5,6\n"},
-        error="has no header, and its first line is not that of a known export (2021-01-04,1,2,0.5,1.5,3,4,5,6). Write",
+        error=(
+            "has no header, and its first line is not that of a known export"
+            " (2021-01-04,1,2,0.5,1.5,3,4,5,6). Write"
+        ),
     ),
     Shape(
         title="Without a header, columns in another order",
         files={"AAPL_1d.csv": "2021-01-04,99.5,101.5,100.5,101,7\n"},
-        error="has no header, and its columns are not time, open, high, low, close, volume (high and low do not hold open",
+        error=(
+            "has no header, and its columns are not time, open, high, low, close, volume (high and low do not"
+            " hold open"
+        ),
     ),
     Shape(
         title="Ticks or quotes, not bars",
         files={"AAPL_1d.csv": "time,bid,ask\n2021-01-04,1,2\n"},
-        error="has no column for open, high, low, close (its columns are time, bid, ask). Name the column open",
+        error=(
+            "has no column for open, high, low, close (its columns are time, bid, ask). Name the column open"
+        ),
     ),
     Shape(
         title="Minutes, with `--timeframe 5m`",
         files={
-            "BTC-USD_1m.csv": f"time,{OHLCV}\n"
-            + "".join(
-                f"{NINE + 60 * row},{100 + row},{101 + row},{99 + row},{100.5 + row},1\n" for row in range(1, 21) if row != 7
+            "BTC-USD_1m.csv": (
+                f"time,{OHLCV}\n"
+                + "".join(
+                    f"{NINE + 60 * row},{100 + row},{101 + row},{99 + row},{100.5 + row},1\n"
+                    for row in range(1, 21)
+                    if row != 7
+                )
             )
         },
         symbol="BTC-USD",
@@ -397,5 +524,9 @@ SHAPES: tuple[Shape, ...] = (
         notes=("AAPL: bars should be of 1h, but most are 1d apart",),
     ),
     Shape(title="Excel", files={"AAPL.xlsx": b"PK"}, error="It has .xlsx files: Save it as CSV."),
-    Shape(title="JSON", files={"AAPL.json": "[]"}, error="It has .json files: Write it as CSV: pandas.read_json("),
+    Shape(
+        title="JSON",
+        files={"AAPL.json": "[]"},
+        error="It has .json files: Write it as CSV: pandas.read_json(",
+    ),
 )

@@ -11,13 +11,23 @@ MINUTE = 60_000_000_000
 
 
 def minutes(first: str, count: int, zone: str = "UTC") -> np.ndarray:
-    return pd.date_range(pd.Timestamp(first, tz=zone), periods=count, freq="min").tz_convert("UTC").as_unit("ns").asi8
+    return (
+        pd.date_range(pd.Timestamp(first, tz=zone), periods=count, freq="min")
+        .tz_convert("UTC")
+        .as_unit("ns")
+        .asi8
+    )
 
 
-def sessions(first: str, days: int, *, zone: str, opens: str, count: int, step: str = "min", eve: int = 0) -> np.ndarray:
+def sessions(
+    first: str, days: int, *, zone: str, opens: str, count: int, step: str = "min", eve: int = 0
+) -> np.ndarray:
     """Bars of every weekday's session, in the exchange's own time; `eve` 1 opens it on the evening before."""
     dates = pd.bdate_range(first, periods=days) - pd.Timedelta(days=eve)
-    parts = [pd.date_range(pd.Timestamp(f"{date.date()} {opens}", tz=zone), periods=count, freq=step) for date in dates]
+    parts = [
+        pd.date_range(pd.Timestamp(f"{date.date()} {opens}", tz=zone), periods=count, freq=step)
+        for date in dates
+    ]
     return np.concatenate([part.tz_convert("UTC").as_unit("ns").asi8 for part in parts])
 
 
@@ -66,11 +76,18 @@ def test_any_missing_bar_is_a_hole_round_the_clock() -> None:
         ("America/New_York", "09:30", 390, 0),
         ("America/New_York", "04:00", 960, 0),  # with the hours before and after, past midnight UTC in winter
         ("Asia/Tokyo", "09:00", 360, 0),
-        ("America/Chicago", "17:00", 1380, 1),  # futures: all day but one hour, and that hour moves with summer time
+        (
+            "America/Chicago",
+            "17:00",
+            1380,
+            1,
+        ),  # futures: all day but one hour, and that hour moves with summer time
         ("Australia/Sydney", "10:00", 360, 0),
     ],
 )
-def test_nights_weekends_and_summer_time_are_no_holes_and_a_missing_bar_is(zone: str, opens: str, count: int, eve: int) -> None:
+def test_nights_weekends_and_summer_time_are_no_holes_and_a_missing_bar_is(
+    zone: str, opens: str, count: int, eve: int
+) -> None:
     series = sessions("2024-01-01", 130, zone=zone, opens=opens, count=count, eve=eve)
     assert found(series, "1m", "sessions") == []
     row = 50 * count + count // 2
@@ -99,7 +116,9 @@ def test_one_day_with_a_missing_bar_has_a_hole() -> None:
 
 
 def test_a_break_of_more_than_five_days_is_a_hole_in_every_calendar() -> None:
-    days = pd.to_datetime(["2024-03-28", "2024-04-02", "2024-04-03", "2024-04-09"]).as_unit("ns").asi8  # Easter, then six days
+    days = (
+        pd.to_datetime(["2024-03-28", "2024-04-02", "2024-04-03", "2024-04-09"]).as_unit("ns").asi8
+    )  # Easter, then six days
     for calendar in ("sessions", "events"):
         assert found(days, "1d", calendar) == ["2024-04-09T00:00"]
     assert found(days, "tick100", "events") == ["2024-04-09T00:00"]
@@ -115,7 +134,9 @@ def test_hourly_sessions_over_a_change_of_clocks_have_no_hole() -> None:
 def test_a_day_without_a_break_turns_when_the_week_begins_also_over_a_change_of_clocks(
     timeframe: str, step: str, count: int
 ) -> None:
-    """Currencies trade from Sunday to Friday, 17:00 in New York: five sessions, and no sixth of a Sunday's evening."""
+    """Currencies trade from Sunday to Friday, 17:00 in New York: five sessions, and no sixth of a Sunday's
+    evening.
+    """
     series = sessions("2024-02-26", 20, zone="America/New_York", opens="17:00", count=count, step=step, eve=1)
     series = series[series >= series[0] + 30 * 60 * MINUTE]  # from Tuesday on
     clock = session_clock(series, timeframe, "sessions")

@@ -37,7 +37,9 @@ def test_the_same_bars_twice_count_once(write_csv, tmp_path: Path) -> None:
 def test_an_overlap_that_disagrees_is_an_error_that_names_both_files(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m_a.csv", HEADER, rows(0, 10))
     write_csv("AAA_1m_b.csv", HEADER, rows(5, 10, close=1.5))
-    with pytest.raises(DataError, match=r"AAA_1m_a\.csv and AAA_1m_b\.csv disagree about AAA \(5 bars differ.*00:05:00Z"):
+    with pytest.raises(
+        DataError, match=r"AAA_1m_a\.csv and AAA_1m_b\.csv disagree about AAA \(5 bars differ.*00:05:00Z"
+    ):
         read_candles(tmp_path)
 
 
@@ -81,7 +83,9 @@ def test_files_of_another_timeframe_are_not_opened(write_csv, tmp_path: Path) ->
     write_csv("AAA_1m.csv", HEADER, rows(0, 3))
     (tmp_path / "AAA_1h.parquet").write_bytes(b"no parquet")
     (tmp_path / "README.md").write_text("not candles")
-    assert [part.file for part in CandleFolder(tmp_path, tmp_path, timeframe="1m").parts("AAA")] == ["AAA_1m.csv"]
+    assert [part.file for part in CandleFolder(tmp_path, tmp_path, timeframe="1m").parts("AAA")] == [
+        "AAA_1m.csv"
+    ]
 
 
 def test_a_file_tells_all_it_holds_whatever_is_taken(tmp_path: Path, make_candles) -> None:
@@ -161,7 +165,9 @@ def test_duplicate_bars_are_named_with_the_first(write_csv, tmp_path: Path) -> N
 
 def test_unsorted_bars_are_named_with_the_first(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", HEADER, rows(5, 3) + rows(0, 3))
-    with pytest.raises(DataError, match="unsorted bars of AAA .2021-01-01T00:00:00Z comes after 2021-01-01T00:07:00Z"):
+    with pytest.raises(
+        DataError, match="unsorted bars of AAA .2021-01-01T00:00:00Z comes after 2021-01-01T00:07:00Z"
+    ):
         read_candles(tmp_path)
 
 
@@ -181,7 +187,8 @@ def test_unsorted_bars_are_named_with_the_first(write_csv, tmp_path: Path) -> No
 def test_an_impossible_bar_is_named_with_its_time(write_csv, tmp_path: Path, row: str, problem: str) -> None:
     write_csv("AAA_1m.csv", HEADER, [*rows(0, 3), f"{1_609_459_200 + 180},{row}"])
     with pytest.raises(
-        DataError, match=rf"AAA_1m\.csv: {problem} in a bar of AAA .1 such bars, the first at 2021-01-01T00:03:00Z"
+        DataError,
+        match=rf"AAA_1m\.csv: {problem} in a bar of AAA .1 such bars, the first at 2021-01-01T00:03:00Z",
     ):
         read_candles(tmp_path)
 
@@ -209,9 +216,13 @@ def test_files_with_and_without_adjusted_prices_are_not_joined(write_csv, tmp_pa
 
 def test_an_adjusted_close_that_is_missing_is_named_with_its_time(write_csv, tmp_path: Path) -> None:
     write_csv(
-        "AAA_1m.csv", f"{HEADER},Adj Close", [f"{row},{cell}" for row, cell in zip(rows(0, 3), ("1", "", "0"), strict=True)]
+        "AAA_1m.csv",
+        f"{HEADER},Adj Close",
+        [f"{row},{cell}" for row, cell in zip(rows(0, 3), ("1", "", "0"), strict=True)],
     )
-    with pytest.raises(DataError, match="no adjusted close in 2 bars of column Adj Close .the first at 2021-01-01T00:01:00Z"):
+    with pytest.raises(
+        DataError, match="no adjusted close in 2 bars of column Adj Close .the first at 2021-01-01T00:01:00Z"
+    ):
         read_candles(tmp_path)
 
 
@@ -222,14 +233,17 @@ def test_rows_are_views_of_the_bars(make_candles) -> None:
     assert np.shares_memory(part.close, candles.close)
 
 
-# --- further columns ---------------------------------------------------------------------------------------------------
+# --- further columns
+# ---------------------------------------------------------------------------------------------------
 
 
 def with_cells(first: int, cells: list[str]) -> list[str]:
     return [f"{row},{cell}" for row, cell in zip(rows(first, len(cells)), cells, strict=True)]
 
 
-def test_an_empty_cell_takes_the_last_earlier_value_and_none_before_the_first(write_csv, tmp_path: Path) -> None:
+def test_an_empty_cell_takes_the_last_earlier_value_and_none_before_the_first(
+    write_csv, tmp_path: Path
+) -> None:
     write_csv("AAA_1m_a.csv", f"{HEADER},funding", with_cells(0, ["", "", "0.5", "", "NaN"]))
     write_csv("AAA_1m_b.csv", f"{HEADER},funding", with_cells(5, ["", "-1", ""]))
     candles = read_candles(tmp_path, columns=["funding"])["AAA"]
@@ -262,7 +276,9 @@ def test_a_later_cell_changes_no_earlier_value(write_csv) -> None:
     before = read_candles(path, columns=["funding"])["AAA"].columns["funding"]
     for at in range(len(cells)):
         for cell in ("9", ""):
-            changed = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, [*cells[:at], *[cell] * (len(cells) - at)]))
+            changed = write_csv(
+                "AAA_1m.csv", f"{HEADER},funding", with_cells(0, [*cells[:at], *[cell] * (len(cells) - at)])
+            )
             after = read_candles(changed, columns=["funding"])["AAA"].columns["funding"]
             np.testing.assert_array_equal(after[:at], before[:at])
 
@@ -270,14 +286,22 @@ def test_a_later_cell_changes_no_earlier_value(write_csv) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["fundign"], r"has no column fundign .its columns besides those of a bar: funding, note\)\. Did you mean funding\?"),
+        (
+            ["fundign"],
+            (
+                r"has no column fundign .its columns besides those of a bar: funding, note\)\. Did you mean"
+                r" funding\?"
+            ),
+        ),
         (["Funding"], r"has no column Funding .*Did you mean funding\?"),
         (["note"], r"has a value in column note that is not a number .*calm"),
         (["close"], r"column close of .*AAA_1m\.csv is the close of its bars .*another name"),
     ],
 )
 def test_a_column_that_cannot_be_read_is_one_line(write_csv, columns: list[str], said: str) -> None:
-    path = write_csv("AAA_1m.csv", f"{HEADER}, funding,note", [f"{row},calm" for row in with_cells(0, ["1", "2"])])
+    path = write_csv(
+        "AAA_1m.csv", f"{HEADER}, funding,note", [f"{row},calm" for row in with_cells(0, ["1", "2"])]
+    )
     assert read_candles(path, columns=["funding"])["AAA"].columns["funding"].tolist() == [1, 2]
     with pytest.raises(DataError, match=said):
         read_candles(path, columns=columns)
@@ -293,7 +317,10 @@ def test_a_column_of_texts_in_parquet_is_no_number(tmp_path: Path, make_candles)
 
 def test_an_infinite_cell_is_refused_with_its_time(write_csv) -> None:
     path = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, ["1", "inf", "2"]))
-    with pytest.raises(DataError, match=r"funding is infinite in a bar of AAA .1 such bars, the first at 2021-01-01T00:01:00Z"):
+    with pytest.raises(
+        DataError,
+        match=r"funding is infinite in a bar of AAA .1 such bars, the first at 2021-01-01T00:01:00Z",
+    ):
         read_candles(path, columns=["funding"])
 
 
@@ -306,7 +333,8 @@ def test_files_of_one_symbol_must_agree_about_columns(write_csv, tmp_path: Path)
     assert read_candles(tmp_path, columns=["funding"])["AAA"].columns["funding"].tolist() == [1, 1, 3, 4]
     other.write_text("\n".join([f"{HEADER},funding", *with_cells(1, ["", "5", "4"])]))
     with pytest.raises(
-        DataError, match=r"a\.csv and AAA_1m_b\.csv disagree about AAA .1 bars differ, the first at .*00:02:00Z"
+        DataError,
+        match=r"a\.csv and AAA_1m_b\.csv disagree about AAA .1 bars differ, the first at .*00:02:00Z",
     ):
         read_candles(tmp_path, columns=["funding"])
 
@@ -318,16 +346,22 @@ def test_a_file_lists_the_columns_that_are_no_part_of_a_bar(write_csv, tmp_path:
     assert folder.files()[0].further == ("funding", "note")
 
 
-# --- longer bars from shorter ones ----------------------------------------------------------------------------------------
+# --- longer bars from shorter ones
+# ----------------------------------------------------------------------------------------
 
 
 def test_longer_bars_are_made_where_no_file_has_them(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m.csv", HEADER, rows(0, 20))
     write_csv("AAA_5m.csv", HEADER, [f"{1_609_459_200 + 300 * row},1,2,0.5,1,15" for row in range(4)])
     write_csv("BBB_1m.csv", HEADER, rows(0, 20))
-    assert CandleFolder(tmp_path, tmp_path, timeframe="5m").symbols == ("AAA",)  # as it was: what has no such file is not meant
+    assert CandleFolder(tmp_path, tmp_path, timeframe="5m").symbols == (
+        "AAA",
+    )  # as it was: what has no such file is not meant
     folder = CandleFolder(tmp_path, tmp_path, timeframe="5m", symbols=["AAA", "BBB"])
-    assert [part.file for part in (*folder.parts("AAA"), *folder.parts("BBB"))] == ["AAA_5m.csv", "BBB_1m.csv"]
+    assert [part.file for part in (*folder.parts("AAA"), *folder.parts("BBB"))] == [
+        "AAA_5m.csv",
+        "BBB_1m.csv",
+    ]
     assert folder.read("BBB").volume.tolist() == folder.read("AAA").volume.tolist() == [15] * 4
     assert folder.notes == ("BBB: bars of 5m are made from bars of 1m",)
     assert read_parts("BBB", "5m", folder.parts("BBB"), bars=2).volume.tolist() == [15, 15]
@@ -339,7 +373,10 @@ def test_longer_bars_are_made_where_no_file_has_them(write_csv, tmp_path: Path) 
 def test_a_week_begins_on_monday_and_bars_that_are_cut_off_are_left_out(write_csv) -> None:
     days = [f"{1_609_459_200 + 86_400 * day},1,2,0.5,1,1" for day in range(20)]  # from Friday, 2021-01-01 on
     weeks = read_candles(write_csv("AAA_1d.csv", HEADER, days), timeframe="1w")["AAA"]
-    assert [str(np.datetime64(int(moment), "ns"))[:10] for moment in weeks.timestamp] == ["2021-01-04", "2021-01-11"]
+    assert [str(np.datetime64(int(moment), "ns"))[:10] for moment in weeks.timestamp] == [
+        "2021-01-04",
+        "2021-01-11",
+    ]
     assert weeks.volume.tolist() == [7, 7]
 
 

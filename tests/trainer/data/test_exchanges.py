@@ -15,8 +15,14 @@ from trainer.job import job_of
 from trainer.plan.plans import plan_symbol
 
 NEW_YORK, TOKYO = "America/New_York", "Asia/Tokyo"
-# nyse.com/markets/hours-calendars: closed on 23 November 2023 (Thanksgiving), closes at 13:00 on the day after.
-THANKSGIVING = ("2023-11-21 9:30-16:00", "2023-11-22 9:30-16:00", "2023-11-24 9:30-13:00", "2023-11-27 9:30-16:00")
+# nyse.com/markets/hours-calendars: closed on 23 November 2023 (Thanksgiving), closes at 13:00 on the day
+# after.
+THANKSGIVING = (
+    "2023-11-21 9:30-16:00",
+    "2023-11-22 9:30-16:00",
+    "2023-11-24 9:30-13:00",
+    "2023-11-27 9:30-16:00",
+)
 
 
 def bars(*spans: str, zone: str = NEW_YORK, step: str = "1min") -> np.ndarray:
@@ -25,7 +31,9 @@ def bars(*spans: str, zone: str = NEW_YORK, step: str = "1min") -> np.ndarray:
     for span in spans:
         day, hours = span.split(" ")
         first, last = (pd.Timestamp(f"{day} {time}", tz=zone) for time in hours.split("-"))
-        parts.append(pd.date_range(first, last, freq=step, inclusive="left").tz_convert("UTC").as_unit("ns").asi8)
+        parts.append(
+            pd.date_range(first, last, freq=step, inclusive="left").tz_convert("UTC").as_unit("ns").asi8
+        )
     return np.concatenate(parts)
 
 
@@ -47,7 +55,11 @@ def test_what_is_missing_of_a_session_is_a_hole_where_inference_sees_none() -> N
     whole_day = bars(THANKSGIVING[0], *THANKSGIVING[2:])
     late_close = bars("2023-11-21 9:30-15:30", *THANKSGIVING[1:])
     late_open = bars(THANKSGIVING[0], "2023-11-22 10:00-16:00", *THANKSGIVING[2:])
-    for series, day in ((whole_day, "2023-11-24 09:30"), (late_close, "2023-11-22 09:30"), (late_open, "2023-11-22 10:00")):
+    for series, day in (
+        (whole_day, "2023-11-24 09:30"),
+        (late_close, "2023-11-22 09:30"),
+        (late_open, "2023-11-22 10:00"),
+    ):
         assert after(series, "1m", "XNYS") == [day]
         assert after(series, "1m", "sessions") == []
     inside = np.delete(bars(*THANKSGIVING), [500, 501])
@@ -55,7 +67,9 @@ def test_what_is_missing_of_a_session_is_a_hole_where_inference_sees_none() -> N
 
 
 def test_bars_before_and_after_trading_may_come_and_go() -> None:
-    series = bars("2023-11-21 4:00-20:00", "2023-11-22 7:00-16:00", "2023-11-24 9:30-17:00", "2023-11-27 8:15-8:20")
+    series = bars(
+        "2023-11-21 4:00-20:00", "2023-11-22 7:00-16:00", "2023-11-24 9:30-17:00", "2023-11-27 8:15-8:20"
+    )
     assert after(series, "1m", "XNYS") == []
     assert after(np.append(series, bars("2023-11-27 9:31-16:00")), "1m", "XNYS") == ["2023-11-27 09:31"]
 
@@ -63,13 +77,20 @@ def test_bars_before_and_after_trading_may_come_and_go() -> None:
 def test_summer_time_and_a_long_holiday_are_known() -> None:
     assert after(bars("2024-03-08 9:30-16:00", "2024-03-11 9:30-16:00"), "1m", "XNYS") == []
     # Shanghai, Golden Week of 2023: closed from 29 September to 8 October.
-    week = bars("2023-09-28 9:30-11:30", "2023-09-28 13:00-15:00", "2023-10-09 9:30-11:30", zone="Asia/Shanghai")
+    week = bars(
+        "2023-09-28 9:30-11:30", "2023-09-28 13:00-15:00", "2023-10-09 9:30-11:30", zone="Asia/Shanghai"
+    )
     assert after(week, "1m", "XSHG") == []
     assert after(week, "1m", "sessions", "Asia/Shanghai")[-1] == "2023-10-09 09:30"
 
 
 def test_a_lunch_break_is_none_and_a_bar_missing_beside_it_is_one() -> None:
-    spans = [f"2024-0{month}-1{day} {hours}" for month in (3, 4) for day in (1, 2) for hours in ("9:00-11:30", "12:30-15:00")]
+    spans = [
+        f"2024-0{month}-1{day} {hours}"
+        for month in (3, 4)
+        for day in (1, 2)
+        for hours in ("9:00-11:30", "12:30-15:00")
+    ]
     spans = [span for span in spans if span < "2024-03-13"]
     series = bars(*spans, zone=TOKYO)
     assert after(series, "1m", "XTKS", TOKYO) == []
@@ -85,7 +106,9 @@ def test_a_session_without_a_daily_bar_is_a_hole_whatever_time_the_bars_carry() 
     ):
         rows = np.flatnonzero(holes(times.tz_convert("UTC").as_unit("ns").asi8, "1d", "XNYS"))
         assert rows.tolist() == [4]  # the 28th
-    sydney = pd.bdate_range("2024-02-01", periods=12, tz="UTC").as_unit("ns").asi8  # a session opens on the evening before
+    sydney = (
+        pd.bdate_range("2024-02-01", periods=12, tz="UTC").as_unit("ns").asi8
+    )  # a session opens on the evening before
     assert not holes(sydney, "1d", "XASX").any()
     ticks = bars(*THANKSGIVING[:2], "2023-11-28 9:30-16:00")
     assert np.flatnonzero(holes(ticks, "tick100", "XNYS")).tolist() == [780]
@@ -102,7 +125,9 @@ def test_a_sessions_clock_follows_the_exchange_and_not_utc() -> None:
 
 def test_bars_of_another_zone_or_exchange_are_refused_with_their_share(make_candles) -> None:
     local = bars(*THANKSGIVING, zone="UTC")  # New York's times, written as if they were UTC
-    with pytest.raises(DataError, match=r"2\d% of the bars lie in the trading hours of XNYS .times are read as UTC.*auto"):
+    with pytest.raises(
+        DataError, match=r"2\d% of the bars lie in the trading hours of XNYS .times are read as UTC.*auto"
+    ):
         holes(local, "1m", "XNYS")
     with pytest.raises(DataError, match=r"AAA: \d\d% of the bars lie in the trading hours of XNYS"):
         plan_symbol(make_candles(5000), job_of(calendar="XNYS"))
@@ -111,9 +136,12 @@ def test_bars_of_another_zone_or_exchange_are_refused_with_their_share(make_cand
 
 
 def test_every_exchange_of_the_table_is_known_and_others_are_refused_with_the_nearest() -> None:
-    assert set(EXCHANGES) <= set(get_calendar_names(include_aliases=True)) and list(EXCHANGES) == sorted(set(EXCHANGES))
+    assert set(EXCHANGES) <= set(get_calendar_names(include_aliases=True)) and list(EXCHANGES) == sorted(
+        set(EXCHANGES)
+    )
     with pytest.raises(
-        UsageError, match=r"'data.calendar' is 'NYSE' .*24x7, sessions, events, and exchanges.*Did you mean XNYS"
+        UsageError,
+        match=r"'data.calendar' is 'NYSE' .*24x7, sessions, events, and exchanges.*Did you mean XNYS",
     ):
         DataSettings(calendar="NYSE")
     assert DataSettings(calendar="XNYS").calendar == "XNYS" and not set(EXCHANGES) & set(CALENDARS)

@@ -24,7 +24,9 @@ def column(rows: torch.Tensor, name: str) -> np.ndarray:
 def test_there_are_at_least_thirty_features_of_different_names(candles) -> None:
     rows = compute_features(candles)
     assert len(FEATURES) == len(set(FEATURES)) >= 30
-    assert rows.shape == (len(candles), len(FEATURES)) and rows.dtype == torch.float32 and rows.is_contiguous()
+    assert (
+        rows.shape == (len(candles), len(FEATURES)) and rows.dtype == torch.float32 and rows.is_contiguous()
+    )
     assert torch.isfinite(rows).all()
 
 
@@ -36,7 +38,8 @@ def test_no_feature_looks_ahead(candles) -> None:
         late = np.arange(len(candles)) > cut
         noise = np.exp(random.normal(0, 2, len(candles)))
         changed = {
-            name: np.where(late, getattr(candles, name) * noise, getattr(candles, name)) for name in ("open", "close", "low")
+            name: np.where(late, getattr(candles, name) * noise, getattr(candles, name))
+            for name in ("open", "close", "low")
         }
         changed["high"] = np.where(late, np.maximum(changed["open"], changed["close"]) * 5, candles.high)
         changed["low"] = np.minimum(changed["low"], changed["high"])
@@ -58,8 +61,14 @@ def test_every_feature_sees_its_own_bar_or_the_past(candles) -> None:
             volume=candles.volume[::-1].copy(),
         )
     )
-    same = [name for index, name in enumerate(FEATURES) if torch.equal(compute_features(candles)[:, index], other[:, index])]
-    assert set(same) <= {name for name in FEATURES if "time_of" in name or "since" in name or name == "up_share_60"}
+    same = [
+        name
+        for index, name in enumerate(FEATURES)
+        if torch.equal(compute_features(candles)[:, index], other[:, index])
+    ]
+    assert set(same) <= {
+        name for name in FEATURES if "time_of" in name or "since" in name or name == "up_share_60"
+    }
 
 
 @pytest.mark.parametrize("start", [0, 1, 333, 611])
@@ -113,7 +122,9 @@ def test_features_mean_what_their_names_say(candles) -> None:
     returns = np.diff(np.log(close))[t - 60 : t]  # the last 60 ending at t
     assert column(rows, "log_volatility_60")[t] == pytest.approx(np.log(returns.std() + 1e-5), rel=1e-6)
     last = volume[t - 14 : t + 1]
-    assert column(rows, "volume_zscore_15")[t] == pytest.approx((last[-1] - last.mean()) / last.std(), rel=1e-6)
+    assert column(rows, "volume_zscore_15")[t] == pytest.approx(
+        (last[-1] - last.mean()) / last.std(), rel=1e-6
+    )
     log_close = np.log(close[t - 59 : t + 1])
     assert column(rows, "price_zscore_60")[t] == pytest.approx(
         (log_close[-1] - log_close.mean()) / (log_close.std() + 1e-5), rel=1e-5
@@ -132,7 +143,9 @@ def test_rsi_is_wilders_between_minus_one_and_one(make_candles) -> None:
     for change in np.diff(np.log(candles.close)):  # Wilder's recursion, 14 bars
         up += (max(change, 0) - up) / 14
         down += (max(-change, 0) - down) / 14
-    assert column(compute_features(candles), "rsi_14")[-1] == pytest.approx((up - down) / (up + down), abs=1e-5)
+    assert column(compute_features(candles), "rsi_14")[-1] == pytest.approx(
+        (up - down) / (up + down), abs=1e-5
+    )
     rising = make_candles(800, close=np.exp(np.arange(800) / 1000))
     assert column(compute_features(rising), "rsi_14")[-1] == pytest.approx(1.0)
 

@@ -1,4 +1,6 @@
-"""A data file is not believed: symbols follow the one rule, it unpacks to so much and no more, times are of one unit."""
+"""A data file is not believed: symbols follow the one rule, it unpacks to so much and no more, times are of
+one unit.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,25 @@ def test_what_is_no_part_of_a_path_is_no_symbol(symbol: str) -> None:
 
 @pytest.mark.parametrize("symbol", GOOD)
 def test_a_symbol_makes_names_of_models_that_are_files(symbol: str) -> None:
-    name = ModelName(family="lstm", target="volatility", symbol=symbol, timeframe="tick" + "9" * 15, fold=1000, seed=2**32)
+    name = ModelName(
+        family="lstm", target="volatility", symbol=symbol, timeframe="tick" + "9" * 15, fold=1000, seed=2**32
+    )
     assert not symbols.flaw(symbol) and is_model_file(f"{name}{MODEL_SUFFIX}")
 
 
 @pytest.mark.parametrize("symbol", [symbol for symbol in BAD if symbol != "a/b"])  # which trains as a-b
 @pytest.mark.parametrize("rows", ["alone", "beside"])
-def test_a_symbol_that_is_a_path_is_refused_before_anything_is_written_by_it(symbol: str, rows: str, tmp_path: Path) -> None:
+def test_a_symbol_that_is_a_path_is_refused_before_anything_is_written_by_it(
+    symbol: str, rows: str, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "scratch").mkdir()
     column = [symbol, symbol if rows == "alone" else "AAA"]
     path = tmp_path / "in" / "all_1m.parquet"
     pq.write_table(pa.table({"time": [NINE, NINE + 60], "symbol": column, **PRICES}), path)
-    with pytest.raises(DataError, match=r"all_1m.parquet has '.*' for a symbol .*a symbol is 1 to 100 printable"):
+    with pytest.raises(
+        DataError, match=r"all_1m.parquet has '.*' for a symbol .*a symbol is 1 to 100 printable"
+    ):
         folder = CandleFolder(path, tmp_path / "scratch")
         for name in folder.symbols:
             folder.read(name)
@@ -67,12 +75,16 @@ def test_a_csv_and_a_file_name_follow_the_rule_too(name: str, header: str, row: 
 
 def test_symbols_that_are_no_unicode_are_one_error(tmp_path: Path) -> None:
     bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"A\xff", b"B"], pa.binary()).buffers())
-    pq.write_table(pa.table({"time": [NINE, NINE + 60], "symbol": bad, **PRICES}), tmp_path / "all_1m.parquet")
+    pq.write_table(
+        pa.table({"time": [NINE, NINE + 60], "symbol": bad, **PRICES}), tmp_path / "all_1m.parquet"
+    )
     with pytest.raises(DataError, match="the symbols of .* can't be read"):
         read_candles(tmp_path)
 
 
-def test_a_file_of_other_symbols_than_when_it_was_opened_is_refused(tmp_path: Path, make_candles: Any) -> None:
+def test_a_file_of_other_symbols_than_when_it_was_opened_is_refused(
+    tmp_path: Path, make_candles: Any
+) -> None:
     path = tmp_path / "all_1m.parquet"
     write_candles(path, [make_candles(50, symbol=symbol) for symbol in ("AAA", "BBB")])
     with pytest.raises(DataError, match="all_1m.parquet holds other symbols than when it was opened"):
@@ -95,7 +107,9 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(whole, name, lambda *_, **__: pytest.fail("it is read whole"))
 
 
-def test_a_small_parquet_that_unpacks_to_far_more_is_refused_by_its_footer(tmp_path: Path, small_bounds: None) -> None:
+def test_a_small_parquet_that_unpacks_to_far_more_is_refused_by_its_footer(
+    tmp_path: Path, small_bounds: None
+) -> None:
     rows = 100_000
     constant = {name: pa.array([1.0] * rows) for name in PRICES}
     path = tmp_path / "AAA_1m.parquet"
@@ -108,18 +122,24 @@ def test_a_small_parquet_that_unpacks_to_far_more_is_refused_by_its_footer(tmp_p
 def test_a_text_that_is_told_a_thousand_times_takes_its_place_once(tmp_path: Path) -> None:
     path, rows, length = tmp_path / "AAA_1m.parquet", 1000, 200_000
     told = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * length])
-    pq.write_table(pa.table({"time": told, **{name: [1.0] * rows for name in PRICES}}), path, store_schema=False)
+    pq.write_table(
+        pa.table({"time": told, **{name: [1.0] * rows for name in PRICES}}), path, store_schema=False
+    )
     most = pa.default_memory_pool().max_memory()
     with pytest.raises(DataError, match="a time has more than 64 characters"):
         read_candles(path)
     assert pa.default_memory_pool().max_memory() < most + rows * length / 4
 
 
-def test_a_small_compressed_csv_that_unpacks_to_far_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_compressed_csv_that_unpacks_to_far_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounds, "FREE_BYTES", 1 << 20)
     rows = "".join(f"{NINE + 60 * row},1,1,1,1,1\n" for row in range(200_000))
     path = tmp_path / "AAA_1m.csv.gz"
-    path.write_bytes(gzip.compress(b"time,open,high,low,close,volume\n" + b"\n" * 2_000_000 + rows.encode()[:100]))
+    path.write_bytes(
+        gzip.compress(b"time,open,high,low,close,volume\n" + b"\n" * 2_000_000 + rows.encode()[:100])
+    )
     assert path.stat().st_size < 5_000
     with pytest.raises(DataError, match="too large for candles .*unpack to more than 1,048,576"):
         read_candles(path)
@@ -132,7 +152,12 @@ def test_times_of_mixed_units_are_one_error(
     factors: tuple[int, int], with_symbols: bool, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "_BATCH_ROWS", 2)  # the unit changes where a part ends
-    times = [NINE * factors[0], (NINE + 60) * factors[0], (NINE + 120) * factors[1], (NINE + 180) * factors[1]]
+    times = [
+        NINE * factors[0],
+        (NINE + 60) * factors[0],
+        (NINE + 120) * factors[1],
+        (NINE + 180) * factors[1],
+    ]
     columns: dict[str, Any] = {"time": times, **{name: [1.0] * 4 for name in PRICES}}
     if with_symbols:
         columns["symbol"] = ["A", "B", "A", "B"]
@@ -155,10 +180,14 @@ def test_times_of_mixed_units_are_one_error(
     ],
 )
 def test_times_of_one_unit_that_cross_1970_are_read(times: list[int], tmp_path: Path) -> None:
-    times = [*times, 1_700_086_400_000] if times[0] < 10**10 else times  # the largest tells that these are milliseconds
+    times = (
+        [*times, 1_700_086_400_000] if times[0] < 10**10 else times
+    )  # the largest tells that these are milliseconds
     gap = [time for time in times if time < 10**10]
     days = [*range(gap[0], 1_700_086_400_000, 86_400_000)] if gap else times
-    pq.write_table(pa.table({"time": days, **{name: [1.0] * len(days) for name in PRICES}}), tmp_path / "AAA_1d.parquet")
+    pq.write_table(
+        pa.table({"time": days, **{name: [1.0] * len(days) for name in PRICES}}), tmp_path / "AAA_1d.parquet"
+    )
     assert read_candles(tmp_path)["AAA"].timestamp.tolist() == [time * 10**6 for time in days]
 
 
@@ -172,7 +201,10 @@ def test_a_time_of_another_age_is_one_error(time: str, write_csv: Any) -> None:
 @pytest.mark.parametrize("times", [[2**64 - 1], [-(2**62)], [1e300], [-1e300], [10**15, 5, 7]])
 def test_a_number_that_is_no_time_is_one_error(times: list[Any], tmp_path: Path) -> None:
     column = pa.array(times, pa.uint64() if times == [2**64 - 1] else None)
-    pq.write_table(pa.table({"time": column, **{name: [1.0] * len(times) for name in PRICES}}), tmp_path / "AAA_1d.parquet")
+    pq.write_table(
+        pa.table({"time": column, **{name: [1.0] * len(times) for name in PRICES}}),
+        tmp_path / "AAA_1d.parquet",
+    )
     with pytest.raises(DataError):
         read_candles(tmp_path)
 

@@ -11,7 +11,9 @@ from trainer.data.ranks import UNIT, ranks
 
 def test_a_value_has_its_rank_among_those_that_are_there_and_equal_ones_share_theirs():
     nan = math.nan
-    found = ranks(np.array([[3.0, 1.0, 2.0, 9.0], [5.0, nan, 5.0, 1.0], [nan, nan, 7.0, nan], [nan] * 4])) / UNIT
+    found = (
+        ranks(np.array([[3.0, 1.0, 2.0, 9.0], [5.0, nan, 5.0, 1.0], [nan, nan, 7.0, nan], [nan] * 4])) / UNIT
+    )
     expected = [[1 / 8, -3 / 8, -1 / 8, 3 / 8], [1 / 6, nan, 1 / 6, -1 / 3], [nan, nan, 0.0, nan], [nan] * 4]
     np.testing.assert_allclose(found, expected)
 

@@ -50,8 +50,13 @@ def same(one: Candles, other: Candles) -> bool:
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("sorted_by", ["time", "symbol"])
-def test_a_file_of_many_symbols_is_split_and_read_bit_for_bit(tmp_path, scratch, make_candles, small_parts, suffix, sorted_by):
-    made = {symbol: make_candles(500 + 10 * n, symbol=symbol, seed=n) for n, symbol in enumerate(("^AAA", "BBB", "C C=F"))}
+def test_a_file_of_many_symbols_is_split_and_read_bit_for_bit(
+    tmp_path, scratch, make_candles, small_parts, suffix, sorted_by
+):
+    made = {
+        symbol: make_candles(500 + 10 * n, symbol=symbol, seed=n)
+        for n, symbol in enumerate(("^AAA", "BBB", "C C=F"))
+    }
     table = pa.concat_tables([table_of(candles) for candles in made.values()])
     if sorted_by == "time":
         table = table.sort_by("timestamp")
@@ -62,12 +67,18 @@ def test_a_file_of_many_symbols_is_split_and_read_bit_for_bit(tmp_path, scratch,
     for symbol, candles in made.items():
         assert same(folder.read(symbol), candles)
         assert same(read_parts(symbol, "1m", folder.parts(symbol)), candles)
-    assert [(held.symbol, held.bars) for held in folder.files()[0].holds] == [("BBB", 510), ("C C=F", 520), ("^AAA", 500)]
+    assert [(held.symbol, held.bars) for held in folder.files()[0].holds] == [
+        ("BBB", 510),
+        ("C C=F", 520),
+        ("^AAA", 500),
+    ]
     assert all(path.is_relative_to(scratch) for symbol in made for path in [folder.parts(symbol)[0].path])
 
 
 def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, make_candles, monkeypatch):
-    write_candles(tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB", "CCC")])
+    write_candles(
+        tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB", "CCC")]
+    )
     streamed: list[str] = []
 
     def counted(source: Any, symbols: Any, columns: Any) -> Iterator[Any]:
@@ -75,7 +86,9 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
         return sources.stream_series(source, symbols, columns)
 
     monkeypatch.setattr(reading, "stream_series", counted)
-    monkeypatch.setattr(parts, "read_series", lambda source, columns: pytest.fail(f"{source.path} is read whole"))
+    monkeypatch.setattr(
+        parts, "read_series", lambda source, columns: pytest.fail(f"{source.path} is read whole")
+    )
     folder = CandleFolder(tmp_path, scratch)
     for symbol in folder.symbols:
         folder.read(symbol)
@@ -84,21 +97,33 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
 
 
 def test_no_part_of_a_stream_holds_more_than_a_batch(tmp_path, make_candles, small_parts):
-    write_candles(tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB")])
+    write_candles(
+        tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB")]
+    )
     streamed = list(sources.stream_series(open_source(tmp_path / "all_1m.parquet"), None))
-    assert len(streamed) == 10 and all(sum(len(one.timestamp) for one in series) <= 64 for series, _ in streamed)
+    assert len(streamed) == 10 and all(
+        sum(len(one.timestamp) for one in series) <= 64 for series, _ in streamed
+    )
 
 
-def test_a_file_that_its_name_or_its_statistics_show_to_hold_one_symbol_is_not_copied(tmp_path, scratch, make_candles):
+def test_a_file_that_its_name_or_its_statistics_show_to_hold_one_symbol_is_not_copied(
+    tmp_path, scratch, make_candles
+):
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(300)])
     pq.write_table(table_of(make_candles(300, symbol="BBB")), tmp_path / "other_1m.parquet")
     folder = CandleFolder(tmp_path, scratch)
-    assert [folder.parts(symbol)[0].path.name for symbol in folder.symbols] == ["AAA_1m.parquet", "other_1m.parquet"]
+    assert [folder.parts(symbol)[0].path.name for symbol in folder.symbols] == [
+        "AAA_1m.parquet",
+        "other_1m.parquet",
+    ]
     assert folder.symbols == ("AAA", "BBB") and not list(scratch.iterdir())
 
 
 def test_where_no_name_says_a_timeframe_the_longest_series_does(tmp_path, scratch, make_candles, small_parts):
-    tables = [table_of(make_candles(300, symbol="AAA", timeframe="1h")), table_of(make_candles(100, symbol="BBB"))]
+    tables = [
+        table_of(make_candles(300, symbol="AAA", timeframe="1h")),
+        table_of(make_candles(100, symbol="BBB")),
+    ]
     pq.write_table(pa.concat_tables(tables), tmp_path / "bars.parquet")
     assert CandleFolder(tmp_path, scratch, symbols=("BBB",)).timeframe == "1h"
 
@@ -140,7 +165,9 @@ def test_an_array_file_is_read_without_pickle(scratch):
 def test_a_series_grows_part_by_part(scratch):
     for first in (0, 10, 20):
         timestamp = np.arange(first, first + 10)
-        series = Series(file="f", symbol="A", timestamp=timestamp, values=np.full((len(FIELDS), 10), float(first)))
+        series = Series(
+            file="f", symbol="A", timestamp=timestamp, values=np.full((len(FIELDS), 10), float(first))
+        )
         arrays.append(scratch / "0.npy", series)
     arrays.close(scratch / "0.npy", values=len(FIELDS), bars=30)
     rows = np.load(scratch / "0.npy", allow_pickle=False)

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {R
         ("ES", "tick2800", 41_123, "events", 0),
     ],
 )
-def test_each_kind_of_series_is_prepared(symbol: str, timeframe: str, bars: int | None, calendar: str, holes: int) -> None:
+def test_each_kind_of_series_is_prepared(
+    symbol: str, timeframe: str, bars: int | None, calendar: str, holes: int
+) -> None:
     candles = read_candles(RAW, symbols=[symbol], timeframe=timeframe)[symbol]
     data = prepare(candles, Job())
     assert bars in (None, len(candles))
@@ -45,9 +47,13 @@ def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
     candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     data = prepare(candles, Job())
     assert data.calendar == "sessions"
-    days = np.unique(candles.timestamp[np.flatnonzero(_holes(candles))].astype("datetime64[ns]").astype("datetime64[D]"))
+    days = np.unique(
+        candles.timestamp[np.flatnonzero(_holes(candles))].astype("datetime64[ns]").astype("datetime64[D]")
+    )
     early_closes = {"2024-07-03", "2024-11-29", "2024-12-24"}
-    assert {str(day) for day in days if str(day) < "2025-03-26"} <= early_closes  # from then on, hours before and after trading
+    assert {
+        str(day) for day in days if str(day) < "2025-03-26"
+    } <= early_closes  # from then on, hours before and after trading
 
 
 def test_by_the_exchanges_own_hours_those_minutes_have_no_hole() -> None:

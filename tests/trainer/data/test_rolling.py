@@ -47,4 +47,6 @@ def test_a_window_gives_the_same_bits_wherever_the_series_begins_and_ends(series
     part = rolling_moments(series[123:500], SPANS)
     for span in SPANS:
         for statistic in (0, 1):
-            assert torch.equal(whole[span][statistic][123 + span - 1 : 500], part[span][statistic][span - 1 :])
+            assert torch.equal(
+                whole[span][statistic][123 + span - 1 : 500], part[span][statistic][span - 1 :]
+            )

@@ -26,14 +26,20 @@ def test_a_weekend_is_no_session_and_the_same_time_of_the_next_one_is_a_day_on()
 
 
 def test_a_session_over_midnight_is_one():
-    times = (MONDAY + np.arange(5)[:, None] * DAY + 20 * HOUR + HOUR * np.arange(10)).ravel()  # 20:00 to 05:00
+    times = (
+        MONDAY + np.arange(5)[:, None] * DAY + 20 * HOUR + HOUR * np.arange(10)
+    ).ravel()  # 20:00 to 05:00
     assert (session_clock(times, "1h", "sessions") // DAY).tolist() == np.repeat(np.arange(5), 10).tolist()
 
 
 def test_summer_time_moves_no_bar_within_its_session():
     weeks = [(0, 14 * HOUR), (1, 13 * HOUR)]  # the clock of the exchange goes forward between them
     times = np.concatenate(
-        [MONDAY + (7 * week + day) * DAY + opens + HOUR * np.arange(7) for week, opens in weeks for day in range(5)]
+        [
+            MONDAY + (7 * week + day) * DAY + opens + HOUR * np.arange(7)
+            for week, opens in weeks
+            for day in range(5)
+        ]
     )
     clock = session_clock(times, "1h", "sessions").reshape(10, 7)
     assert (np.diff(clock % DAY, axis=0) == 0).all()

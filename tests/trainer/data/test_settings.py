@@ -21,7 +21,10 @@ def test_inputs_are_the_features_then_the_columns() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"features": ("none",)}, "data.features = none leaves the model nothing to read .data.columns is empty"),
+        (
+            {"features": ("none",)},
+            "data.features = none leaves the model nothing to read .data.columns is empty",
+        ),
         ({"features": ("rsi_41",)}, "job key 'data.features' has 'rsi_41' .*Did you mean rsi_14"),
         ({"features": ("auto", "rsi_14")}, "has 'auto'"),
         ({"features": ("rsi_14", "rsi_14")}, "names that differ"),
@@ -42,7 +45,15 @@ def test_a_timeframe_that_is_none_is_refused_before_anything_starts() -> None:
 
 @pytest.mark.parametrize(
     ("timeframe", "warmup", "features"),
-    [("", 256, 37), ("1m", 256, 37), ("6h", 256, 37), ("12h", 60, 26), ("1d", 60, 26), ("1w", 5, 13), ("tick100", 256, 37)],
+    [
+        ("", 256, 37),
+        ("1m", 256, 37),
+        ("6h", 256, 37),
+        ("12h", 60, 26),
+        ("1d", 60, 26),
+        ("1w", 5, 13),
+        ("tick100", 256, 37),
+    ],
 )
 def test_the_warmup_follows_from_features_and_timeframe(timeframe: str, warmup: int, features: int) -> None:
     data = DataSettings(timeframe=timeframe)
@@ -68,9 +79,20 @@ def test_a_pair_with_a_slash_is_asked_for_by_the_name_that_it_trains_under() -> 
         ({"refresh": "fetch.py", "stale": "wait"}, "'data.stale' is 'wait'"),
         *(
             ({"refresh": "fetch.py", "secrets": secrets}, "'data.secrets'")
-            for secrets in (("api_key",), ("../KEY",), ("LD_PRELOAD",), ("PATH",), ("PYTHONPATH",), ("A", "A"), ("A" * 65,))
+            for secrets in (
+                ("api_key",),
+                ("../KEY",),
+                ("LD_PRELOAD",),
+                ("PATH",),
+                ("PYTHONPATH",),
+                ("A", "A"),
+                ("A" * 65,),
+            )
         ),
-        ({"refresh": "fetch.py", "secrets": tuple(f"KEY_{number}" for number in range(21))}, "20 names at most"),
+        (
+            {"refresh": "fetch.py", "secrets": tuple(f"KEY_{number}" for number in range(21))},
+            "20 names at most",
+        ),
     ],
 )
 def test_a_refresh_that_makes_no_sense_is_refused(settings, said) -> None:

@@ -1,4 +1,6 @@
-"""Each row of the table in docs/data.md: a file of that shape is read as the table says, or refused with one line."""
+"""Each row of the table in docs/data.md: a file of that shape is read as the table says, or refused with one
+line.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ NESTED = [shape for shape in SHAPES if any("/" in name for name in shape.files) 
 
 
 @pytest.mark.parametrize("shape", NESTED, ids=lambda shape: shape.title)
-def test_a_node_reads_from_a_flat_folder_what_the_desk_read_from_subfolders(shape: Shape, tmp_path: Path) -> None:
+def test_a_node_reads_from_a_flat_folder_what_the_desk_read_from_subfolders(
+    shape: Shape, tmp_path: Path
+) -> None:
     data, node, scratch = laid(shape, tmp_path / "data"), tmp_path / "node", tmp_path / "scratch"
     for place in (node, scratch):
         place.mkdir()
@@ -57,10 +61,18 @@ def test_a_node_reads_from_a_flat_folder_what_the_desk_read_from_subfolders(shap
     for file in desk.files():
         (node / file.file).write_bytes(file.path.read_bytes())  # as a data set has it
     again = CandleFolder(
-        node, scratch, symbols=[shape.symbol], timeframe=desk.timeframe, files=[file.file for file in desk.files()]
+        node,
+        scratch,
+        symbols=[shape.symbol],
+        timeframe=desk.timeframe,
+        files=[file.file for file in desk.files()],
     )
     same = again.read(shape.symbol)
-    assert (same.timestamp == read.timestamp).all() and (same.close == read.close).all() and len(same) == len(read)
+    assert (
+        (same.timestamp == read.timestamp).all()
+        and (same.close == read.close).all()
+        and len(same) == len(read)
+    )
 
 
 def test_the_table_has_a_row_for_each_shape() -> None:
@@ -77,7 +89,12 @@ def test_the_table_has_a_row_for_each_shape() -> None:
 
 def examples() -> list[tuple[str, str, str]]:
     """Return (name, lines, bar) of each example in docs/data.md."""
-    text = DOCS.read_text(encoding="utf-8").partition("## Before and after\n")[2].partition("```\n")[2].partition("```")[0]
+    text = (
+        DOCS.read_text(encoding="utf-8")
+        .partition("## Before and after\n")[2]
+        .partition("```\n")[2]
+        .partition("```")[0]
+    )
     return re.findall(r"^before  (\S+)\n(.*?)^after   ([^\n]*)$", text, re.DOTALL | re.MULTILINE)
 
 

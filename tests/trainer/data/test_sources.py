@@ -36,22 +36,35 @@ def test_times_of_every_kind_are_nanoseconds_utc(write_csv, times: list[str]) ->
 
 
 def test_dates_as_text_and_as_numbers_are_midnights(write_csv, tmp_path: Path) -> None:
-    text = write_csv("AAA_1d.csv", "date,open,high,low,close,volume", ["2021-01-01,1,1,1,1,1", "2021-01-04,1,1,1,1,1"])
-    number = write_csv("BBB_1d.csv", "date,open,high,low,close,volume", ["20210101,1,1,1,1,1", "20210104,1,1,1,1,1"])
+    text = write_csv(
+        "AAA_1d.csv", "date,open,high,low,close,volume", ["2021-01-01,1,1,1,1,1", "2021-01-04,1,1,1,1,1"]
+    )
+    number = write_csv(
+        "BBB_1d.csv", "date,open,high,low,close,volume", ["20210101,1,1,1,1,1", "20210104,1,1,1,1,1"]
+    )
     expected = [1_609_459_200 * 10**9, 1_609_718_400 * 10**9]
     assert read_candles(text)["AAA"].timestamp.tolist() == expected
     assert read_candles(number)["BBB"].timestamp.tolist() == expected
 
 
 def test_columns_are_recognized_by_name_whatever_their_order_and_case(write_csv) -> None:
-    path = write_csv("AAA_1m.csv", "Vol;C;Open Time;L;H;O;Trades", [f"7;2;{NINE};1;3;1.5;99", f"8;2;{NINE + 60};1;3;1.5;99"])
+    path = write_csv(
+        "AAA_1m.csv",
+        "Vol;C;Open Time;L;H;O;Trades",
+        [f"7;2;{NINE};1;3;1.5;99", f"8;2;{NINE + 60};1;3;1.5;99"],
+    )
     candles = read_candles(path)["AAA"]
     row = [float(getattr(candles, name)[0]) for name in ("open", "high", "low", "close", "volume")]
     assert row == [1.5, 3.0, 1.0, 2.0, 7.0]
 
 
 def test_a_symbol_column_wins_over_the_name_and_may_hold_numbers(write_csv) -> None:
-    rows = [f"{NINE},600519,1,1,1,1,1", f"{NINE},NA,2,2,2,2,2", f"{NINE + 60},600519,1,1,1,1,1", f"{NINE + 60},NA,2,2,2,2,2"]
+    rows = [
+        f"{NINE},600519,1,1,1,1,1",
+        f"{NINE},NA,2,2,2,2,2",
+        f"{NINE + 60},600519,1,1,1,1,1",
+        f"{NINE + 60},NA,2,2,2,2,2",
+    ]
     candles = read_candles(write_csv("ALL_1m.csv", "time,ticker,open,high,low,close,volume", rows))
     assert list(candles) == ["600519", "NA"]
     assert candles["NA"].close.tolist() == [2.0, 2.0]
@@ -59,7 +72,9 @@ def test_a_symbol_column_wins_over_the_name_and_may_hold_numbers(write_csv) -> N
 
 def test_a_pandas_index_is_the_time(tmp_path: Path) -> None:
     index = pd.date_range("2021-01-01 09:00", periods=3, freq="min")
-    frame = pd.DataFrame({name: [1, 2, 3] for name in ("Open", "High", "Low", "Close", "Volume")}, index=index)
+    frame = pd.DataFrame(
+        {name: [1, 2, 3] for name in ("Open", "High", "Low", "Close", "Volume")}, index=index
+    )
     frame.to_parquet(tmp_path / "AAA_1m.parquet")
     candles = read_candles(tmp_path)["AAA"]
     assert int(candles.timestamp[0]) == NINE * 10**9
@@ -73,8 +88,13 @@ def test_a_zipped_csv_is_read(tmp_path: Path) -> None:
 
 
 def test_single_precision_keeps_its_value(tmp_path: Path) -> None:
-    columns = {name: pa.array([47_000.12], pa.float32()) for name in ("open", "high", "low", "close", "volume")}
-    pq.write_table(pa.table({"timestamp": pa.array([NINE], pa.timestamp("s", "UTC")), **columns}), tmp_path / "AAA_1m.parquet")
+    columns = {
+        name: pa.array([47_000.12], pa.float32()) for name in ("open", "high", "low", "close", "volume")
+    }
+    pq.write_table(
+        pa.table({"timestamp": pa.array([NINE], pa.timestamp("s", "UTC")), **columns}),
+        tmp_path / "AAA_1m.parquet",
+    )
     assert read_candles(tmp_path)["AAA"].close[0] == np.float64(np.float32(47_000.12))
 
 

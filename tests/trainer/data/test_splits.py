@@ -26,7 +26,11 @@ def test_an_embargo_larger_than_a_span_leaves_it_empty() -> None:
 def test_folds_walk_forward_with_growing_training_and_tests_side_by_side() -> None:
     folds = walk_forward(1100, folds=3, validation_fraction=0.1, test_fraction=0.2, embargo=5, first=100)
     assert [(fold.train.start, fold.train.stop) for fold in folds] == [(100, 395), (100, 595), (100, 795)]
-    assert [(fold.validation.start, fold.validation.stop) for fold in folds] == [(400, 495), (600, 695), (800, 895)]
+    assert [(fold.validation.start, fold.validation.stop) for fold in folds] == [
+        (400, 495),
+        (600, 695),
+        (800, 895),
+    ]
     assert [(fold.test.start, fold.test.stop) for fold in folds] == [(500, 700), (700, 900), (900, 1100)]
 
 

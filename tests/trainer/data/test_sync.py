@@ -32,14 +32,22 @@ def local(path: Path, content: bytes) -> LocalFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "holds": []}
-    return LocalFile(path=path, file=path.name, sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), summary=summary)
+    return LocalFile(
+        path=path,
+        file=path.name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=len(content),
+        summary=summary,
+    )
 
 
 def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp_path):
     file = local(tmp_path / "a.parquet", b"one")
     (entry,) = upload([file], access, bucket=bucket, data_set="main")
     (found,) = list_inputs(open_objects(access, bucket), "main")
-    assert found.pinned() == entry == {**entry, "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
+    assert (
+        found.pinned() == entry == {**entry, "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
+    )
     assert found.summary == file.summary
 
 
@@ -99,7 +107,9 @@ def test_an_index_entry_that_no_check_wrote_counts_as_none(body):
 def synced(access: Access, bucket: str, folder: Path, data_set: str = "main") -> None:
     """Put files into the data set as `aws s3 sync` does."""
     for path in folder.iterdir():
-        access.client("s3").put_object(Bucket=bucket, Key=f"raw/{data_set}/{path.name}", Body=path.read_bytes())
+        access.client("s3").put_object(
+            Bucket=bucket, Key=f"raw/{data_set}/{path.name}", Body=path.read_bytes()
+        )
 
 
 class InProcess:
@@ -112,7 +122,9 @@ class InProcess:
         return describe(self._folder)
 
 
-def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(access, bucket, tmp_path, make_candles, monkeypatch):
+def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
+    access, bucket, tmp_path, make_candles, monkeypatch
+):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     for name, symbol, seed in (("main", "AAA", 0), ("main", "BBB", 1), ("demo", "AAA", 2)):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -124,15 +136,22 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(access, buck
         "raw/main/AAA_1m.parquet",
         "raw/main/BBB_1m.parquet",
     ]
-    assert found.notes[0] == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
+    assert (
+        found.notes[0]
+        == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
+    )
     demo = find_candles(job_of(set="demo"), {}, None, objects, rehearsal=True)
     assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 
 
-def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, bucket, tmp_path, make_candles, monkeypatch):
+def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(
+    access, bucket, tmp_path, make_candles, monkeypatch
+):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     write_candles(tmp_path / "AAA_1m_2024.parquet", [make_candles(200)])
-    write_candles(tmp_path / "more_1m.parquet", [make_candles(150, symbol=symbol) for symbol in ("BBB", "CCC")])
+    write_candles(
+        tmp_path / "more_1m.parquet", [make_candles(150, symbol=symbol) for symbol in ("BBB", "CCC")]
+    )
     (tmp_path / "spoilt.csv").write_text("time,open\n1,2\n")
     (tmp_path / "notes.txt").write_text("hello")
     synced(access, bucket, tmp_path)
@@ -142,7 +161,10 @@ def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(access, b
     inputs, notes = taken.take(list_inputs(objects, "main"), objects)
     assert sorted(notes) == [
         "left out: raw/main/notes.txt (it is not a table of candles)",
-        "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close: its columns are time, open)",
+        (
+            "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close: its columns are"
+            " time, open)"
+        ),
         "taken: raw/main/AAA_1m_2024.parquet (200 bars; no launch put it there)",
         "taken: raw/main/more_1m.parquet (300 bars; no launch put it there)",
     ]
@@ -187,7 +209,9 @@ def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     monkeypatch.setattr(overlaps, "CheckChild", JoinedInProcess)
     for symbol, other in (("AAA", 0), ("BBB", 7)):
-        write_candles(tmp_path / f"{symbol}_1m_a.parquet", [make_candles(300, symbol=symbol, drop=range(200, 300))])
+        write_candles(
+            tmp_path / f"{symbol}_1m_a.parquet", [make_candles(300, symbol=symbol, drop=range(200, 300))]
+        )
         write_candles(tmp_path / f"{symbol}_1m_b.parquet", [make_candles(300, symbol=symbol, seed=other)])
     synced(access, bucket, tmp_path)
     objects = open_objects(access, bucket)
@@ -197,7 +221,10 @@ def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they
     compared, notes = overlaps.compare_overlaps(chosen, objects)
     assert set(compared.bars) == {"AAA"} and not notes
     assert "BBB_1m_a.parquet and BBB_1m_b.parquet disagree about BBB" in compared.refused[0]
-    assert [item.key for item in compared.inputs] == ["raw/main/AAA_1m_a.parquet", "raw/main/AAA_1m_b.parquet"]
+    assert [item.key for item in compared.inputs] == [
+        "raw/main/AAA_1m_a.parquet",
+        "raw/main/AAA_1m_b.parquet",
+    ]
 
     alone = choose(inputs, symbols=("BBB",), timeframe="", too_few=fewest(65))
     with pytest.raises(DataError, match="disagree about BBB"):
@@ -208,5 +235,6 @@ def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they
     monkeypatch.setattr(overlaps, "MOST_BYTES", 10)
     same, notes = overlaps.compare_overlaps(alone, objects)
     assert same == alone and notes == [
-        "not compared here, but on the machine: BBB in raw/main/BBB_1m_a.parquet and raw/main/BBB_1m_b.parquet (over 0.0 GB)"
+        "not compared here, but on the machine: BBB in raw/main/BBB_1m_a.parquet and"
+        " raw/main/BBB_1m_b.parquet (over 0.0 GB)"
     ]

@@ -14,17 +14,26 @@ from trainer.train.prepare import prepare
 
 def test_files_are_written_seeded_and_labelled_synthetic(tmp_path: Path, capsys) -> None:
     for folder in ("one", "two"):
-        assert main(["--out", str(tmp_path / folder), "--symbols", "AAA,BBB", "--bars", "500", "--seed", "7"]) == 0
+        assert (
+            main(["--out", str(tmp_path / folder), "--symbols", "AAA,BBB", "--bars", "500", "--seed", "7"])
+            == 0
+        )
     written = json.loads(capsys.readouterr().out.splitlines()[0])
     assert written["synthetic"] is True and len(written["files"]) == 2
     one, two = read_candles(tmp_path / "one"), read_candles(tmp_path / "two")
-    assert CandleFolder(tmp_path / "one", tmp_path).synthetic and list(one) == ["AAA", "BBB"] and one["AAA"].timeframe == "1m"
+    assert (
+        CandleFolder(tmp_path / "one", tmp_path).synthetic
+        and list(one) == ["AAA", "BBB"]
+        and one["AAA"].timeframe == "1m"
+    )
     for symbol in one:
         assert np.array_equal(one[symbol].close, two[symbol].close)
     assert not np.array_equal(one["AAA"].close, one["BBB"].close)
 
 
-@pytest.mark.parametrize("words", [["--bars", "9" * 30], ["--bars", "0"], ["--seed", "-1"], ["--seed", "9" * 30]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--bars", "9" * 30], ["--bars", "0"], ["--seed", "-1"], ["--seed", "9" * 30]], ids=" ".join
+)
 def test_a_number_beyond_its_bound_is_refused(words: list[str], tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         main(["--out", str(tmp_path / "out"), *words])

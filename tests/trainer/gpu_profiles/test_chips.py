@@ -12,7 +12,18 @@ from trainer.gpu_profiles.measurements import Entry, keep_here, shape_of
 from trainer.gpu_profiles.memory import figures
 from trainer.job import with_settings
 
-ASKED_FOR = {"rtx_4090", "rtx_5090", "rtx_5080", "a100_40gb", "a100_80gb", "h100", "h200", "b200", "mi300x", "cpu"}
+ASKED_FOR = {
+    "rtx_4090",
+    "rtx_5090",
+    "rtx_5080",
+    "a100_40gb",
+    "a100_80gb",
+    "h100",
+    "h200",
+    "b200",
+    "mi300x",
+    "cpu",
+}
 INSTANCES = Path(__file__).parents[3] / "trainer" / "cost" / "instances.csv"
 
 
@@ -42,8 +53,8 @@ def test_an_unknown_profile_names_the_nearest():
 
 def test_the_users_file_changes_a_profile_and_adds_another(user_file):
     user_file.write_text(
-        "[rtx_4090]\nmodels_per_gpu = 6\nbatch = { 1m = 512 }\n\n"
-        '[workshop]\ndevices = ["NVIDIA RTX A6000"]\nmemory_gib = 48\ncompute_capability = "8.6"\nbf16 = true\n'
+        '[rtx_4090]\nmodels_per_gpu = 6\nbatch = { 1m = 512 }\n\n[workshop]\ndevices = ["NVIDIA RTX'
+        ' A6000"]\nmemory_gib = 48\ncompute_capability = "8.6"\nbf16 = true\n'
     )
     found = figures(named_profile("rtx_4090"))
     assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (6, "yours")
@@ -86,9 +97,13 @@ MEASURED: Entry = {
 }
 
 
-def test_what_was_measured_of_the_reference_model_wins_over_the_estimate_and_the_users_word_over_both(user_file):
+def test_what_was_measured_of_the_reference_model_wins_over_the_estimate_and_the_users_word_over_both(
+    user_file,
+):
     keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
-    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}, "another model's"
+    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}, (
+        "another model's"
+    )
     keep_here("h100", shape_of(REFERENCE), MEASURED)
     found = figures(named_profile("h100"))
     assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (20, "measured 2026-11-22")

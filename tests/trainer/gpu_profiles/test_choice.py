@@ -72,7 +72,8 @@ def test_without_a_gpu_a_core_of_this_machine_holds():
 
 def test_a_profile_larger_than_the_chip_is_refused_and_the_right_one_named():
     with pytest.raises(
-        UsageError, match=r"GPU profile h200 is larger than the chip \(it is for 141\.0 GiB, .*\)\. Take l4, or"
+        UsageError,
+        match=r"GPU profile h200 is larger than the chip \(it is for 141\.0 GiB, .*\)\. Take l4, or",
     ):
         choose("h200", device("NVIDIA L4", 22.35))
     with pytest.raises(UsageError, match=r"has 9\.8 GiB\)\. Leave the profile out"):
@@ -96,7 +97,13 @@ def test_nvidia_smi_is_read_with_its_gaps():
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [(None, ["H200", "4090", "T4"]), ("2,0", ["T4", "H200"]), ("", []), ("-1", []), ("GPU-ab12", ["H200", "4090", "T4"])],
+    [
+        (None, ["H200", "4090", "T4"]),
+        ("2,0", ["T4", "H200"]),
+        ("", []),
+        ("-1", []),
+        ("GPU-ab12", ["H200", "4090", "T4"]),
+    ],
 )
 def test_gpus_that_are_hidden_are_not_here(tmp_path, monkeypatch, visible, names):
     (tmp_path / "listing").write_text(LISTING)

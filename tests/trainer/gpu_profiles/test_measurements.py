@@ -38,7 +38,9 @@ def test_the_next_run_of_this_shape_takes_what_was_found_and_no_other_does(user_
     assert known_here("h200", JOB, torch="2.13") == ENTRY
     assert known_here("t4", JOB, torch="2.13") is None
     assert known_here("h200", job_of(hidden=8), torch="2.13") is None
-    assert known_here("h200", JOB, torch="2.14") is None  # a strategy has to agree with plain modules there first
+    assert (
+        known_here("h200", JOB, torch="2.14") is None
+    )  # a strategy has to agree with plain modules there first
     assert known_here("h200", with_settings(JOB, learning_rate=0.5, epochs=3), torch="2.13") == ENTRY
     keep_here("h200", shape_of(job_of(hidden=8)), {**ENTRY, "pack": 4})
     assert known_here("h200", JOB, torch="2.13") == ENTRY
@@ -53,7 +55,12 @@ def test_what_was_found_under_a_jobs_own_word_is_not_taken_where_the_word_is_mis
 def test_what_the_job_names_itself_stands():
     found = with_entry(JOB, {**ENTRY, "activation_checkpointing": True})
     train = found.train
-    assert (train.strategy, train.pack, train.micro_batch, train.activation_checkpointing) == ("fused", 8, 16, True)
+    assert (train.strategy, train.pack, train.micro_batch, train.activation_checkpointing) == (
+        "fused",
+        8,
+        16,
+        True,
+    )
     assert train.batch == JOB.train.batch
     own = job_of(hidden=4, strategy="sequential", micro_batch=4, pack=2, activation_checkpointing=True)
     assert with_entry(own, ENTRY) == own
@@ -61,7 +68,9 @@ def test_what_the_job_names_itself_stands():
 
 
 def test_a_tcns_shape_is_its_own():
-    assert shape_of(job_of(model="tcn", horizon_sessions=4)) == shape_of(job_of(model="tcn", horizon_sessions=8))
+    assert shape_of(job_of(model="tcn", horizon_sessions=4)) == shape_of(
+        job_of(model="tcn", horizon_sessions=8)
+    )
     assert shape_of(job_of(model="tcn", batch=8)) != shape_of(job_of(model="tcn"))
 
 
@@ -74,7 +83,10 @@ def test_a_shape_has_its_number_of_inputs_where_columns_change_it():
 def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():
     assert named_profile("l4").key == "l4"
     assert profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70)).key == "h200_1of2"
-    assert profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9)).key == "unknown_nvidia_z1__2027_"
+    assert (
+        profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9)).key
+        == "unknown_nvidia_z1__2027_"
+    )
 
 
 def test_the_stored_form_is_read_back_and_anything_else_holds_nothing():

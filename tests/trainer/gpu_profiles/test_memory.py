@@ -50,8 +50,12 @@ print(peak(int(sys.argv[1])) - small)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory otherwise")
 def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
     windows = 512
-    done = subprocess.run([sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True)
-    part = footprint(job_of(strategy="sequential", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True
+    )
+    part = footprint(
+        job_of(strategy="sequential", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False
+    )
     # oneDNN keeps about as much for itself as is assumed of cuDNN.
     assert int(done.stdout) == pytest.approx(part.kept + part.workspace, rel=0.25)
 
@@ -85,18 +89,24 @@ def test_a_small_chip_takes_the_same_batch_in_slices():
 
 
 def test_what_the_job_says_of_pack_and_slices_stands():
-    found = fit(packaged()["h100"], job_of(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000)
+    found = fit(
+        packaged()["h100"], job_of(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000
+    )
     assert (found.models, found.micro_batch) == (3, 64)
 
 
 def test_what_was_measured_or_said_of_models_is_the_limit():
     profile = replace(packaged()["h100"], yours={"models_per_gpu": 40})
     assert fit(profile, Job(), memory_gib=80.0, features=37, bars=100_000).models == 40
-    assert fit(profile, Job(), memory_gib=8.0, features=37, bars=3_700_000).models < 40, "memory is a limit still"
+    assert fit(profile, Job(), memory_gib=8.0, features=37, bars=3_700_000).models < 40, (
+        "memory is a limit still"
+    )
 
 
 def test_rows_that_do_not_fit_are_refused_with_the_two_numbers():
-    with pytest.raises(UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"):
+    with pytest.raises(
+        UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"
+    ):
         fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000)
 
 
@@ -121,7 +131,9 @@ TCN = job_of(model="tcn", batch=1500)
 
 
 def test_a_tcns_chunks_go_at_once_where_they_fit_and_else_in_slices():
-    large = fit(named_profile("h200"), with_settings(TCN, batch=64), memory_gib=140.0, features=37, bars=500_000)
+    large = fit(
+        named_profile("h200"), with_settings(TCN, batch=64), memory_gib=140.0, features=37, bars=500_000
+    )
     assert (large.models, large.micro_batch, large.activation_checkpointing) == (1, 64, False)
     small = fit(named_profile("l4"), TCN, memory_gib=22.0, features=37, bars=500_000)
     assert 1 < small.micro_batch < 200 and not small.activation_checkpointing
@@ -134,13 +146,21 @@ def test_where_not_one_chunk_fits_its_activations_are_made_again():
     found = fit(named_profile("l4_eighth"), long, memory_gib=4.0, features=37, bars=500_000)
     assert (found.micro_batch, found.activation_checkpointing) == (2, True)
     with pytest.raises(UsageError, match="l4_eighth has room for 1"):
-        fit(named_profile("l4_eighth"), with_settings(long, chunk=131_072), memory_gib=2.79, features=37, bars=500_000)
+        fit(
+            named_profile("l4_eighth"),
+            with_settings(long, chunk=131_072),
+            memory_gib=2.79,
+            features=37,
+            bars=500_000,
+        )
 
 
 def test_what_a_tuner_saw_a_model_take_wins_over_the_formula():
     l4 = {"memory_gib": 22.0, "features": 37, "bars": 500_000}
     tuned = with_settings(TCN, micro_batch=500)
-    assert fit(named_profile("l4"), TCN, tuned=tuned, **l4).micro_batch < 500, "the formula would have sliced it"
+    assert fit(named_profile("l4"), TCN, tuned=tuned, **l4).micro_batch < 500, (
+        "the formula would have sliced it"
+    )
     assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=15.0, **l4).micro_batch == 500
     assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=19.0, **l4).micro_batch < 500, (
         "beside the bars it is too much"
@@ -159,7 +179,8 @@ def test_a_sequential_pack_shares_the_room_that_one_step_needs():
     many = job_of(batch=2048)
     profile = replace(named_profile("h100"), yours={"models_per_gpu": 40})
     in_turn, at_once = (
-        fit(profile, with_settings(many, strategy=strategy), **rooms).models for strategy in ("sequential", "streams")
+        fit(profile, with_settings(many, strategy=strategy), **rooms).models
+        for strategy in ("sequential", "streams")
     )
     assert in_turn > at_once
 
@@ -167,36 +188,55 @@ def test_a_sequential_pack_shares_the_room_that_one_step_needs():
 SMALL_TCN = job_of(model="tcn", blocks=4, width=32, chunk=256)
 
 
-@pytest.mark.parametrize("job", [Job(), job_of(layers=1, hidden=24), SMALL_TCN, with_settings(SMALL_TCN, width=len(FEATURES))])
+@pytest.mark.parametrize(
+    "job", [Job(), job_of(layers=1, hidden=24), SMALL_TCN, with_settings(SMALL_TCN, width=len(FEATURES))]
+)
 def test_it_counts_the_weights_that_the_model_has(job):
     model = network_of(job.model.name).build(architecture_of(job, features=len(FEATURES)))
-    assert num_weights(job, features=len(FEATURES)) == sum(parameter.numel() for parameter in model.parameters())
+    assert num_weights(job, features=len(FEATURES)) == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("job", [job_of(strategy="sequential"), job_of(strategy="fused"), SMALL_TCN])
 def test_an_average_of_the_weights_is_one_copy_more_and_one_in_its_checkpoints(job):
     one = FLOAT * num_weights(job, features=37)
-    plain, averaged = (footprint(each, features=37, bars=0, windows=8) for each in (job, with_settings(job, ema=0.99)))
+    plain, averaged = (
+        footprint(each, features=37, bars=0, windows=8) for each in (job, with_settings(job, ema=0.99))
+    )
     assert averaged.weights - plain.weights == one
     assert averaged.copies - plain.copies == one
-    assert footprint(with_settings(job, ema=0.99, checkpoint_seconds=0), features=37, bars=0, windows=8).copies == one
+    assert (
+        footprint(with_settings(job, ema=0.99, checkpoint_seconds=0), features=37, bars=0, windows=8).copies
+        == one
+    )
 
 
 def test_rows_are_on_the_device_once_and_those_of_a_joined_table_twice():
-    rows = [footprint(job_of(strategy=name), features=37, bars=1_000_000, windows=1).rows for name in ("sequential", "fused")]
+    rows = [
+        footprint(job_of(strategy=name), features=37, bars=1_000_000, windows=1).rows
+        for name in ("sequential", "fused")
+    ]
     assert rows == [168e6, 320e6]
 
 
 def test_memory_grows_with_the_slice_and_an_open_strategy_is_the_dearer_one():
-    small, large = (footprint(Job(), features=37, bars=1_000, windows=windows).total for windows in (256, 512))
+    small, large = (
+        footprint(Job(), features=37, bars=1_000, windows=windows).total for windows in (256, 512)
+    )
     assert small < large
-    kinds = [footprint(job_of(strategy=name), features=37, bars=1_000, windows=256).total for name in ("streams", "fused")]
+    kinds = [
+        footprint(job_of(strategy=name), features=37, bars=1_000, windows=256).total
+        for name in ("streams", "fused")
+    ]
     assert small == max(kinds)
 
 
 def test_half_precision_is_what_a_gpu_does_unless_the_job_says_otherwise():
     assert is_half(Job(), on_gpu=True) and not is_half(Job(), on_gpu=False)
-    assert is_half(job_of(precision="bf16"), on_gpu=False) and not is_half(job_of(precision="fp32"), on_gpu=True)
+    assert is_half(job_of(precision="bf16"), on_gpu=False) and not is_half(
+        job_of(precision="fp32"), on_gpu=True
+    )
 
 
 def test_gradients_of_several_slices_lie_beside_what_is_kept():

@@ -26,7 +26,9 @@ def test_one_device_takes_what_a_sequential_pack_takes():
 def test_buckets_hold_all_gradients_throughout_and_nccl_has_buffers_on_gpus():
     job = with_settings(JOB, strategy="sequential", batch=4)
     one = footprint(job, windows=4, **KNOWN)  # frees each gradient's part as it comes
-    ranks, on_cpus = (rank_footprint(job, windows=4, devices=2, sharded=False, on_gpu=gpu, **KNOWN) for gpu in (True, False))
+    ranks, on_cpus = (
+        rank_footprint(job, windows=4, devices=2, sharded=False, on_gpu=gpu, **KNOWN) for gpu in (True, False)
+    )
     gradients = FLOAT * num_weights(job, features=37)
     assert NCCL_GIB * GIB <= ranks.total - one.total <= NCCL_GIB * GIB + gradients
     assert on_cpus.total - footprint(job, windows=4, on_gpu=False, **KNOWN).total <= gradients
@@ -40,7 +42,9 @@ def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_
     )
     assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
     weights = FLOAT * num_weights(JOB, features=37)
-    assert eighths.copies == 2 * weights + (whole.copies - weights) / 8  # the best weights and what evaluates are wholes
+    assert (
+        eighths.copies == 2 * weights + (whole.copies - weights) / 8
+    )  # the best weights and what evaluates are wholes
     assert eighths.total < halves.total < whole.total
 
 
@@ -55,7 +59,9 @@ def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_t
 
 def test_a_model_that_does_not_fit_is_one_clear_line():
     wide = with_settings(JOB, width=8192)
-    with pytest.raises(UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"):
+    with pytest.raises(
+        UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"
+    ):
         place_on_gpus(T4, wide, devices=1, memory_gib=16.0, **KNOWN)
     with pytest.raises(UsageError, match=re.escape("on each of 8 NVIDIA T4, also in parts (FSDP)")):
         place_on_gpus(replace(T4), wide, devices=8, memory_gib=16.0, **KNOWN)

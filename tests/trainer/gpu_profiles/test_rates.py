@@ -44,7 +44,9 @@ def test_a_large_model_waits_for_multiplications_of_which_a_chip_has_a_peak():
 
 
 def test_a_tcns_rate_is_in_bars():
-    small, large = (visits_per_second(named_profile("cpu"), job_of(model="tcn", chunk=chunk)) for chunk in (1024, 4096))
+    small, large = (
+        visits_per_second(named_profile("cpu"), job_of(model="tcn", chunk=chunk)) for chunk in (1024, 4096)
+    )
     assert small == pytest.approx(1_100, rel=0.1)  # as measured at full size: docs/benchmarks.md
     assert small < large < 2 * small  # the receptive field is read again for each chunk
 
@@ -65,7 +67,11 @@ def test_a_tcn_was_measured_in_chunks_and_is_planned_in_bars():
 
 def test_a_pack_that_is_not_full_is_no_faster_a_step():
     rate = Rate(per_second=900_000.0, basis="", models=16)
-    assert (rate.with_models(4), rate.with_models(16), rate.with_models(100)) == (225_000.0, 900_000.0, 900_000.0)
+    assert (rate.with_models(4), rate.with_models(16), rate.with_models(100)) == (
+        225_000.0,
+        900_000.0,
+        900_000.0,
+    )
 
 
 def test_the_users_own_word_stands_over_what_was_measured():
@@ -92,7 +98,9 @@ def test_a_hostile_or_absurd_entry_leaves_the_estimate(wrong):
     def read(entry):
         return from_bytes(json.dumps({"l4": {shape: entry}}).encode())["l4"].get(shape)
 
-    assert rate_of(named_profile("l4"), Job(), read({**ENTRY, **wrong})) == rate_of(named_profile("l4"), Job())
+    assert rate_of(named_profile("l4"), Job(), read({**ENTRY, **wrong})) == rate_of(
+        named_profile("l4"), Job()
+    )
     sound = read(ENTRY)
     assert not rate_of(named_profile("l4"), Job(), sound).is_estimate, "and a sound one does not"
 

@@ -87,21 +87,37 @@ def code(tmp_path: Path) -> Path:
 def test_a_skypilot_task_becomes_a_job_and_names_what_it_could_not_carry(code, tmp_path, capsys):
     told = imported(capsys, tmp_path / "task.yaml", SKYPILOT)
     job = job_from(load_job(Path(told["job"])))
-    assert (job.name, job.script.command, job.script.files) == ("my-finetune", "bash my-finetune-run.sh", (".",))
-    assert job.script.env == ("MODEL_SIZE=13b", "STEPS=100") and job.script.secrets == ("WANDB_API_KEY", "HF_HOME")
+    assert (job.name, job.script.command, job.script.files) == (
+        "my-finetune",
+        "bash my-finetune-run.sh",
+        (".",),
+    )
+    assert job.script.env == ("MODEL_SIZE=13b", "STEPS=100") and job.script.secrets == (
+        "WANDB_API_KEY",
+        "HF_HOME",
+    )
     assert (job.script.requirements, job.data.folder) == ("requirements.txt", "s3://my-bucket/imdb")
     assert (job.machine.instance, job.machine.market) == (("p4de.24xlarge", "p5.48xlarge"), "spot")
-    assert job.machine.max_duration == "8h" and [machine.num_workers for machine in machines_of(job)] == [8, 8]
+    assert job.machine.max_duration == "8h" and [machine.num_workers for machine in machines_of(job)] == [
+        8,
+        8,
+    ]
     assert {"my-finetune-run.sh", "train.py", "requirements.txt"} < set(script_files(job.script))
     run = (code / "my-finetune-run.sh").read_text()
     assert "export SKYPILOT_NUM_GPUS_PER_NODE=$MAYFLY_DEVICES" in run and "  :  # conda create -n vllm" in run
-    assert run.endswith("torchrun --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\\n  train.py --size ${MODEL_SIZE}\n")
+    assert run.endswith(
+        "torchrun --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\\n  train.py --size ${MODEL_SIZE}\n"
+    )
     assert "\n:  # pip install -r requirements.txt\ngit clone https://github.com/x/y\n" in run
     assert set(told["look_at"]) == {
         *("num_nodes", "resources.infra", "resources.image_id", "resources.new_key", "max_duration"),
         *("envs.WANDB_API_KEY", "envs.NAMED_ONLY", "secrets.HF_HOME"),
         *("file_mounts./data", "file_mounts./more", "file_mounts./checkpoints"),
-        *("setup: conda activate vllm", "setup: conda create -n vllm python=3.10 -y", "setup: sudo apt-get install -y ffmpeg"),
+        *(
+            "setup: conda activate vllm",
+            "setup: conda create -n vllm python=3.10 -y",
+            "setup: sudo apt-get install -y ffmpeg",
+        ),
     }
     assert main(["import", str(tmp_path / "task.yaml")]) == 2
     assert "exists already" in capsys.readouterr().err
@@ -120,10 +136,16 @@ def test_a_dstack_task_becomes_a_job_without_a_shell_where_it_needs_none(code, c
         "run: pip install git+https://github.com/huggingface/transformers.git",
     }
     plain = imported(
-        capsys, code / "plain.dstack.yml", "type: task\ncommands: [python train.py --lr 2e-4]\nmax_duration: 3600\n"
+        capsys,
+        code / "plain.dstack.yml",
+        "type: task\ncommands: [python train.py --lr 2e-4]\nmax_duration: 3600\n",
     )
     job = job_from(load_job(Path(plain["job"])))
-    assert (job.name, job.script.command, job.machine.max_duration) == ("plain", "python train.py --lr 2e-4", "3600s")
+    assert (job.name, job.script.command, job.machine.max_duration) == (
+        "plain",
+        "python train.py --lr 2e-4",
+        "3600s",
+    )
     assert plain["look_at"] == {} and plain["files"] == [plain["job"]]
 
 
@@ -157,7 +179,10 @@ BOMB = "a: &a [x, x, x]\n" + "".join(
         (b"run: a\n---\nrun: b\n", "it holds several documents, such as a pipeline"),
         (b"run: [a\n", "is not YAML"),
         (b"run: \xff", "is not YAML"),
-        (b"run: !!python/object/apply:os.system ['touch owned']\n", "is not YAML (could not determine a constructor"),
+        (
+            b"run: !!python/object/apply:os.system ['touch owned']\n",
+            "is not YAML (could not determine a constructor",
+        ),
         (b"run: 2026-99-99\n", "is not YAML"),
         (b'run: "\\uD800"\n', "is not YAML"),
         (BOMB.encode(), "line 2 of"),
@@ -186,8 +211,14 @@ def test_a_file_that_is_no_yaml_or_a_bomb_is_one_line(tmp_path, monkeypatch, con
         ("run: a\nresources: x\n", "resources of the task is 'x' (it must be a mapping)"),
         ("type: task\ncommands: a\n", "commands of the task is 'a'"),
         ("run: a\nworkdir: gone\n", "gone is not a folder"),
-        ("run: a\nworkdir: ~nobody-here/x\n", "workdir of the task is '~nobody-here/x' (this machine has no such user)"),
-        ("run: a\nfile_mounts: {/data: ~nobody-here/x}\n", "file_mounts./data of the task is '~nobody-here/x'"),
+        (
+            "run: a\nworkdir: ~nobody-here/x\n",
+            "workdir of the task is '~nobody-here/x' (this machine has no such user)",
+        ),
+        (
+            "run: a\nfile_mounts: {/data: ~nobody-here/x}\n",
+            "file_mounts./data of the task is '~nobody-here/x'",
+        ),
         ("workdir: .\nresources: {}\n", "the task runs nothing"),
     ],
 )
@@ -220,5 +251,14 @@ def test_the_jobs_that_the_page_shows_are_jobs_and_it_names_what_is_taken():
     jobs = [job_from(tomllib.loads(block)) for block in blocks]
     assert [job.script.words[0] for job in jobs] == ["env", "torchrun"]
     assert replaced(jobs[0].script.words[1], dict.fromkeys(CONTRACT, "/x")) == "SM_MODEL_DIR=/x"
-    for key in ("workdir", "envs", "accelerators", "instance_type", "any_of", "use_spot", "file_mounts", "spot_policy"):
+    for key in (
+        "workdir",
+        "envs",
+        "accelerators",
+        "instance_type",
+        "any_of",
+        "use_spot",
+        "file_mounts",
+        "spot_policy",
+    ):
         assert key in page

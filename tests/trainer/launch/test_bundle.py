@@ -14,7 +14,8 @@ from trainer.code_files import NODE, training_sha256
 from trainer.errors import ConfigError
 from trainer.launch.bundle import LOCK, Bundle, build_bundle
 
-# Imports every module of an unpacked bundle, as a node would, and tells what it loaded and what a checkpoint belongs to there.
+# Imports every module of an unpacked bundle, as a node would, and tells what it loaded and what a checkpoint
+# belongs to there.
 IMPORT_ALL = """
 import importlib, json, sys
 from pathlib import Path
@@ -33,7 +34,10 @@ def package(folder: Path) -> Path:
     for name in NODE:
         path = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
-        for file in (path, *(parent / "__init__.py" for parent in path.parents if parent.is_relative_to(folder))):
+        for file in (
+            path,
+            *(parent / "__init__.py" for parent in path.parents if parent.is_relative_to(folder)),
+        ):
             file.write_text("")
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
@@ -58,7 +62,9 @@ def test_the_same_sources_make_the_same_bytes_wherever_and_whenever(tmp_path):
     assert build_bundle(one).content == build_bundle(two).content
 
 
-@pytest.mark.parametrize("file", ["node/agent.py", "node/requirements.lock", "train/__init__.py", "_infra/ami/install.sh"])
+@pytest.mark.parametrize(
+    "file", ["node/agent.py", "node/requirements.lock", "train/__init__.py", "_infra/ami/install.sh"]
+)
 def test_one_changed_byte_is_another_bundle(tmp_path, file):
     folder = package(tmp_path / "trainer")
     before = build_bundle(folder)
@@ -90,7 +96,9 @@ def test_the_wheel_of_this_package_holds_what_a_node_starts_with():
 
 
 @pytest.mark.slow
-def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(tmp_path, python):
+def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(
+    tmp_path, python
+):
     folder = unpack(build_bundle(), tmp_path)
     command = [*python, "-P", "-c", IMPORT_ALL, str(folder)]  # with torch loaded, and nothing of ours
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -106,7 +114,9 @@ def test_files_of_the_users_own_lie_under_their_hash_and_change_the_bundle(tmp_p
     sha256 = hashlib.sha256(content).hexdigest()
     with_file = build_bundle(place, own_files={sha256: content})
     assert with_file == build_bundle(place, own_files={sha256: content}) != build_bundle(place)
-    assert (unpack(with_file, tmp_path / "out") / "trainer" / "own_files" / f"{sha256}.py").read_bytes() == content
+    assert (
+        unpack(with_file, tmp_path / "out") / "trainer" / "own_files" / f"{sha256}.py"
+    ).read_bytes() == content
 
 
 def test_a_bundle_follows_no_link_and_takes_no_secrets(tmp_path):

@@ -31,7 +31,8 @@ def net(applied: Access) -> Applied:
     return applied, read_stack(applied, stack="dev")
 
 
-# --- asking --------------------------------------------------------------------------------------------------------------
+# --- asking
+# ------------------------------------------------------------------------------------------
 
 
 def test_everything_is_asked_at_once_and_notes_keep_their_order() -> None:
@@ -58,7 +59,9 @@ def test_what_does_not_answer_in_time_is_named_unless_something_else_failed() ->
         raise ConfigError("the bucket is gone")
 
     try:
-        with pytest.raises(ConnectionFailed, match=r"cannot check the sweeper, the quotas \(no answer within 0 s\)"):
+        with pytest.raises(
+            ConnectionFailed, match=r"cannot check the sweeper, the quotas \(no answer within 0 s\)"
+        ):
             ask_all({"the sweeper": late, "the quotas": late}, seconds=0.01)
         done = threading.Event()
 
@@ -81,13 +84,17 @@ def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
 
 def test_a_dry_run_asks_no_sweeper_and_a_launch_on_demand_no_spot_role(net: Applied) -> None:
     def asked(market: str, *, sweep: bool) -> set[str]:
-        return set(account_checks(*net, (rung(market=market),), sweep=sweep)) - {"the bucket's versioning", "the quotas"}
+        return set(account_checks(*net, (rung(market=market),), sweep=sweep)) - {
+            "the bucket's versioning",
+            "the quotas",
+        }
 
     assert asked("on_demand", sweep=False) == set()
     assert asked("spot", sweep=True) == {"the sweeper", "the spot role"}
 
 
-# --- the safety net --------------------------------------------------------------------------------------------------
+# --- the safety net
+# ------------------------------------------------------------------------------------------
 
 
 def function(access: Access, name: str, source: str) -> str:
@@ -95,7 +102,11 @@ def function(access: Access, name: str, source: str) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("code.py", source)
-    by_lambda = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    by_lambda = {
+        "Effect": "Allow",
+        "Principal": {"Service": "lambda.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
     trust = json.dumps({"Version": "2012-10-17", "Statement": [by_lambda]})
     role = access.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
     made = access.client("lambda").create_function(
@@ -115,11 +126,14 @@ def test_the_stacks_own_bucket_and_the_accounts_spot_role_pass(net: Applied) -> 
 
 def test_a_sweeper_that_fails_is_refused_with_its_own_words(net: Applied, access: Access) -> None:
     _, outputs = net
-    arn = function(access, "broken-sweeper", "def handler(event, context):\n    raise RuntimeError('no permission')\n")
+    arn = function(
+        access, "broken-sweeper", "def handler(event, context):\n    raise RuntimeError('no permission')\n"
+    )
     with pytest.raises(ConfigError) as refused:
         sweeper(access, replace(outputs, sweeper_arn=arn))
-    assert str(refused.value) == (
-        "the sweeper broken-sweeper fails (RuntimeError: no permission). Nothing is launched without it. "
+    assert (
+        str(refused.value)
+        == "the sweeper broken-sweeper fails (RuntimeError: no permission). Nothing is launched without it. "
         "Read its log, /aws/lambda/broken-sweeper, or run pulumi up."
     )
 
@@ -135,7 +149,9 @@ def test_a_bucket_without_versions_is_refused(net: Applied, access: Access) -> N
     _, outputs = net
     bucket = f"plain-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
-    with pytest.raises(ConfigError, match=f"the bucket {bucket} keeps no versions .its versioning is disabled"):
+    with pytest.raises(
+        ConfigError, match=f"the bucket {bucket} keeps no versions .its versioning is disabled"
+    ):
         versioning(access, replace(outputs, bucket=bucket))
 
 
@@ -144,13 +160,19 @@ def test_whether_there_is_a_spot_role_may_be_unknown(access: Access) -> None:
     iam.create_user(UserName="nobody")
     key = iam.create_access_key(UserName="nobody")["AccessKey"]
     nobody = replace(access, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
-    assert spot_role(nobody) == (
-        "whether the account has the role AWSServiceRoleForEC2Spot, without which spot fails, is unknown (AccessDenied)"
+    assert (
+        spot_role(nobody)
+        == "whether the account has the role AWSServiceRoleForEC2Spot, without which spot fails, is unknown"
+        " (AccessDenied)"
     )
-    assert quota_note(nobody, (priced("g6.xlarge"),), seconds=500) == "quota L-DB2E81BA can't be read (AccessDeniedException)"
+    assert (
+        quota_note(nobody, (priced("g6.xlarge"),), seconds=500)
+        == "quota L-DB2E81BA can't be read (AccessDeniedException)"
+    )
 
 
-# --- quotas ----------------------------------------------------------------------------------------------------------
+# --- quotas
+# ------------------------------------------------------------------------------------------
 
 
 def priced(name: str, market: str = "on_demand") -> Rung:
@@ -163,19 +185,25 @@ def priced(name: str, market: str = "on_demand") -> Rung:
 
 @pytest.fixture
 def limited(aws_server: EmbeddedAws, access: Access, make_small_desk: Any) -> Callable[[float], Access]:
-    """Return access to an account in which a g6.xlarge (4 vCPUs) runs, with so many vCPUs of G instances on demand."""
+    """Return access to an account in which a g6.xlarge (4 vCPUs) runs, with so many vCPUs of G instances on
+    demand.
+    """
 
     def limit(vcpus: float) -> Access:
         aws_server.cloud(access).quotas["L-DB2E81BA"] = vcpus
         return access
 
-    access.client("ec2").run_instances(ImageId=make_small_desk, InstanceType="g6.xlarge", MinCount=1, MaxCount=1)
+    access.client("ec2").run_instances(
+        ImageId=make_small_desk, InstanceType="g6.xlarge", MinCount=1, MaxCount=1
+    )
     return limit
 
 
 @pytest.fixture
 def make_small_desk(access: Access) -> str:
-    parameter = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    parameter = (
+        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    )
     return str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
 
 
@@ -185,11 +213,13 @@ def test_a_quota_is_told_with_what_is_in_use_where_to_ask_and_refused_by_aws_too
     access = limited(48)
     with pytest.raises(QuotaError) as refused:
         quota_note(access, (priced("g6.12xlarge"), priced("g5.12xlarge")), seconds=500)
-    assert str(refused.value) == (
-        "the account's quota does not allow g6.12xlarge on-demand (Running On-Demand G and VT instances (L-DB2E81BA) is "
-        "48 vCPUs, 4 in use; g6.12xlarge needs 48; Running On-Demand G and VT instances (L-DB2E81BA) is 48 vCPUs, 4 in use; "
-        "g5.12xlarge needs 48). Ask for more at https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/"
-        "L-DB2E81BA, end what uses it, or name a smaller --instance."
+    assert (
+        str(refused.value)
+        == "the account's quota does not allow g6.12xlarge on-demand (Running On-Demand G and VT instances"
+        " (L-DB2E81BA) is 48 vCPUs, 4 in use; g6.12xlarge needs 48; Running On-Demand G and VT instances"
+        " (L-DB2E81BA) is 48 vCPUs, 4 in use; g5.12xlarge needs 48). Ask for more at"
+        " https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA, end what uses"
+        " it, or name a smaller --instance."
     )
     assert refused.value.exit_code == 102
     ec2 = access.client("ec2", total_max_attempts=1)
@@ -200,9 +230,16 @@ def test_a_quota_is_told_with_what_is_in_use_where_to_ask_and_refused_by_aws_too
 
 
 def test_a_type_that_does_not_fit_beside_one_that_does_is_a_note(limited: Callable[[float], Access]) -> None:
-    ladder = (priced("g6.12xlarge"), priced("g6.xlarge"), priced("g6.12xlarge", "spot"), priced("p6-b300.48xlarge", "spot"))
-    assert quota_note(limited(8), ladder, seconds=500) == (
-        "will not fit: Running On-Demand G and VT instances (L-DB2E81BA) is 8 vCPUs, 4 in use; g6.12xlarge needs 48"
+    ladder = (
+        priced("g6.12xlarge"),
+        priced("g6.xlarge"),
+        priced("g6.12xlarge", "spot"),
+        priced("p6-b300.48xlarge", "spot"),
+    )
+    assert (
+        quota_note(limited(8), ladder, seconds=500)
+        == "will not fit: Running On-Demand G and VT instances (L-DB2E81BA) is 8 vCPUs, 4 in use; g6.12xlarge"
+        " needs 48"
     )
 
 

@@ -14,15 +14,28 @@ from trainer.launch.images import line_for, refuse_unfit, verdict_on
 from trainer.launch.machines import machines_of
 from trainer.stack_outputs import FORMAT, StackOutputs
 
-X86, ARM = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04", "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04-arm64"
+X86, ARM = (
+    "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
+    "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04-arm64",
+)
 OLD = X86.replace("2.13", "2.12")
 
 
 def outputs(*lines: str) -> StackOutputs:
     named: dict[str, Any] = {line: f"/aws/{line}" for line in lines}
-    texts = dict.fromkeys(("project", "stack", "owner", "region", "bucket", "security_group", "schedule_group"), "x")
+    texts = dict.fromkeys(
+        ("project", "stack", "owner", "region", "bucket", "security_group", "schedule_group"), "x"
+    )
     texts |= dict.fromkeys(
-        ("instance_role_id", "prepare_role_id", "prepare_type", "scheduler_role_arn", "sweeper_arn", "control_arn"), "x"
+        (
+            "instance_role_id",
+            "prepare_role_id",
+            "prepare_type",
+            "scheduler_role_arn",
+            "sweeper_arn",
+            "control_arn",
+        ),
+        "x",
     )
     return StackOutputs(
         format=FORMAT,
@@ -46,16 +59,22 @@ def test_a_launch_boots_the_line_of_its_types_architecture() -> None:
     both = outputs(X86, ARM)
     assert line_for(types("g6.xlarge", "g5.12xlarge"), both) == X86
     assert line_for(types("g5g.xlarge"), both) == ARM
-    assert verdict_on(instance_type("g5g.xlarge"), ARM).unproven  # nobody says that the image's torch has code for it
+    assert verdict_on(
+        instance_type("g5g.xlarge"), ARM
+    ).unproven  # nobody says that the image's torch has code for it
 
 
 def test_types_of_two_architectures_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"g5g.xlarge \(arm64\) and g6.xlarge \(x86_64\) can't be in one launch"):
+    with pytest.raises(
+        UsageError, match=r"g5g.xlarge \(arm64\) and g6.xlarge \(x86_64\) can't be in one launch"
+    ):
         line_for(types("g6.xlarge", "g5g.xlarge"), outputs(X86, ARM))
 
 
 def test_a_stack_without_a_line_of_the_architecture_is_named_with_the_setting() -> None:
-    with pytest.raises(ConfigError, match=r"no image for g5g.xlarge \(it is arm64.*pulumi config set image_line_arm64 LINE"):
+    with pytest.raises(
+        ConfigError, match=r"no image for g5g.xlarge \(it is arm64.*pulumi config set image_line_arm64 LINE"
+    ):
         refuse_unfit(types("g5g.xlarge"), outputs(X86), named=True)
 
 

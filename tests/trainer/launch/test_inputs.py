@@ -44,14 +44,18 @@ def test_longer_bars_are_made_from_those_of_the_set_as_the_node_does():
     quarter = item("quarter", "15m", ("ETH-USD", 400))
     candles = chosen(BTC_2021, ETH, quarter, DAILY, timeframe="60m", least=65)
     assert (candles.timeframe, candles.bars) == ("1h", {"ETH-USD": 100})
-    assert [entry.key for entry in candles.inputs] == ["raw/quarter"] and candles.to_dict()["files"] == ["raw/quarter"]
+    assert [entry.key for entry in candles.inputs] == ["raw/quarter"] and candles.to_dict()["files"] == [
+        "raw/quarter"
+    ]
     assert candles.notes == ("bars of 1h are made from bars of 15m",)
 
 
 def test_an_unknown_timeframe_and_an_unknown_symbol_name_what_there_is():
     with pytest.raises(DataError, match=r"no 90s bars \(it has 1m\)"):
         chosen(ETH, timeframe="90s")
-    with pytest.raises(DataError, match=r"unknown symbol 'ETH-EUR' \(raw/main/ has ETH-USD at 1m\). Did you mean ETH-USD"):
+    with pytest.raises(
+        DataError, match=r"unknown symbol 'ETH-EUR' \(raw/main/ has ETH-USD at 1m\). Did you mean ETH-USD"
+    ):
         chosen(ETH, symbols=("ETH-EUR",))
 
 
@@ -61,30 +65,44 @@ def test_fewer_bars_than_one_window_are_refused():
 
 
 def held(symbol: str, timeframe: str, bars: int, first: str, last: str) -> Input:
-    summary = {"timeframe": timeframe, "holds": [{"symbol": symbol, "bars": bars, "first": first, "last": last}]}
+    summary = {
+        "timeframe": timeframe,
+        "holds": [{"symbol": symbol, "bars": bars, "first": first, "last": last}],
+    }
     return Input(key=f"raw/{symbol}", version_id="v", sha256=symbol, bytes=1, summary=summary)
 
 
 def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the_machines_words():
     long = item("long", "1d", ("SPY", 2000))
     job = job_of(features="all")
-    candles = choose_from_set(job, [long, item("short", "1d", ("NEW", 300)), item("brief", "1d", ("ABC", 340))])
+    candles = choose_from_set(
+        job, [long, item("short", "1d", ("NEW", 300)), item("brief", "1d", ("ABC", 340))]
+    )
     assert candles.bars == {"SPY": 2000}
     brief, short = candles.refused
-    first = "of 340 bars the first 256 are the warm-up of log_atr_14; 55 are left for train, the model sees 60, a label takes 5"
+    first = (
+        "of 340 bars the first 256 are the warm-up of log_atr_14; 55 are left for train, the model sees 60, a"
+        " label takes 5"
+    )
     assert brief.startswith(f"ABC has no bar left in train ({first} more).")
-    assert short.startswith("NEW has 300 bars (one label needs 321: 256 that log_atr_14 looks back, 60 that the model sees, 5 ")
+    assert short.startswith(
+        "NEW has 300 bars (one label needs 321: 256 that log_atr_14 looks back, 60 that the model sees, 5 "
+    )
     panel = choose_from_set(with_settings(job, panel=True), [long, item("short", "1d", ("NEW", 300))])
     with pytest.raises(DataError, match="a panel of one symbol .raw/main/ has only SPY at 1d"):
         choose_from_set(with_settings(job, panel=True), [long])
     assert set(panel.bars) >= {"NEW"} and not panel.refused  # it counts in the ranks of its dates
-    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {"ABC": 340}  # 60 bars of warm-up
+    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {
+        "ABC": 340
+    }  # 60 bars of warm-up
     with pytest.raises(DataError, match="SPY has 100 bars"):
         choose_from_set(job_of(bars=100), [long])
 
 
 def test_days_made_from_minutes_of_a_market_with_nights_are_counted_by_the_calendar():
-    year = held("SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z")  # 68 times 1,440 minutes
+    year = held(
+        "SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z"
+    )  # 68 times 1,440 minutes
     assert list(choose_from_set(job_of(timeframe="1d"), [year]).bars) == ["SPY"]
     month = held("SPY", "1m", 390 * 21, "2021-01-04T14:30:00Z", "2021-01-29T20:59:00Z")
     with pytest.raises(DataError, match="SPY has 26 bars .one label needs"):
@@ -119,6 +137,10 @@ def test_a_column_that_a_file_has_not_is_refused_before_anything_starts():
     entry = replace(ETH, summary={**ETH.summary, "further": ["funding_rate", "trades"]})
     taken = {"symbols": (), "timeframe": "1m", "too_few": fewest(65)}
     assert choose([entry], **taken, columns=["trades"]).bars == {"ETH-USD": 900}
-    with pytest.raises(DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"):
+    with pytest.raises(
+        DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"
+    ):
         choose([entry], **taken, columns=["funding"])
-    assert choose([ETH], **taken, columns=["funding"]).inputs == (ETH,)  # an index entry of before: the node finds out
+    assert choose([ETH], **taken, columns=["funding"]).inputs == (
+        ETH,
+    )  # an index entry of before: the node finds out

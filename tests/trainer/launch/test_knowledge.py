@@ -1,4 +1,6 @@
-"""What a launch tells its node: ways found before, for the planned chips and this job only, and the user's profiles."""
+"""What a launch tells its node: ways found before, for the planned chips and this job only, and the user's
+profiles.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def measured(profile: str, *jobs: Job, entry: Entry = MEASURED) -> Bucket:
 
 def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
     assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=False)] == ["l4", "a10g"]
-    assert [profile.name for profile in profiles_of(job_of(gpu_profile="t4"), MACHINES, rehearsal=False)] == ["t4"]
+    assert [profile.name for profile in profiles_of(job_of(gpu_profile="t4"), MACHINES, rehearsal=False)] == [
+        "t4"
+    ]
     assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=True)] == ["cpu"]
 
 
@@ -49,14 +53,18 @@ def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
     assert known_tunings(Job(), profiles, Bucket(b"{")) == known_tunings(Job(), profiles, Bucket(None)) == {}
 
 
-def test_of_the_users_profiles_those_go_along_that_may_be_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_of_the_users_profiles_those_go_along_that_may_be_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     file = tmp_path / "mine.toml"
     file.write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[workshop]\nmemory_gib = 48\n")
     monkeypatch.setenv("MAYFLY_PROFILES", str(file))
     profiles = profiles_of(Job(), MACHINES, rehearsal=False)
     assert own_profiles(Job(), profiles) == {"l4": {"models_per_gpu": 3}}
     named = job_of(gpu_profile="my_a10g")
-    assert own_profiles(named, profiles_of(named, MACHINES, rehearsal=True)) == {"my_a10g": {"memory_gib": 20}}
+    assert own_profiles(named, profiles_of(named, MACHINES, rehearsal=True)) == {
+        "my_a10g": {"memory_gib": 20}
+    }
 
 
 def test_a_measured_rate_is_that_of_the_machines_own_chip():
@@ -73,7 +81,9 @@ def test_a_measured_rate_is_that_of_the_machines_own_chip():
 def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
     sequential = {**MEASURED, "strategy": "sequential", "pack": 1, "windows_per_second": 4_000.0}
     memory, p3 = measured("cpu", Job(), entry=sequential), [instance_type("p3.8xlarge")]
-    rehearsed, launched = (known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False))
+    rehearsed, launched = (
+        known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False)
+    )
     assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
     assert launched.is_estimate and launched.per_second > 100_000
 
@@ -82,6 +92,8 @@ def test_where_gpus_train_one_model_together_the_shape_is_that_of_a_ranks_share(
     job = job_of(batch=64, distributed="always")
     share = job_of(batch=16, distributed="always", strategy="sequential", pack=1)
     bucket, (one, four, _) = measured("l4", share), MACHINES
-    assert known_tunings(job, profiles_of(job, MACHINES, rehearsal=False), bucket) == {"l4": {shape_of(share): MEASURED}}
+    assert known_tunings(job, profiles_of(job, MACHINES, rehearsal=False), bucket) == {
+        "l4": {shape_of(share): MEASURED}
+    }
     found = known_rates(job, MACHINES, bucket, rehearsal=False)
     assert found[four.name].is_measured and found[one.name].is_estimate

@@ -37,7 +37,10 @@ def test_a_profile_leaves_the_default_types_that_are_large_enough():
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (job_of(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")), r"h200 is larger than the chip .*Take l4"),
+        (
+            job_of(gpu_profile="h200", instance=("p5en.48xlarge", "g6.xlarge")),
+            r"h200 is larger than the chip .*Take l4",
+        ),
         (job_of(gpu_profile="b300"), "b300 is larger than the chip"),
         (job_of(gpu_profile="h20"), r"unknown GPU profile 'h20'\. Did you mean h200"),
         (job_of(gpu_profile="cpu"), "cpu is for desks only"),
@@ -49,10 +52,14 @@ def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
 
 
 def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tmp_path, monkeypatch):
-    (tmp_path / "mine.toml").write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n")
+    (tmp_path / "mine.toml").write_text(
+        "[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n"
+    )
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "mine.toml"))
     for name in ("l4", "my_a10g"):
-        assert [machine.name for machine in machines_of(job_of(gpu_profile=name, instance=("g6.xlarge",)))] == ["g6.xlarge"]
+        assert [
+            machine.name for machine in machines_of(job_of(gpu_profile=name, instance=("g6.xlarge",)))
+        ] == ["g6.xlarge"]
     with pytest.raises(UsageError, match="huge is larger than the chip"):
         machines_of(job_of(gpu_profile="huge", instance=("g6.xlarge",)))
 
@@ -62,7 +69,9 @@ def test_data_larger_than_the_disk_of_a_type_is_refused_by_the_sizes_that_are_kn
     assert [machine.local_disk_gb for machine in machines] == [250.0, 0.0]
     refuse_small_disks(machines, 100 * 2**30, volume_gib=100)
     refuse_small_disks(machines, 10**15, volume_gib=0)  # a template without a size
-    with pytest.raises(UsageError, match=r"p3.2xlarge can't hold 100.1 GiB of data \(its disk has 100 GiB\). Name a type"):
+    with pytest.raises(
+        UsageError, match=r"p3.2xlarge can't hold 100.1 GiB of data \(its disk has 100 GiB\). Name a type"
+    ):
         refuse_small_disks(machines, int(100.1 * 2**30), volume_gib=100)
     with pytest.raises(UsageError, match=r"g6.xlarge can't hold 279.4 GiB of data \(its disk has 233 GiB\)"):
         refuse_small_disks(machines, 300 * 10**9, volume_gib=100)

@@ -37,13 +37,20 @@ def test_a_way_out_is_a_default_route_that_leads_somewhere() -> None:
     assert check_way_out("subnet-a", OWN) == "nat-1"
     with pytest.raises(ConfigError, match="the subnet subnet-a has no route to 0.0.0.0/0"):
         check_way_out("subnet-a", MAIN)
-    gone = {**OWN, "Routes": [{"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "blackhole"}]}
+    gone = {
+        **OWN,
+        "Routes": [{"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "blackhole"}],
+    }
     with pytest.raises(ConfigError, match="has a route whose target is gone"):
         check_way_out("subnet-a", gone)
 
 
 def test_s3_is_reached_by_a_gateway_on_the_table_or_by_an_interface() -> None:
-    gateway = {"ServiceName": "com.amazonaws.us-east-1.s3", "VpcEndpointType": "Gateway", "RouteTableIds": ["rtb-main"]}
+    gateway = {
+        "ServiceName": "com.amazonaws.us-east-1.s3",
+        "VpcEndpointType": "Gateway",
+        "RouteTableIds": ["rtb-main"],
+    }
     assert has_s3(MAIN, [gateway]) and not has_s3(OWN, [gateway])
     assert has_s3(OWN, [{"ServiceName": "com.amazonaws.us-east-1.s3", "VpcEndpointType": "Interface"}])
     assert not has_s3(MAIN, [{**gateway, "ServiceName": "com.amazonaws.us-east-1.ssm"}])
@@ -51,7 +58,9 @@ def test_s3_is_reached_by_a_gateway_on_the_table_or_by_an_interface() -> None:
 
 def test_the_group_lets_https_out_and_in_only_whom_the_stack_lets_in() -> None:
     check_group(group(), attach="off")
-    check_group(group(IpPermissionsEgress=[{"IpProtocol": "-1", "IpRanges": HTTPS["IpRanges"]}]), attach="off")
+    check_group(
+        group(IpPermissionsEgress=[{"IpProtocol": "-1", "IpRanges": HTTPS["IpRanges"]}]), attach="off"
+    )
     check_group(group(IpPermissions=[SSH]), attach="ssh")
     with pytest.raises(ConfigError, match="sg-1 blocks outbound HTTPS"):
         check_group(group(IpPermissionsEgress=[]), attach="off")

@@ -66,31 +66,43 @@ def test_a_type_that_no_zone_offers_is_shown_and_not_asked():
     made = plan(job_of(instance=("p5.4xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES})
     assert made.candidates[0].refused == "not offered in a zone of the stack"
     made = plan(
-        job_of(instance=("g5.xlarge", "g6.xlarge")), zones={"g6.xlarge": ZONES}, elsewhere={"g5.xlarge": ("us-east-1f",)}
+        job_of(instance=("g5.xlarge", "g6.xlarge")),
+        zones={"g6.xlarge": ZONES},
+        elsewhere={"g5.xlarge": ("us-east-1f",)},
     )
     assert made.candidates[0].refused == "offered only in us-east-1f, where the stack has no subnet"
     assert {rung.instance_type for rung in made.ladder} == {"g6.xlarge"}
 
 
 def test_nothing_offered_is_an_error_of_settings():
-    with pytest.raises(ConfigError, match=r"no instance type to launch in us-east-1 \(g6.xlarge: not offered"):
+    with pytest.raises(
+        ConfigError, match=r"no instance type to launch in us-east-1 \(g6.xlarge: not offered"
+    ):
         plan(job_of(instance=("g6.xlarge",)), zones={})
 
 
 def test_a_budget_below_the_cheapest_plan_is_refused_and_says_what_it_would_take():
-    with pytest.raises(BudgetError, match=r"a budget of \$0.001 is too small \(the cheapest plan, g6.xlarge, is estimated at"):
+    with pytest.raises(
+        BudgetError, match=r"a budget of \$0.001 is too small \(the cheapest plan, g6.xlarge, is estimated at"
+    ):
         plan(job_of(instance=("g6.12xlarge", "g6.xlarge"), budget=0.001))
 
 
 def test_a_candidate_above_the_budget_is_not_asked():
     dear, cheap = plan(job_of(instance=("g6e.12xlarge", "g6.xlarge"))).candidates
-    made = plan(job_of(instance=("g6e.12xlarge", "g6.xlarge"), budget=(dear.dollars_p50 + cheap.dollars_p50) / 2))
+    made = plan(
+        job_of(instance=("g6e.12xlarge", "g6.xlarge"), budget=(dear.dollars_p50 + cheap.dollars_p50) / 2)
+    )
     assert [candidate.refused for candidate in made.candidates] == ["over the budget", ""]
 
 
 def test_the_hard_stop_is_the_earlier_of_deadline_and_budget():
     by_time = plan(job_of(instance=("g6.xlarge",), max_duration="20m", budget=100))
-    assert by_time.hard_stop == by_time.run_limit == TimeLimit(duration=timedelta(minutes=20), cause="max_duration")
+    assert (
+        by_time.hard_stop
+        == by_time.run_limit
+        == TimeLimit(duration=timedelta(minutes=20), cause="max_duration")
+    )
     by_money = plan(job_of(instance=("g6.xlarge",), max_duration="10h", budget=0.8048))
     assert by_money.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
     assert by_money.hard_stop_usd == pytest.approx(0.8048)
@@ -114,7 +126,11 @@ def test_the_hard_stop_is_that_of_the_first_rung_and_its_dollars_are_the_worst_o
     made = plan(job_of(instance=("g6.xlarge", "g6.12xlarge"), max_duration="2h", budget=4.6))
     assert made.hard_stop == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
     assert made.hard_stop_usd == pytest.approx(4.6, rel=0.001)
-    assert made.to_dict()["hard_stop"] == {"seconds": 7200.0, "cause": "max_duration", "dollars": pytest.approx(4.6, rel=0.001)}
+    assert made.to_dict()["hard_stop"] == {
+        "seconds": 7200.0,
+        "cause": "max_duration",
+        "dollars": pytest.approx(4.6, rel=0.001),
+    }
 
 
 def test_rungs_carry_need_quota_and_the_estimates_limit_of_their_own_type():
@@ -140,7 +156,13 @@ def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypa
     before = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert before.times_are == "an estimate, not measured"
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
-    way = {"strategy": "sequential", "pack": 1, "micro_batch": 256, "windows_per_second": 1_500_000, "date": "2026-11-21"}
+    way = {
+        "strategy": "sequential",
+        "pack": 1,
+        "micro_batch": 256,
+        "windows_per_second": 1_500_000,
+        "date": "2026-11-21",
+    }
     keep_here("l4", shape_of(Job()), way)
     made = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
     assert made.times_are == "by a rate measured 2026-11-21 for g6.xlarge, else an estimate"
@@ -162,7 +184,10 @@ def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
 
 
 def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
-    made = plan(job_of(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")})
+    made = plan(
+        job_of(instance=("g6.xlarge",)),
+        rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")},
+    )
     assert made.run_limit.duration == timedelta(minutes=30)
 
 
@@ -170,9 +195,19 @@ def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
     ("basis", "seconds", "cause", "words"),
     [
         ("measured on 2026-11-20", 1800.0, "estimate", "Set by three times the slow estimate."),
-        ("estimate", 7200.0, "max_duration", "Set by max_duration alone: no run has measured this model on this chip."),
+        (
+            "estimate",
+            7200.0,
+            "max_duration",
+            "Set by max_duration alone: no run has measured this model on this chip.",
+        ),
         ("yours", 7200.0, "max_duration", "Set by max_duration alone"),
-        ("measured 2026-11-20", 7200.0, "max_duration", "Set by max_duration alone"),  # the reference model was, not this one
+        (
+            "measured 2026-11-20",
+            7200.0,
+            "max_duration",
+            "Set by max_duration alone",
+        ),  # the reference model was, not this one
     ],
 )
 def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_it_whatever_the_job_allows(
@@ -189,7 +224,9 @@ def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_
 
 def test_each_rung_has_its_own_estimates_limit_and_a_long_one_is_not_cut_to_the_default():
     rates = {"g6.xlarge": Rate(per_second=2_500.0, basis="measured on 2026-11-20")}
-    made = plan(job_of(instance=("g6.xlarge", "g5.xlarge"), max_duration="2d"), rates=rates, cap=timedelta(days=3))
+    made = plan(
+        job_of(instance=("g6.xlarge", "g5.xlarge"), max_duration="2d"), rates=rates, cap=timedelta(days=3)
+    )
     slow, unmeasured = made.ladder[0], made.ladder[-1]
     assert slow.estimate_seconds == round(3 * made.first.seconds_p90) > timedelta(hours=12).total_seconds()
     assert unmeasured.estimate_seconds == 0
@@ -198,13 +235,16 @@ def test_each_rung_has_its_own_estimates_limit_and_a_long_one_is_not_cut_to_the_
 
 def test_a_plan_that_cannot_end_before_its_hard_stop_is_refused_with_the_numbers():
     with pytest.raises(
-        BudgetError, match=r"no plan ends before its hard stop of 12\.0 h.*g6\.xlarge, is estimated at \d+\.\d h"
+        BudgetError,
+        match=r"no plan ends before its hard stop of 12\.0 h.*g6\.xlarge, is estimated at \d+\.\d h",
     ):
         plan(job_of(instance=("g6.xlarge",), epochs=200), bars=dict.fromkeys(map(str, range(40)), 3_700_000))
 
 
 def test_a_type_too_slow_for_the_duration_is_not_asked_and_says_both_times():
-    slow, fast = plan(job_of(instance=("g4dn.xlarge", "p5.4xlarge"), epochs=100, max_duration="12h")).candidates
+    slow, fast = plan(
+        job_of(instance=("g4dn.xlarge", "p5.4xlarge"), epochs=100, max_duration="12h")
+    ).candidates
     between = f"{int((slow.seconds_p50 + fast.seconds_p50) / 2)}s"
     made = plan(job_of(instance=("g4dn.xlarge", "p5.4xlarge"), epochs=100, max_duration=between))
     assert re.fullmatch(r"needs \S+ \w+, stopped after \S+ \w+", made.candidates[0].refused)
@@ -233,7 +273,9 @@ def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has
     free = plan(job_of(model="my_net.py:MyNet", instance=("g6.xlarge",)))
     assert free.hard_stop == TimeLimit(duration=timedelta(hours=12), cause="default_duration")
     (candidate,) = made.to_dict()["candidates"]
-    assert candidate["seconds"] is candidate["dollars"] is None and candidate["rate"]["basis"] == "not estimated"
+    assert (
+        candidate["seconds"] is candidate["dollars"] is None and candidate["rate"]["basis"] == "not estimated"
+    )
 
 
 SEVERAL = {"model": "tcn", "distributed": "always", "batch": 8, "instance": ("g4dn.12xlarge", "p4d.24xlarge")}
@@ -266,21 +308,36 @@ def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
 def test_the_large_transformer_on_a_t4_is_one_line_that_says_whether_it_fits():
     large = {"model": "transformer", "preset": "large", "distributed": "always", "instance": ("g4dn.xlarge",)}
     fits = plan(job_of(**large, lookback=64, batch=2048), bars={"A": 100_000}).first.note
-    assert re.fullmatch(r"the model fits its one GPU, slices of [\d,]+ \([\d.]+ GiB by the memory formula\)", fits)
+    assert re.fullmatch(
+        r"the model fits its one GPU, slices of [\d,]+ \([\d.]+ GiB by the memory formula\)", fits
+    )
     crowd = {"A": 60_000_000}  # whose rows fill the GPU
-    with pytest.raises(ConfigError, match=r"a model of 151.\d M weights does not fit on one NVIDIA T4 \(it needs"):
+    with pytest.raises(
+        ConfigError, match=r"a model of 151.\d M weights does not fit on one NVIDIA T4 \(it needs"
+    ):
         plan(job_of(**large), bars=crowd)
 
 
 def test_a_model_too_large_for_a_type_is_one_line_that_says_so():
     large = {**SEVERAL, "width": 8192, "instance": ("g4dn.xlarge", "p5.48xlarge")}
-    refused = next(one.refused for one in plan(job_of(**large)).candidates if one.machine.name == "g4dn.xlarge")
-    assert re.match(r"a model of [\d.]+ M weights does not fit on one NVIDIA T4 \(it needs [\d.]+ of 13.7 GiB", refused)
+    refused = next(
+        one.refused for one in plan(job_of(**large)).candidates if one.machine.name == "g4dn.xlarge"
+    )
+    assert re.match(
+        r"a model of [\d.]+ M weights does not fit on one NVIDIA T4 \(it needs [\d.]+ of 13.7 GiB", refused
+    )
     with pytest.raises(ConfigError, match="does not fit on one NVIDIA T4"):
         plan(job_of(**{**large, "instance": ("g4dn.xlarge",)}))
 
 
-LARGE = {"model": "transformer", "preset": "large", "timeframe": "1d", "target": "return", "volatility_bars": 60, "batch": 2048}
+LARGE = {
+    "model": "transformer",
+    "preset": "large",
+    "timeframe": "1d",
+    "target": "return",
+    "volatility_bars": 60,
+    "batch": 2048,
+}
 PANEL = {**LARGE, "panel": True, "calendar": "XNYS", "epochs": 15, "lookback": 256}
 STOCKS = {f"S{number:03d}": 1_700 for number in range(496)}
 
@@ -294,17 +351,31 @@ def test_151_million_weights_on_a_t4_fit_in_slices_and_a_time_or_budget_that_is_
         plan(job_of(**t4, max_duration="2h"), bars=STOCKS)
     why = f"the fastest, g4dn.xlarge, is estimated at 4.8 h: {fits}"
     line = f"no plan ends before its hard stop of 2.0 h, set by max_duration ({why})"
-    assert str(late.value).startswith(f"{line}. Raise --max-duration, or train less. Or take g6e.xlarge (0.9 h, $")
-    with pytest.raises(BudgetError, match=r"is estimated at \$2.5\d\d: the model fits .*Or take g6e.xlarge \(0.9 h, \$1.69\)"):
+    assert str(late.value).startswith(
+        f"{line}. Raise --max-duration, or train less. Or take g6e.xlarge (0.9 h, $"
+    )
+    with pytest.raises(
+        BudgetError, match=r"is estimated at \$2.5\d\d: the model fits .*Or take g6e.xlarge \(0.9 h, \$1.69\)"
+    ):
         plan(job_of(**t4, budget=2), bars=STOCKS)
 
 
 def test_a_model_that_no_slice_of_brings_onto_a_gpu_is_refused_with_its_numbers_and_types_that_take_it():
-    slices = job_of(**{**PANEL, "lookback": 1024, "micro_batch": 512, "epochs": 1, "instance": ("g4dn.xlarge",)})
-    needs = "a model of 151.6 M weights does not fit on one NVIDIA T4 (it needs 16.5 of 13.7 GiB by the memory formula"
+    slices = job_of(
+        **{**PANEL, "lookback": 1024, "micro_batch": 512, "epochs": 1, "instance": ("g4dn.xlarge",)}
+    )
+    needs = (
+        "a model of 151.6 M weights does not fit on one NVIDIA T4 (it needs 16.5 of 13.7 GiB by the memory"
+        " formula"
+    )
     with pytest.raises(ConfigError) as refused:
         plan(slices, bars=STOCKS)
     assert needs in str(refused.value) and "Or take g6.xlarge (" in str(refused.value)
-    alone = job_of(**{**LARGE, "lookback": 256, "micro_batch": 2048, "instance": ("g4dn.xlarge", "g6e.xlarge")})
+    alone = job_of(
+        **{**LARGE, "lookback": 256, "micro_batch": 2048, "instance": ("g4dn.xlarge", "g6e.xlarge")}
+    )
     first, second = plan(alone, bars={"A": 100_000}).candidates
-    assert first.refused.startswith("one model of 100,000 bars needs 15.8 GiB, t4 has room for 13.7 GiB") and not second.refused
+    assert (
+        first.refused.startswith("one model of 100,000 bars needs 15.8 GiB, t4 has room for 13.7 GiB")
+        and not second.refused
+    )

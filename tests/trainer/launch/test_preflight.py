@@ -26,7 +26,9 @@ def test_the_account_says_image_zones_and_template(applied):
 
 def test_a_type_that_is_offered_nowhere_has_no_zones(applied):
     outputs = read_stack(applied, stack="dev")
-    assert look(applied, outputs=outputs, machines=[instance_type("p5e.48xlarge")], spot=False).zones == {"p5e.48xlarge": ()}
+    assert look(applied, outputs=outputs, machines=[instance_type("p5e.48xlarge")], spot=False).zones == {
+        "p5e.48xlarge": ()
+    }
 
 
 def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(applied):
@@ -34,7 +36,10 @@ def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(a
     everywhere = look(applied, outputs=outputs, machines=TYPES[1:], spot=False)
     first, *others = everywhere.zones["g6.xlarge"]
     offers = look(
-        applied, outputs=dataclasses.replace(outputs, subnets={first: outputs.subnets[first]}), machines=TYPES[1:], spot=False
+        applied,
+        outputs=dataclasses.replace(outputs, subnets={first: outputs.subnets[first]}),
+        machines=TYPES[1:],
+        spot=False,
     )
     assert (offers.zones, offers.elsewhere) == ({"g6.xlarge": (first,)}, {"g6.xlarge": tuple(others)})
     assert everywhere.elsewhere == {"g6.xlarge": ()}
@@ -43,13 +48,21 @@ def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(a
 def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(applied):
     outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
     (line,) = outputs.launch_templates
-    data = ec2.describe_launch_template_versions(LaunchTemplateId=outputs.launch_templates[line], Versions=["$Default"])
+    data = ec2.describe_launch_template_versions(
+        LaunchTemplateId=outputs.launch_templates[line], Versions=["$Default"]
+    )
     wrong = {
-        **{name: value for name, value in data["LaunchTemplateVersions"][0]["LaunchTemplateData"].items() if name == "ImageId"},
+        **{
+            name: value
+            for name, value in data["LaunchTemplateVersions"][0]["LaunchTemplateData"].items()
+            if name == "ImageId"
+        },
         "BlockDeviceMappings": [{"DeviceName": "/dev/wrong", "Ebs": {"VolumeSize": 100}}],
     }
     template = ec2.create_launch_template(LaunchTemplateName="wrong-disk", LaunchTemplateData=wrong)
-    other = dataclasses.replace(outputs, launch_templates={line: template["LaunchTemplate"]["LaunchTemplateId"]})
+    other = dataclasses.replace(
+        outputs, launch_templates={line: template["LaunchTemplate"]["LaunchTemplateId"]}
+    )
     with pytest.raises(ConfigError, match="the template sizes /dev/wrong"):
         look(applied, outputs=other, machines=TYPES, spot=False)
 
@@ -70,7 +83,9 @@ def test_a_missing_permission_reads_as_one(applied):
     iam.put_user_policy(UserName="without-images", PolicyName="own", PolicyDocument=json.dumps(policy))
     key = iam.create_access_key(UserName="without-images")["AccessKey"]
     user = dataclasses.replace(applied, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
-    with pytest.raises(PermissionDenied, match=r"cannot look up .* \(UnauthorizedOperation: .*ec2:DescribeImages on resource"):
+    with pytest.raises(
+        PermissionDenied, match=r"cannot look up .* \(UnauthorizedOperation: .*ec2:DescribeImages on resource"
+    ):
         look(user, outputs=outputs, machines=TYPES, spot=False)
 
 
@@ -80,7 +95,9 @@ def test_an_account_that_does_not_answer_in_time_is_one_line(applied, monkeypatc
     monkeypatch.setattr(preflight, "REHEARSAL_LIMIT_SECONDS", 0.01)
     monkeypatch.setattr(preflight, "_zones", lambda *_, **named: release.wait())
     try:
-        with pytest.raises(ConnectionFailed, match=r"cannot look up the image, the zones.* \(no answer within 0 s\)"):
+        with pytest.raises(
+            ConnectionFailed, match=r"cannot look up the image, the zones.* \(no answer within 0 s\)"
+        ):
             look(applied, outputs=outputs, machines=TYPES, spot=False)
     finally:
         release.set()
@@ -90,7 +107,11 @@ def test_a_volume_smaller_than_the_images_snapshot_is_refused(applied):
     outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
     (line,) = outputs.launch_templates
     small = {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 10}}]}
-    template = ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=small)["LaunchTemplate"]
+    template = ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=small)[
+        "LaunchTemplate"
+    ]
     other = dataclasses.replace(outputs, launch_templates={line: template["LaunchTemplateId"]})
-    with pytest.raises(ConfigError, match=r"volume of 10 GiB is too small for ami-\w+ .its snapshot takes 15 GiB"):
+    with pytest.raises(
+        ConfigError, match=r"volume of 10 GiB is too small for ami-\w+ .its snapshot takes 15 GiB"
+    ):
         look(applied, outputs=other, machines=TYPES, spot=False)

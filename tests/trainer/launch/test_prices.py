@@ -20,13 +20,20 @@ TODAY = date(2026, 11, 22)
 
 def product(usd: str, unit: str = "Hrs") -> str:
     dimension = {"unit": unit, "pricePerUnit": {"USD": usd}}
-    return json.dumps({"product": {}, "terms": {"OnDemand": {"SKU.TERM": {"priceDimensions": {"SKU.TERM.RATE": dimension}}}}})
+    return json.dumps(
+        {
+            "product": {},
+            "terms": {"OnDemand": {"SKU.TERM": {"priceDimensions": {"SKU.TERM.RATE": dimension}}}},
+        }
+    )
 
 
 @pytest.fixture
 def price_list(monkeypatch: pytest.MonkeyPatch) -> Stubber:
     """The Price List as botocore's own model has it; a test says what it answers."""
-    client = boto3.client("pricing", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    client = boto3.client(
+        "pricing", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+    )
     regions = []
 
     def made(self: Access, service: str, **_: Any) -> Any:
@@ -42,7 +49,9 @@ def price_list(monkeypatch: pytest.MonkeyPatch) -> Stubber:
 
 def expect(stub: Stubber, *answers: list[str]) -> None:
     for products in answers:
-        stub.add_response("get_products", {"PriceList": products}, {"ServiceCode": "AmazonEC2", "Filters": ANY})
+        stub.add_response(
+            "get_products", {"PriceList": products}, {"ServiceCode": "AmazonEC2", "Filters": ANY}
+        )
 
 
 def test_the_tables_region_asks_nobody(price_list: Stubber) -> None:
@@ -60,15 +69,28 @@ def test_another_regions_prices_are_asked_and_a_type_not_sold_there_has_none(pri
 def test_without_the_permission_prices_are_assumed_to_be_high_and_it_says_so(price_list: Stubber) -> None:
     price_list.add_client_error("get_products", "AccessDeniedException", "no")
     found = list_prices(Access(region="eu-central-1"), MACHINES[:1], region="eu-central-1", today=TODAY)
-    assert found.machines[0].price_usd_per_hour == pytest.approx(UNKNOWN_REGION_FACTOR * MACHINES[0].price_usd_per_hour)
+    assert found.machines[0].price_usd_per_hour == pytest.approx(
+        UNKNOWN_REGION_FACTOR * MACHINES[0].price_usd_per_hour
+    )
     assert (
-        "2 x the list prices of us-east-1" in found.basis and "eu-central-1 are unknown (AccessDeniedException)" in found.basis
+        "2 x the list prices of us-east-1" in found.basis
+        and "eu-central-1 are unknown (AccessDeniedException)" in found.basis
     )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", product("0"), product("-1"), product("inf"), product("nan"), product("one"), product("1", "Quantity")],
+    [
+        "",
+        "[]",
+        "{}",
+        product("0"),
+        product("-1"),
+        product("inf"),
+        product("nan"),
+        product("one"),
+        product("1", "Quantity"),
+    ],
 )
 def test_a_product_of_another_shape_has_no_price(text: str) -> None:
     assert prices_in(text) == []

@@ -24,14 +24,25 @@ def test_by_default_the_script_goes_with_what_it_names_and_the_modules_beside_it
     (tmp_path / "helper.py").write_text("import net\n")
     (tmp_path / "parts").mkdir()
     for name in ("__init__.py", "layers.py", ".hidden.py", "__pycache__"):
-        (tmp_path / "parts" / name).mkdir() if name == "__pycache__" else (tmp_path / "parts" / name).write_text("")
+        (tmp_path / "parts" / name).mkdir() if name == "__pycache__" else (
+            tmp_path / "parts" / name
+        ).write_text("")
     (tmp_path / "config.yaml").write_text("lr: 1")
     (tmp_path / "unrelated.py").write_text("")
     files = script_files(settings(tmp_path, "python train.py config.yaml"))
-    assert list(files) == ["config.yaml", "helper.py", "net.py", "parts/__init__.py", "parts/layers.py", "train.py"]
+    assert list(files) == [
+        "config.yaml",
+        "helper.py",
+        "net.py",
+        "parts/__init__.py",
+        "parts/layers.py",
+        "train.py",
+    ]
     assert set(script_files(settings(tmp_path, files=("net.py",)))) == {"net.py"}
     hashes = dict.fromkeys(files, "0")
-    assert script_sha256(settings(tmp_path), hashes, ()) != script_sha256(settings(tmp_path, "python train.py"), hashes, ())
+    assert script_sha256(settings(tmp_path), hashes, ()) != script_sha256(
+        settings(tmp_path, "python train.py"), hashes, ()
+    )
 
 
 def test_the_files_are_in_the_bundle_under_their_paths(tmp_path):
@@ -56,10 +67,16 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
         (settings(tmp_path, "echo hello"), "the script has no file"),
         (settings(tmp_path, files=("link.py",)), "is a symbolic link"),
         (settings(tmp_path, files=(".",)), "can't be printed"),
-        (settings(tmp_path, files=("../x",)), "can't be sent (a script's files lie in the folder of its job file)"),
+        (
+            settings(tmp_path, files=("../x",)),
+            "can't be sent (a script's files lie in the folder of its job file)",
+        ),
         (settings(tmp_path, files=("gone",)), "gone does not exist"),
         (settings(tmp_path, requirements="requirements.txt"), "requirements.txt does not exist"),
-        (settings(tmp_path, requirements="."), "is a folder (script.requirements names it). Name the file in it."),
+        (
+            settings(tmp_path, requirements="."),
+            "is a folder (script.requirements names it). Name the file in it.",
+        ),
     ]:
         with pytest.raises((UsageError, DataError)) as refused:
             script_files(script)
@@ -80,12 +97,17 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
         (f"nvidia_cublas.cu12==1 {HASH}\n", "names nvidia_cublas.cu12"),
         ("--extra-index-url https://example.com\n", "has '--extra-index-url https://example.com'"),
         (f"a @ https://example.com/a.whl {HASH}\n", "a line with hashes is package==version"),
-        ("a @ https://example.com/a.whl\n", "a line is a package with versions, such as lightning>=2.5, and nothing else"),
+        (
+            "a @ https://example.com/a.whl\n",
+            "a line is a package with versions, such as lightning>=2.5, and nothing else",
+        ),
         ("-r other.txt\n", "has '-r other.txt'"),
         (f"a==1 {HASH} --global-option=x\n", "without a hash"),
     ],
 )
-def test_requirements_have_hashes_or_none_and_with_them_one_version_each_and_leave_the_images_torch_alone(text, line):
+def test_requirements_have_hashes_or_none_and_with_them_one_version_each_and_leave_the_images_torch_alone(
+    text, line
+):
     if not line:
         check_requirements("requirements.txt", text.encode())
         return
@@ -111,7 +133,12 @@ def test_data_is_hashed_by_its_path_and_sent_once(access, tmp_path):
     sha256 = hashlib.sha256(b"1").hexdigest()
     assert {entry["key"] for entry in again} == {f"raw/.files/{sha256}"} and again[0] == entries[0]
     assert len(s3.list_object_versions(Bucket=bucket)["Versions"]) == 1
-    assert s3.head_object(Bucket=bucket, Key=entries[0]["key"], VersionId=entries[0]["version_id"])["ContentLength"] == 1
+    assert (
+        s3.head_object(Bucket=bucket, Key=entries[0]["key"], VersionId=entries[0]["version_id"])[
+            "ContentLength"
+        ]
+        == 1
+    )
 
 
 def test_a_data_folder_that_is_none_is_one_line(tmp_path):
@@ -119,7 +146,12 @@ def test_a_data_folder_that_is_none_is_one_line(tmp_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "x").symlink_to("/etc/passwd")
     (tmp_path / "file").write_text("")
-    lines = {"gone": "does not exist", "file": "it is a file", "empty": "holds no file", "links": "is a symbolic link"}
+    lines = {
+        "gone": "does not exist",
+        "file": "it is a file",
+        "empty": "holds no file",
+        "links": "is a symbolic link",
+    }
     for name, line in lines.items():
         with pytest.raises(DataError, match=line):
             data_files(str(tmp_path / name))

@@ -50,8 +50,18 @@ def desk(tmp_path, monkeypatch):
 
 
 def test_what_the_files_import_is_named_at_the_versions_of_this_environment(desk):
-    files = {"train.py": SCRIPT, "helper.py": b"import parts", "parts/__init__.py": b"", "parts/layers.py": b"", "x.txt": b"?"}
-    assert packages_of(files, ["python", "train.py"]) == ["Fancy_Pack==2.0", "google-cloud-storage==3", "other-dist==1.5"]
+    files = {
+        "train.py": SCRIPT,
+        "helper.py": b"import parts",
+        "parts/__init__.py": b"",
+        "parts/layers.py": b"",
+        "x.txt": b"?",
+    }
+    assert packages_of(files, ["python", "train.py"]) == [
+        "Fancy_Pack==2.0",
+        "google-cloud-storage==3",
+        "other-dist==1.5",
+    ]
     assert packages_of(files, [], brought=["fancy-pack", "google-cloud-storage"]) == ["other-dist==1.5"]
     assert packages_of({"a.py": b"syntax error here"}, ["other-run", "a.py"]) == ["other-dist==1.5"]
     assert packages_of({}, ["python", "-m", "fancy.cli"]) == ["Fancy_Pack==2.0"]
@@ -81,7 +91,9 @@ def test_a_rehearsal_has_what_this_environment_has_whatever_brought_it(desk, tmp
     (tmp_path / "lib" / "of_no_package.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
     with pytest.raises(UsageError):
-        packages_of({"a.py": b"import of_no_package"}, [], brought=["numpy"])  # of a folder that the machine does not have
+        packages_of(
+            {"a.py": b"import of_no_package"}, [], brought=["numpy"]
+        )  # of a folder that the machine does not have
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     assert packages_of({"a.py": b"import of_no_package"}, [], brought=["numpy"]) == []
     with pytest.raises(UsageError):
@@ -99,8 +111,14 @@ def test_a_module_may_come_from_a_wheel_among_the_files(desk, tmp_path):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (b"import nowhere.sub", "a.py imports nowhere (neither the script's files nor this environment has it). Install it"),
-        (b"import mine", "a.py imports mine of of-a-folder (it was installed here from a folder, a file or a repository"),
+        (
+            b"import nowhere.sub",
+            "a.py imports nowhere (neither the script's files nor this environment has it). Install it",
+        ),
+        (
+            b"import mine",
+            "a.py imports mine of of-a-folder (it was installed here from a folder, a file or a repository",
+        ),
         (b"import faster", "a.py imports faster (neither"),
     ],
 )

@@ -25,7 +25,14 @@ from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_
 from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
-JOB = job_of(name="crypto", instance=("g6.xlarge",), symbols=("BTC-USD",), timeframe="1m", budget=2.0, max_duration="2h")
+JOB = job_of(
+    name="crypto",
+    instance=("g6.xlarge",),
+    symbols=("BTC-USD",),
+    timeframe="1m",
+    budget=2.0,
+    max_duration="2h",
+)
 OFFERS = Offers(
     image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
     image_id="ami-1",
@@ -71,7 +78,11 @@ class Memory:
 
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
         body = self.written.get(key)
-        return None if body is None else Stored(key=key, etag="etag", modified_at=NOW, version_id="v1", size=len(body))
+        return (
+            None
+            if body is None
+            else Stored(key=key, etag="etag", modified_at=NOW, version_id="v1", size=len(body))
+        )
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
         if create and key in self.written:
@@ -80,7 +91,9 @@ class Memory:
         return "etag"
 
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
-        return tuple(Stored(key=key, etag="etag", modified_at=NOW) for key in self.written if key.startswith(prefix))
+        return tuple(
+            Stored(key=key, etag="etag", modified_at=NOW) for key in self.written if key.startswith(prefix)
+        )
 
 
 def record_and_plan():
@@ -93,7 +106,9 @@ def record_and_plan():
         rehearsal=True,
         cap=timedelta(hours=12),
     )
-    return new_record(JOB, plan, build_bundle(), OUTPUTS, preflight_at=NOW - timedelta(seconds=5), now=NOW), plan
+    return new_record(
+        JOB, plan, build_bundle(), OUTPUTS, preflight_at=NOW - timedelta(seconds=5), now=NOW
+    ), plan
 
 
 def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
@@ -117,7 +132,10 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
     assert manifest["inputs"] == [item.pinned()]
-    assert manifest["attach"] == {"mode": "ssh", "public_key": "ssh-ed25519 AAAA"} and attach_entry(OUTPUTS) == {}
+    assert (
+        manifest["attach"] == {"mode": "ssh", "public_key": "ssh-ed25519 AAAA"}
+        and attach_entry(OUTPUTS) == {}
+    )
     assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
 
@@ -126,7 +144,9 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
     record, _ = record_and_plan()
     memory, bundle = Memory(), build_bundle()
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
-    memory.written[manifest_key(record.run_id)] = b"left"  # at NOW, by a call that ended before it wrote the record
+    memory.written[manifest_key(record.run_id)] = (
+        b"left"  # at NOW, by a call that ended before it wrote the record
+    )
     for minutes in (0, 10):
         with pytest.raises(Conflict):  # that call may still be at work
             later = replace(record, created_at=NOW + timedelta(minutes=minutes))
@@ -137,7 +157,15 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
     manifest, stored = memory.written[manifest_key(record.run_id)], memory.written[record_key(record.run_id)]
     assert record_from_json(stored.decode()) == later
     with pytest.raises(Conflict):  # a registered run's manifest never changes
-        register(replace(record, created_at=NOW + timedelta(days=1)), JOB, bundle, chosen, OFFERS, memory, attach={})
+        register(
+            replace(record, created_at=NOW + timedelta(days=1)),
+            JOB,
+            bundle,
+            chosen,
+            OFFERS,
+            memory,
+            attach={},
+        )
     assert memory.written[manifest_key(record.run_id)] == manifest
 
 
@@ -169,15 +197,24 @@ def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
 def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it_is_not_registered():
     record, _ = record_and_plan()
     memory, bundle, sha256 = Memory(), build_bundle(), "0" * 64
-    job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256, symbols=("BTC-USD",), timeframe="1m")
+    job = job_of(
+        model="tcn", encoder="one.safetensors", encoder_sha256=sha256, symbols=("BTC-USD",), timeframe="1m"
+    )
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
-    with pytest.raises(DataError, match=f"the encoder one.safetensors is not in the bucket .there is no raw/.files/{sha256}"):
+    with pytest.raises(
+        DataError, match=f"the encoder one.safetensors is not in the bucket .there is no raw/.files/{sha256}"
+    ):
         register(record, job, bundle, chosen, OFFERS, memory, attach={})
     assert not memory.written
     memory.written[f"raw/.files/{sha256}"] = b"weights"
     register(record, job, bundle, chosen, OFFERS, memory, attach={})
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
-    assert manifest["encoder"] == {"key": f"raw/.files/{sha256}", "version_id": "v1", "sha256": sha256, "bytes": 7}
+    assert manifest["encoder"] == {
+        "key": f"raw/.files/{sha256}",
+        "version_id": "v1",
+        "sha256": sha256,
+        "bytes": 7,
+    }
 
 
 def test_the_same_code_is_uploaded_once():

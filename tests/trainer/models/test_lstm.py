@@ -1,4 +1,6 @@
-"""The LSTM: the same function as torch's stacked LSTM, causal by construction, with dropout that is a function."""
+"""The LSTM: the same function as torch's stacked LSTM, causal by construction, with dropout that is a
+function.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_a_layer_in_other_numbers_is_that_layer_and_its_weights_get_their_gradie
     expected.square().sum().backward()
     found.square().sum().backward()
     for weight, exact in zip(lstm.parameters(), plain.parameters(), strict=True):
-        assert weight.grad.dtype == torch.float32 and torch.allclose(weight.grad.double(), exact.grad, rtol=1e-6)
+        assert weight.grad.dtype == torch.float32 and torch.allclose(
+            weight.grad.double(), exact.grad, rtol=1e-6
+        )
 
 
 def test_dropout_is_off_without_keys_and_a_function_of_them_with():
@@ -61,7 +65,9 @@ def test_dropout_of_a_slice_is_the_slice_of_the_batchs_dropout():
 @pytest.mark.parametrize("probability", [0.5, 0.9])
 def test_dropout_keeps_the_share_it_should_and_its_masks_are_unrelated(probability):
     shape = (60, 128, 64)
-    masks = [keep_mask(_keys(step, 77), first_row=0, shape_TBH=shape, probability=probability) for step in range(3)]
+    masks = [
+        keep_mask(_keys(step, 77), first_row=0, shape_TBH=shape, probability=probability) for step in range(3)
+    ]
     for mask in masks:
         assert mask.float().mean().item() == pytest.approx(probability, abs=0.003)
     numbers = torch.stack([mask.flatten().float() for mask in masks])

@@ -1,4 +1,6 @@
-"""The transformer: size, multiplications and memory by formula, what an output depends on, dropout by place in the batch."""
+"""The transformer: size, multiplications and memory by formula, what an output depends on, dropout by place
+in the batch.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ def test_the_large_preset_has_151_million_weights():
     with torch.device("meta"):
         large = build(settings.architecture(features=37, outputs=1))
     assert settings.tokens == 32
-    assert settings.num_weights(features=37, outputs=1) == sum(weight.numel() for weight in large.parameters()) == 151_388_609
+    assert (
+        settings.num_weights(features=37, outputs=1)
+        == sum(weight.numel() for weight in large.parameters())
+        == 151_388_609
+    )
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *({"preset": name} for name in PRESETS)])
@@ -75,7 +81,9 @@ def test_a_step_has_the_operations_of_the_formula(shape):
 
 @pytest.mark.slow
 def test_on_a_frozen_encoder_the_head_alone_has_operations_of_a_backward_pass():
-    settings = job_of(model="transformer", **SHAPES[0], encoder="one.safetensors", encoder_training="frozen").model
+    settings = job_of(
+        model="transformer", **SHAPES[0], encoder="one.safetensors", encoder_training="frozen"
+    ).model
     built, x_TBF = build(settings.architecture(features=7, outputs=3)), torch.randn(settings.lookback, 4, 7)
     for name, weight in built.named_parameters():
         weight.requires_grad_(name.startswith("head."))
@@ -91,7 +99,12 @@ def test_on_a_frozen_encoder_the_head_alone_has_operations_of_a_backward_pass():
 @pytest.mark.parametrize("batch", [1, 16])
 def test_a_steps_memory_is_what_the_formula_says(batch, again, precision):
     """With a batch of one most of it are gradients, with sixteen activations."""
-    keys_of_job = {"precision": precision, "activation_checkpointing": again, "batch": batch, "micro_batch": batch}
+    keys_of_job = {
+        "precision": precision,
+        "activation_checkpointing": again,
+        "batch": batch,
+        "micro_batch": batch,
+    }
     job = job_of(model="transformer", preset="small", series=4, **keys_of_job)
     part, _ = predicted(job, on_gpu=False)
     found = counted(job)
@@ -144,7 +157,9 @@ def test_windows_are_normalized_by_themselves_and_keep_their_level():
 def test_dropout_belongs_to_a_window_of_the_batch_however_the_batch_is_sliced():
     transformer, x_TBF, context_BC = model(), windows(), contexts()
     whole = transformer(x_TBF, keys(), 0, context_BC)
-    slices = [transformer(x_TBF[:, row : row + 2], keys(), row, context_BC[row : row + 2]) for row in (0, 2, 4)]
+    slices = [
+        transformer(x_TBF[:, row : row + 2], keys(), row, context_BC[row : row + 2]) for row in (0, 2, 4)
+    ]
     torch.testing.assert_close(torch.cat(slices), whole, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(whole, transformer(x_TBF, context_BC=context_BC))
 

@@ -1,6 +1,8 @@
-"""A machine for the node's tests: the embedded AWS's bucket, a metadata service, and the real bootstrap in a sandbox.
+"""A machine for the node's tests: the embedded AWS's bucket, a metadata service, and the real bootstrap in a
+sandbox.
 
-The code bundle holds the real package, with a stand-in for `trainer.train` that writes the events which its job asks for.
+The code bundle holds the real package, with a stand-in for `trainer.train` that writes the events which its
+job asks for.
 """
 
 from __future__ import annotations
@@ -68,13 +70,25 @@ SMOKE = 'import sys\nprint("smoke", sys.argv[2])\n'
 
 def model_done(symbol: str, **more: Any) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
-    done = {"event": "model_done", "model": model, **named(symbol), "family": "lstm", "file": f"{model}.safetensors"}
+    done = {
+        "event": "model_done",
+        "model": model,
+        **named(symbol),
+        "family": "lstm",
+        "file": f"{model}.safetensors",
+    }
     return {**done, "metrics": {"test": {"auc": 0.5}}, **more}
 
 
 def started(*symbols: str) -> dict[str, Any]:
     models = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in symbols]
-    return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": {"bars": 7, "synthetic": True}}
+    return {
+        "event": "started",
+        "models": models,
+        "workers": 4,
+        "device": "cpu",
+        "data": {"bars": 7, "synthetic": True},
+    }
 
 
 @cache
@@ -144,18 +158,36 @@ class Machine:
         self.s3.put_object(Bucket=self.bucket, Key=f"code/{sha256}.whl", Body=bundle)
         content = json.dumps(self.script).encode()
         version = self.s3.put_object(Bucket=self.bucket, Key="raw/script.json", Body=content)["VersionId"]
-        self.s3.put_object(Bucket=self.bucket, Key="raw/script.json", Body=b"a later version, which no run asked for")
+        self.s3.put_object(
+            Bucket=self.bucket, Key="raw/script.json", Body=b"a later version, which no run asked for"
+        )
         found = self.input_sha256 or hashlib.sha256(content).hexdigest()
         manifest = {
             "job": job_of(symbols=("A", "B")).to_dict(),
             "program": list(PROGRAM),
-            "inputs": [{"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}],
-            "instance_types": {"p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}},
+            "inputs": [
+                {"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}
+            ],
+            "instance_types": {
+                "p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}
+            },
             **self.known,
         }
-        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode())
-        tags = {"project": "mayfly", "run_id": RUN, "attempt": "1", "node": "0", "deadline": iso(self.deadline)}
-        tags |= {"role_id": "AROA1", "bundle_key": f"code/{sha256}.whl", "bundle_sha256": self.bundle_sha256 or sha256}
+        self.s3.put_object(
+            Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode()
+        )
+        tags = {
+            "project": "mayfly",
+            "run_id": RUN,
+            "attempt": "1",
+            "node": "0",
+            "deadline": iso(self.deadline),
+        }
+        tags |= {
+            "role_id": "AROA1",
+            "bundle_key": f"code/{sha256}.whl",
+            "bundle_sha256": self.bundle_sha256 or sha256,
+        }
         tags["boot_seconds"] = self.boot_seconds
         self.server = serve_metadata(self._view(tags))
         environment = {
@@ -202,7 +234,10 @@ class Machine:
         return path.read_text() if path.exists() else ""
 
     def keys(self, prefix: str) -> list[str]:
-        return [entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])]
+        return [
+            entry["Key"]
+            for entry in self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
+        ]
 
     def read(self, key: str) -> bytes:
         return self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
@@ -217,7 +252,10 @@ class Machine:
     def _bundle(self) -> bytes:
         path = self.sandbox.parent / "bundle.zip"
         training = {"__init__.py": "", "__main__.py": self.trainer, "smoke.py": self.smoke}
-        files = {**agent_files(), **{f"trainer/train/{name}": text.encode() for name, text in training.items()}}
+        files = {
+            **agent_files(),
+            **{f"trainer/train/{name}": text.encode() for name, text in training.items()},
+        }
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in files.items():
                 archive.writestr(name, content)
@@ -271,15 +309,22 @@ def serve_metadata(view: MetadataView) -> ThreadingHTTPServer:
 
 
 @pytest.fixture
-def machine(aws_server: EmbeddedAws, access: Access, node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[Machine]:
+def machine(
+    aws_server: EmbeddedAws, access: Access, node_forks: ForkServerProcess, tmp_path: Path
+) -> Iterator[Machine]:
     # The stack's own policy; what the machine's tags call its role's id stands in the place of the true one.
     policy = json.dumps(policies.instance(bucket=f"{BUCKET}-{(access.access_key or '')[4:16]}"))
     iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
     iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
-    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1"))
+    iam.put_role_policy(
+        RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1")
+    )
     cloud = aws_server.cloud(access)
     own = cloud.credentials("NODE", "i-1", role="node")
     machine = Machine(access=access, cloud=cloud, own=own, sandbox=tmp_path / "sandbox", forks=node_forks)
-    machine.script = {"events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}], "exit": 0}
+    machine.script = {
+        "events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}],
+        "exit": 0,
+    }
     yield machine
     machine.stop()

@@ -21,14 +21,28 @@ def secret(name):
 
 version = json.loads(os.environ["VERSIONS"])
 reads = {key: lambda key=key: s3.get_object(Bucket=bucket, Key=key) for key in version}
-reads |= {f"{key} by version": lambda key=key: s3.get_object(Bucket=bucket, Key=key, VersionId=version[key]) for key in version}
-shared = ("raw/main/", "raw-index/", "code/", "retrains/", "scheduled/", "runs/r1/", "models/production/", "models/retrains/")
+reads |= {
+    f"{key} by version": lambda key=key: s3.get_object(Bucket=bucket, Key=key, VersionId=version[key])
+    for key in version
+}
+shared = (
+    "raw/main/",
+    "raw-index/",
+    "code/",
+    "retrains/",
+    "scheduled/",
+    "runs/r1/",
+    "models/production/",
+    "models/retrains/",
+)
 others = (f"models/experiments/{own}/", f"checkpoints/{own}/", "attempts/AROAOTHER:i-1/r/1/0/")
 writes = [f"{prefix}x" for prefix in (*shared, *others, f"attempts/{own}/r2/1/0/", f"live/{own}/r2/1/")]
 tries = {
     **{f"read {name}": call for name, call in reads.items()},
     **{f"write {key}": lambda key=key: s3.put_object(Bucket=bucket, Key=key, Body=b"x") for key in writes},
-    "replace a file of the set": lambda: s3.put_object(Bucket=bucket, Key="raw/main/BTC-USD_1m.parquet", Body=b"x"),
+    "replace a file of the set": lambda: s3.put_object(
+        Bucket=bucket, Key="raw/main/BTC-USD_1m.parquet", Body=b"x"
+    ),
     "delete a file of the set": lambda: s3.delete_object(Bucket=bucket, Key="raw/main/BTC-USD_1m.parquet"),
     "list the bucket": lambda: s3.list_objects_v2(Bucket=bucket),
     "list its own keys": lambda: s3.list_objects_v2(Bucket=bucket, Prefix=f"attempts/{own}/"),
@@ -38,8 +52,12 @@ tries = {
     "read the webhook": lambda: secret("dev/webhook"),
     "read the stack's outputs": lambda: ssm.get_parameter(Name="/mayfly/mayfly/dev"),
     "read another stack's secret": lambda: secret("prod/secrets/API_KEY"),
-    "list secrets": lambda: ssm.get_parameters_by_path(Path="/mayfly/mayfly/dev/secrets", WithDecryption=True),
-    "write a secret": lambda: ssm.put_parameter(Name="/mayfly/mayfly/dev/secrets/NEW", Value="x", Type="SecureString"),
+    "list secrets": lambda: ssm.get_parameters_by_path(
+        Path="/mayfly/mayfly/dev/secrets", WithDecryption=True
+    ),
+    "write a secret": lambda: ssm.put_parameter(
+        Name="/mayfly/mayfly/dev/secrets/NEW", Value="x", Type="SecureString"
+    ),
     "see instances": lambda: clients["ec2"].describe_instances(),
     "end itself through EC2": lambda: clients["ec2"].terminate_instances(InstanceIds=[own.partition(":")[2]]),
     "start instances": lambda: clients["ec2"].run_instances(

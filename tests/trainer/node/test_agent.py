@@ -24,11 +24,20 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     machine.start()
     machine.wait_until_off()
     result = machine.result()
-    assert (result["state"], result["exit_code"], machine.exit_code(), result["error"]) == ("done", 0, 0, None)
+    assert (result["state"], result["exit_code"], machine.exit_code(), result["error"]) == (
+        "done",
+        0,
+        0,
+        None,
+    )
     assert [model["piece"] for model in result["models"]] == ["A", "B"]
     for model in result["models"]:
         stored = machine.s3.get_object(Bucket=machine.bucket, Key=model["key"], VersionId=model["version_id"])
-        assert hashlib.sha256(stored["Body"].read()).hexdigest() == model["sha256"] == stored["Metadata"]["sha256"]
+        assert (
+            hashlib.sha256(stored["Body"].read()).hexdigest()
+            == model["sha256"]
+            == stored["Metadata"]["sha256"]
+        )
     assert machine.keys(MODELS) == [
         f"{MODELS}lstm_{symbol}_1m.{kind}" for symbol in ("A", "B") for kind in ("json", "safetensors")
     ]
@@ -41,10 +50,16 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
         "kind": "cpu",
         "note": "GPUs are CPU processes in a rehearsal",
     }
-    assert list(result["boot"]) == ["code", "environment", "agent", "baked", "import"] and result["boot"]["baked"] is False
+    assert (
+        list(result["boot"]) == ["code", "environment", "agent", "baked", "import"]
+        and result["boot"]["baked"] is False
+    )
     assert result["boot"]["environment"] > 0 and sum(result["boot"].values()) < 600
     assert result["data"] == {"bars": 7, "synthetic": True}
-    assert (result["inputs"]["s3_files"], result["inputs"]["cache_files"]) == (1, 0)  # there is no such file system
+    assert (result["inputs"]["s3_files"], result["inputs"]["cache_files"]) == (
+        1,
+        0,
+    )  # there is no such file system
     assert result["inputs"]["cache_failed"].startswith("EFS fs-01 could not be mounted: ")
     assert result["python_packages"] == "the desk's .venv"
     progress = json.loads(machine.read(f"{NODE}progress.json"))
@@ -53,22 +68,31 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     assert len(lease) <= MOST_LEASE_BYTES and list(json.loads(lease))[-2:] == ["at", "lease_until"]
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
     assert "the trainer runs on 4 cpu" in log and "inputs come only from S3: EFS fs-01" in log
-    assert f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log  # from the bundle, not the checkout
+    assert (
+        f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log
+    )  # from the bundle, not the checkout
     events = b"".join(machine.read(key) for key in machine.keys(f"{NODE}metrics/")).splitlines()
     assert [json.loads(line)["event"] for line in events] == ["started", "model_done", "model_done", "ended"]
 
-    # Its role allows what it called, and no more. When the answer to an upload was lost, it finds its own model there.
+    # Its role allows what it called, and no more. When the answer to an upload was lost, it finds its own
+    # model there.
     model = result["models"][0]
     path = machine.sandbox / "opt/mayfly/work/models" / model["key"].rpartition("/")[2]
-    again = Uplink(machine.own_access, machine.bucket).upload_model(path=path, key=model["key"], sha256=model["sha256"])
+    again = Uplink(machine.own_access, machine.bucket).upload_model(
+        path=path, key=model["key"], sha256=model["sha256"]
+    )
     assert again.version_id == model["version_id"]
     decided = [(asked, decision) for who, asked, decision in machine.cloud.decisions if who.kind == "NODE"]
     policy = machine.access.client("iam").get_role_policy(RoleName="node", PolicyName="own")["PolicyDocument"]
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_its_machine(machine: Any) -> None:
-    trace = "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
+def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_its_machine(
+    machine: Any,
+) -> None:
+    trace = (
+        "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
+    )
     trace += "(options.out / 'training_results.json').write_bytes(options.machine.read_bytes())\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", trace + "time.sleep(script")
     machine.start()
@@ -79,9 +103,14 @@ def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_it
     assert (told["instance_type"], told["gpu_count"]) == ("p3.8xlarge", 4) and told["paid_seconds"] > 0
 
 
-def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(machine: Any) -> None:
+def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(
+    machine: Any,
+) -> None:
     machine.known = {"tuned": {"cpu": {"a shape": {"pack": 1}}}, "gpu_profiles": {"mine": {"memory_gib": 20}}}
-    look = "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(), flush=True)\n"
+    look = (
+        "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(),"
+        " flush=True)\n"
+    )
     look += "print('tuned:', path.with_name('measurements.json').read_text(), flush=True)\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
     entry = {"strategy": "sequential", "pack": 1, "micro_batch": 64}
@@ -113,7 +142,11 @@ def test_a_failed_smoke_test_ends_the_run_and_names_the_device(machine: Any) -> 
     machine.start()
     machine.wait_until_off()
     error = machine.result()["error"]
-    assert (error["what"], error["why"], error["code"]) == ("the smoke test failed on cpu", "no kernel image", 100)
+    assert (error["what"], error["why"], error["code"]) == (
+        "the smoke test failed on cpu",
+        "no kernel image",
+        100,
+    )
 
 
 def test_an_input_with_another_sha256_is_not_trained_on(machine: Any) -> None:
@@ -186,17 +219,32 @@ def started(*symbols: str) -> dict[str, Any]:
 
 def model_done(symbol: str) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
-    done = {"event": "model_done", "model": model, **named(symbol), "family": "lstm", "file": f"{model}.safetensors"}
+    done = {
+        "event": "model_done",
+        "model": model,
+        **named(symbol),
+        "family": "lstm",
+        "file": f"{model}.safetensors",
+    }
     return {**done, "metrics": {}}
 
 
-def test_the_launchs_plan_and_encoder_are_checked_by_their_hash_and_given_to_the_trainer(machine: Any) -> None:
+def test_the_launchs_plan_and_encoder_are_checked_by_their_hash_and_given_to_the_trainer(
+    machine: Any,
+) -> None:
     content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
-    machine.known = {"plan": {"key": key, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+    machine.known = {
+        "plan": {"key": key, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    }
     encoder, sha256 = b"weights", hashlib.sha256(b"weights").hexdigest()
     stored = machine.s3.put_object(Bucket=machine.bucket, Key=f"raw/.files/{sha256}", Body=encoder)
-    known = {"key": f"raw/.files/{sha256}", "version_id": stored["VersionId"], "sha256": sha256, "bytes": len(encoder)}
+    known = {
+        "key": f"raw/.files/{sha256}",
+        "version_id": stored["VersionId"],
+        "sha256": sha256,
+        "bytes": len(encoder),
+    }
     job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256).to_dict()
     machine.known |= {"encoder": known, "job": job, "program": [*PROGRAM, "--plan", "$PLAN"]}
     look = "print('plan:', options.plan.read_text(), flush=True)\n"
@@ -219,7 +267,10 @@ def test_a_plan_with_another_hash_is_not_trained_by(machine: Any) -> None:
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["error"]["code"]) == ("failed", 100)
-    assert result["error"]["what"] == f"input {key} can't be used" and "the manifest says 000" in result["error"]["why"]
+    assert (
+        result["error"]["what"] == f"input {key} can't be used"
+        and "the manifest says 000" in result["error"]["why"]
+    )
 
 
 def test_a_plan_that_the_trainer_made_is_sent_for_whoever_wants_to_know(machine: Any) -> None:

@@ -1,6 +1,8 @@
-"""The bootstrap's safety: it refuses where it could hurt, arms the end before anything else, and always powers off.
+"""The bootstrap's safety: it refuses where it could hurt, arms the end before anything else, and always
+powers off.
 
-Nothing here can reach this machine's own systemctl or poweroff: every PATH is a folder of fakes, or a node's sandbox.
+Nothing here can reach this machine's own systemctl or poweroff: every PATH is a folder of fakes, or a node's
+sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ RUN = "20261120-235912-test-k3v9"
 
 @pytest.fixture
 def fakes(tmp_path: Path) -> Path:
-    """A folder to be the whole PATH: harmless tools, and fakes of the dangerous ones which note that they were called."""
+    """A folder to be the whole PATH: harmless tools, and fakes of the dangerous ones which note that they
+    were called.
+    """
     folder = tmp_path / "fakes"
     folder.mkdir()
     for tool in TOOLS:
@@ -94,7 +98,9 @@ def test_it_refuses_when_path_was_reset(refused: Any, tmp_path: Path, fakes: Pat
     assert "not the sandbox's stub" in refused(path=fakes, MAYFLY_ROOT=str(tmp_path / "sandbox"))
 
 
-def test_it_refuses_a_tool_that_only_lies_where_the_stub_should(refused: Any, tmp_path: Path, fakes: Path) -> None:
+def test_it_refuses_a_tool_that_only_lies_where_the_stub_should(
+    refused: Any, tmp_path: Path, fakes: Path
+) -> None:
     prepare_sandbox(tmp_path / "sandbox")
     shutil.copy(fakes / "poweroff", tmp_path / "sandbox/bin/poweroff")
     message = refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
@@ -123,7 +129,9 @@ def test_the_cap_is_armed_before_anything_is_asked_or_downloaded(machine: Any) -
     machine.server.shutdown()  # nobody answers a question for metadata
     machine.server.server_close()
     machine.wait_until_off()
-    assert before + timedelta(minutes=60) <= armed(machine) <= datetime.now(timezone.utc) + timedelta(minutes=60)
+    assert (
+        before + timedelta(minutes=60) <= armed(machine) <= datetime.now(timezone.utc) + timedelta(minutes=60)
+    )
     assert not (machine.sandbox / "opt/mayfly/code").exists()
 
 
@@ -222,22 +230,31 @@ def test_a_signal_ends_a_stage_at_once(machine: Any, slow_image: Path) -> None:
     assert machine.exit_code() == 143
 
 
-def test_a_stage_that_outlasts_the_boots_time_ends_the_machine_and_says_so(machine: Any, slow_image: Path) -> None:
+def test_a_stage_that_outlasts_the_boots_time_ends_the_machine_and_says_so(
+    machine: Any, slow_image: Path
+) -> None:
     machine.image_python, machine.boot_seconds = str(slow_image), "3"
     machine.start()
     machine.wait_until_off()
     assert machine.exit_code() == 124
-    assert "the boot took longer than 3 s" in machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
+    assert (
+        "the boot took longer than 3 s"
+        in machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
+    )
 
 
 def test_what_must_work_on_a_wrong_image_uses_the_systems_python() -> None:
     script = BOOTSTRAP.read_text()
     assert "python=/usr/bin/python3" in script
-    assert {line.split("$python")[1].split()[1] for line in script.splitlines() if '"$python"' in line} == {"-I"}
+    assert {line.split("$python")[1].split()[1] for line in script.splitlines() if '"$python"' in line} == {
+        "-I"
+    }
 
 
 def test_it_fits_into_user_data() -> None:
-    assert BOOTSTRAP.stat().st_size < 15_500  # EC2 takes 16,384; the placeholders grow when they are filled in
+    assert (
+        BOOTSTRAP.stat().st_size < 15_500
+    )  # EC2 takes 16,384; the placeholders grow when they are filled in
 
 
 def armed(machine: Any) -> datetime:

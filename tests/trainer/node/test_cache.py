@@ -1,4 +1,6 @@
-"""The cache of inputs, whatever lies in it: what is trained on is what the manifest pins, and nothing outside it is touched."""
+"""The cache of inputs, whatever lies in it: what is trained on is what the manifest pins, and nothing outside
+it is touched.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import Any
 import pytest
 
 from trainer.errors import DataError
-from trainer.node.cache import HALF_WRITTEN_SECONDS, LAYOUT, UNUSED_SECONDS, CacheUnusable, InputCache, open_cache
+from trainer.node.cache import (
+    HALF_WRITTEN_SECONDS,
+    LAYOUT,
+    UNUSED_SECONDS,
+    CacheUnusable,
+    InputCache,
+    open_cache,
+)
 from trainer.node.stage import Origins, fetch_inputs
 
 BARS = b"bars of BTC-USD"
@@ -53,12 +62,21 @@ def mount(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
-    """Fetch the input into a new folder as a node does, check that it has the right bytes, and return what came from where."""
+    """Fetch the input into a new folder as a node does, check that it has the right bytes, and return what
+    came from where.
+    """
     nodes = iter(range(10))
 
     def fetch(bucket: Bucket | None = None, entry: dict[str, Any] = ENTRY) -> Origins:
         origins, folder = Origins(cache=open_cache(mount)), tmp_path / f"node-{next(nodes)}"
-        fetch_inputs(bucket or Bucket(), bucket="b", inputs=[entry], folder=folder, stopped=lambda: False, origins=origins)
+        fetch_inputs(
+            bucket or Bucket(),
+            bucket="b",
+            inputs=[entry],
+            folder=folder,
+            stopped=lambda: False,
+            origins=origins,
+        )
         assert (folder / "BTC-USD_1m.parquet").read_bytes() == (bucket.content if bucket else BARS)
         return origins
 
@@ -117,20 +135,33 @@ def test_another_version_of_a_key_is_another_entry(fill: Callable[..., Origins],
     assert len(list((mount / LAYOUT).iterdir())) == 2
 
 
-def test_bytes_that_s3_itself_gave_wrong_are_an_error_and_never_reach_the_cache(mount: Path, tmp_path: Path) -> None:
+def test_bytes_that_s3_itself_gave_wrong_are_an_error_and_never_reach_the_cache(
+    mount: Path, tmp_path: Path
+) -> None:
     origins = Origins(cache=open_cache(mount))
     with pytest.raises(DataError, match="sha256"):
-        fetch_inputs(Bucket(OTHER), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins)
+        fetch_inputs(
+            Bucket(OTHER),
+            bucket="b",
+            inputs=[ENTRY],
+            folder=tmp_path / "n",
+            stopped=lambda: False,
+            origins=origins,
+        )
     assert not list((mount / LAYOUT).iterdir())
 
 
-def test_an_input_without_a_hash_or_a_version_is_not_cached(fill: Callable[..., Origins], mount: Path) -> None:
+def test_an_input_without_a_hash_or_a_version_is_not_cached(
+    fill: Callable[..., Origins], mount: Path
+) -> None:
     for name in ("sha256", "version_id"):
         fill(entry={**ENTRY, name: ""})
     assert not list((mount / LAYOUT).iterdir())
 
 
-def test_a_name_of_any_length_and_with_any_folders_stays_in_the_cache(fill: Callable[..., Origins], mount: Path) -> None:
+def test_a_name_of_any_length_and_with_any_folders_stays_in_the_cache(
+    fill: Callable[..., Origins], mount: Path
+) -> None:
     fill(entry={**ENTRY, "key": f"raw/../../{'x' * 900}/BTC-USD_1m.parquet"})
     assert len(only_entry(mount).name) == 64
 
@@ -147,12 +178,16 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     gone = open_cache(mount)
     os.close(gone.folder)
     origins = Origins(cache=gone)
-    fetch_inputs(Bucket(), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins)
+    fetch_inputs(
+        Bucket(), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins
+    )
     assert (tmp_path / "n/BTC-USD_1m.parquet").read_bytes() == BARS
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 
 
-def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(fill: Callable[..., Origins], mount: Path) -> None:
+def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(
+    fill: Callable[..., Origins], mount: Path
+) -> None:
     fill()
     used = only_entry(mount)
     unused, half, fresh = (mount / LAYOUT / name for name in ("f" * 64, ".new-dead", ".new-alive"))

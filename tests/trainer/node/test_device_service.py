@@ -19,7 +19,9 @@ def with_a_row(*devices: tuple[int, ...]) -> DeviceService:
 def test_a_device_that_fails_three_in_a_row_waits_for_the_others_word_and_leaves_once_one_passes() -> None:
     service = with_a_row(BROKEN, OTHER)
     assert service.may_begin(OTHER, {OTHER: 1}) and not service.may_begin(BROKEN, {OTHER: 1})
-    assert service.taken_out({OTHER: 1}) == {} and service.may_begin(BROKEN, {}), "nobody else is at work to tell"
+    assert service.taken_out({OTHER: 1}) == {} and service.may_begin(BROKEN, {}), (
+        "nobody else is at work to tell"
+    )
     service.ended(OTHER, "x", passed=True, seconds=2)
     assert service.taken_out({}) == {BROKEN: ["a", "b", "c"]} and service.taken_out({}) == {}
     assert not service.may_begin(BROKEN, {}) and service.may_begin(OTHER, {})
@@ -40,7 +42,11 @@ def test_a_value_that_fails_elsewhere_too_brings_the_device_back_and_is_no_failu
         service.ended(OTHER, "b", passed=False, seconds=1) is None
         and service.ended(OTHER, "c", passed=False, seconds=1) is None
     )
-    assert service.may_begin(BROKEN, {OTHER: 1}) and service.may_begin(OTHER, {BROKEN: 1}) and service.taken_out({}) == {}
+    assert (
+        service.may_begin(BROKEN, {OTHER: 1})
+        and service.may_begin(OTHER, {BROKEN: 1})
+        and service.taken_out({}) == {}
+    )
 
 
 def test_failures_that_took_their_time_or_have_a_success_between_them_are_no_row() -> None:

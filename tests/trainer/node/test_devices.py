@@ -25,7 +25,9 @@ def test_a_rehearsal_tries_the_one_cpu_out_once() -> None:
     assert compare(FOUR, expected=4, rehearsal=True).names == ("cpu",)
 
 
-@pytest.mark.parametrize("listing", ["", "0, NVIDIA L4, 22888\n", FOUR + "4, NVIDIA L4, 22888\n", "No devices were found\n"])
+@pytest.mark.parametrize(
+    "listing", ["", "0, NVIDIA L4, 22888\n", FOUR + "4, NVIDIA L4, 22888\n", "No devices were found\n"]
+)
 def test_another_number_than_expected_is_an_error(listing: str) -> None:
     with pytest.raises(TrainingFailed, match="this instance type has 4"):
         compare(listing, expected=4, rehearsal=False)

@@ -1,4 +1,6 @@
-"""A hostile refresh script gets what docs/security.md says, and no more: its machine's role is held to its policy."""
+"""A hostile refresh script gets what docs/security.md says, and no more: its machine's role is held to its
+policy.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ GETS = {
 
 
 def test_what_a_hostile_script_gets_is_what_the_security_page_says(
-    prepared: Callable[[str], PreparedStack], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    prepared: Callable[[str], PreparedStack],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = prepared(ATTACK.read_text())
     access, bucket, identity = run.access, run.outputs.bucket, run.node.status.identity
@@ -85,5 +89,10 @@ def test_what_a_hostile_script_gets_is_what_the_security_page_says(
     assert len([line for line in lines if line.startswith("refused: ")]) > 40
     assert lines[-1] == "env: ['API_KEY']"
     security = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
-    for phrase in ("every data set by version", "every code bundle", "manifest of any run", "every secret of the stack"):
+    for phrase in (
+        "every data set by version",
+        "every code bundle",
+        "manifest of any run",
+        "every secret of the stack",
+    ):
         assert phrase in security, phrase

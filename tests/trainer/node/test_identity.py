@@ -24,5 +24,10 @@ def test_an_instance_says_its_run_its_type_and_the_zone_of_its_spot_price(market
     finally:
         server.shutdown()
         server.server_close()
-    assert (identity.run_id, identity.attempt, identity.deadline, identity.role_id) == ("r", 2, DEADLINE, "AROA1")
+    assert (identity.run_id, identity.attempt, identity.deadline, identity.role_id) == (
+        "r",
+        2,
+        DEADLINE,
+        "AROA1",
+    )
     assert (identity.instance_type, identity.spot_zone) == ("p3.8xlarge", zone)

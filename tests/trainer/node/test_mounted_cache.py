@@ -1,4 +1,6 @@
-"""The storage mode efs-cache on nodes that boot from the stack's own template: they mount the cache and check what it holds."""
+"""The storage mode efs-cache on nodes that boot from the stack's own template: they mount the cache and check
+what it holds.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,14 @@ class Site:
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
         desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)
         deadline = datetime.now(timezone.utc) + timedelta(minutes=30)
-        tags = {"project": "mayfly", "stack": "dev", "run_id": run_id, "attempt": "1", "node": "0", "boot_seconds": "900"}
+        tags = {
+            "project": "mayfly",
+            "stack": "dev",
+            "run_id": run_id,
+            "attempt": "1",
+            "node": "0",
+            "boot_seconds": "900",
+        }
         tags |= {"deadline": iso(deadline.replace(microsecond=0)), "role_id": self.outputs.instance_role_id}
         tags |= {"bundle_key": f"code/{self.bundle_sha256}.whl", "bundle_sha256": self.bundle_sha256}
         instance = desk.launched(token=run_id, types=("p3.8xlarge",), zones=(ZONE,), tags=tags)
@@ -115,17 +124,25 @@ def test_a_second_node_takes_an_input_from_the_cache_and_a_poisoned_one_is_fetch
     second = site.run("20261120-000002-a-aaaa")
     assert second["state"] == "done" and entry.read_bytes() == SCRIPT
     assert (second["inputs"]["cache_files"], second["inputs"]["cache_bytes"]) == (1, len(OTHER))
-    assert (second["inputs"]["s3_files"], second["inputs"]["cache_refused"], second["inputs"]["cache_added"]) == (1, 1, 1)
+    assert (
+        second["inputs"]["s3_files"],
+        second["inputs"]["cache_refused"],
+        second["inputs"]["cache_added"],
+    ) == (1, 1, 1)
 
     for policy, service in (("cache", "elasticfilesystem"), ("key", "kms")):  # beside the role's own
         decided = [(asked, by) for who, asked, by in site.cloud.decisions if asked.action.startswith(service)]
-        written = site.access.client("iam").get_role_policy(RoleName=ROLE, PolicyName=policy)["PolicyDocument"]
+        written = site.access.client("iam").get_role_policy(RoleName=ROLE, PolicyName=policy)[
+            "PolicyDocument"
+        ]
         assert_allowed_is_needed(decided, written, {})
 
     # A mount target that no longer admits the instances.
     efs, ec2 = site.access.client("efs"), site.access.client("ec2")
     for target in efs.describe_mount_targets(FileSystemId=site.outputs.file_system)["MountTargets"]:
-        (group,) = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])["SecurityGroups"]
+        (group,) = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])[
+            "SecurityGroups"
+        ]
     (described,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=described["IpPermissions"])
     instance = next(iter(site.cloud.world.instances.values()))

@@ -30,7 +30,9 @@ EMPTY_BUNDLE = b"PK\x05\x06" + bytes(18)  # a zip without files
 
 def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devices(tmp_path: Path) -> None:
     state = tmp_path / "here.json"
-    state.write_text(json.dumps({"run_id": "r", "user_id": "AIDAEXAMPLE", "deadline": "2026-11-22T20:00:00Z"}))
+    state.write_text(
+        json.dumps({"run_id": "r", "user_id": "AIDAEXAMPLE", "deadline": "2026-11-22T20:00:00Z"})
+    )
     identity = own_identity(state)
     assert identity.keys.folder == "attempts/AIDAEXAMPLE/r/1/0/"
     status = SimpleNamespace(identity=identity, phases={"boot": utc_now()})
@@ -51,7 +53,10 @@ def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devic
 def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, zone, known, price) -> None:
     identity = SimpleNamespace(instance_type="g6.xlarge", spot_zone=zone)
     prices = {"usd_per_hour": 1.0} | ({} if known is None else {"spot_usd_per_hour": known})
-    spot = cast(Any, SimpleNamespace(here=False, status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})))
+    spot = cast(
+        Any,
+        SimpleNamespace(here=False, status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})),
+    )
     file = lay_out_machine(tmp_path / "machine.json", spot, {"instance_types": {"g6.xlarge": prices}})
     assert read_machine(file).usd_per_hour == price
 
@@ -100,7 +105,9 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: py
     work.release()
 
 
-def test_a_folder_that_can_not_be_cleared_is_not_locked_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_can_not_be_cleared_is_not_locked_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_work(tmp_path, "ab" * 32).release()
 
     def refused(_: WorkFolder) -> int:
@@ -123,7 +130,10 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
     monkeypatch.setenv("ANOTHER_KEY", "nobodys")
     with caplog.at_level("INFO"):
         assert start('echo "key $TRACKER_KEY, other <$ANOTHER_KEY>"', secrets=["TRACKER_KEY"]) == 0
-    assert node.status.scripts[0]["last_lines"] == ["key [TRACKER_KEY], other <>"] and "s3cr3t" not in caplog.text
+    assert (
+        node.status.scripts[0]["last_lines"] == ["key [TRACKER_KEY], other <>"]
+        and "s3cr3t" not in caplog.text
+    )
 
 
 def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) -> None:
@@ -147,7 +157,10 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
         assert scratch.exists() and left[0].poll() is None, "its agent has the lock"
         work.release()
         prune(tmp_path)
-        assert [child.wait() for child in left] == [-9, -9] and [child.poll() for child in others] == [None, None]
+        assert [child.wait() for child in left] == [-9, -9] and [child.poll() for child in others] == [
+            None,
+            None,
+        ]
     kept = sorted(path.name for path in work.path.rglob("*"))
     assert not scratch.exists() and kept == ["checkpoints", "here.json", "lock", "script"]
     os.utime(work.path / "here.json", (0, 0))
@@ -162,12 +175,19 @@ def test_a_process_with_half_a_letter_in_its_name_is_ended_like_others(tmp_path:
     work.release()
 
 
-def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(node: Any, start: Any) -> None:  # noqa: F811
+def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(
+    node: Any,  # noqa: F811
+    start: Any,  # noqa: F811
+) -> None:
     (node.work / "script" / "venv" / "lib").mkdir(parents=True)
     assert start("touch $TMPDIR/x; echo $TMPDIR") == 0
     assert not (node.work / "script" / "venv").exists()
     (line,) = node.status.scripts[0]["last_lines"]
-    assert Path(line).parent == temporary_folder() and not Path(line).exists() and not (node.work / "tmp").is_symlink()
+    assert (
+        Path(line).parent == temporary_folder()
+        and not Path(line).exists()
+        and not (node.work / "tmp").is_symlink()
+    )
 
 
 def test_a_link_to_elsewhere_is_no_folder_of_ours(tmp_path: Path) -> None:
@@ -195,7 +215,10 @@ def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
     expected: list[str],
 ) -> None:
     found = len(left.split(","))
-    node.here, node.status.devices = True, Devices(expected=found, found=found, kind="cuda" if left else "cpu", note="")
+    node.here, node.status.devices = (
+        True,
+        Devices(expected=found, found=found, kind="cuda" if left else "cpu", note=""),
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", left)
     assert start('echo "$CUDA_VISIBLE_DEVICES of $MAYFLY_DEVICES"', over=over) == 0
     assert [line for script in node.status.scripts for line in script["last_lines"]] == expected

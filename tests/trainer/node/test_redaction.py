@@ -25,7 +25,13 @@ def logged(text: bytes, caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.mark.parametrize(
     "text",
-    ["k3y/with+signs", quote("k3y/with+signs"), quote("k3y/with+signs", safe=""), "a line: MIIEvQ", r"-----BEGIN-----\nMI"],
+    [
+        "k3y/with+signs",
+        quote("k3y/with+signs"),
+        quote("k3y/with+signs", safe=""),
+        "a line: MIIEvQ",
+        r"-----BEGIN-----\nMI",
+    ],
 )
 def test_a_secret_is_left_out_however_it_is_spelled(text: str, caplog: pytest.LogCaptureFixture) -> None:
     said = logged(f"GET /bars?key={text}&x=1\n".encode(), caplog)
@@ -35,7 +41,9 @@ def test_a_secret_is_left_out_however_it_is_spelled(text: str, caplog: pytest.Lo
 
 def test_the_last_line_is_kept_for_the_error_without_secrets() -> None:
     made = Redaction(SECRETS)
-    with made.follow(io.BytesIO(b"Traceback ...\nKeyError: 'k3y/with+signs'\n\n"), logging.getLogger("trainer.node")):
+    with made.follow(
+        io.BytesIO(b"Traceback ...\nKeyError: 'k3y/with+signs'\n\n"), logging.getLogger("trainer.node")
+    ):
         pass
     assert made.last_line == "KeyError: '[API_KEY]'"
 
@@ -43,12 +51,17 @@ def test_the_last_line_is_kept_for_the_error_without_secrets() -> None:
 def test_a_line_without_end_is_cut_and_no_secret_shows_at_the_cut(caplog: pytest.LogCaptureFixture) -> None:
     for shift in range(len(SECRETS["API_KEY"])):
         caplog.clear()
-        said = logged(b"x" * (MOST_LINE - shift) + SECRETS["API_KEY"].encode() + b"y" * 3 * MOST_LINE + b"\nnext\n", caplog)
+        said = logged(
+            b"x" * (MOST_LINE - shift) + SECRETS["API_KEY"].encode() + b"y" * 3 * MOST_LINE + b"\nnext\n",
+            caplog,
+        )
         first, last = said.splitlines()
         assert set(first.removeprefix("refresh: ")) == {"x"} and last == "refresh: next"
 
 
-def test_a_script_that_prints_for_ever_fills_no_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_prints_for_ever_fills_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redaction, "MOST_LINES", 3)
     assert logged(b"a\nb\nc\nd\ne\n", caplog).count("refresh: ") == 3
 

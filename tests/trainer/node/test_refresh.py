@@ -1,4 +1,6 @@
-"""The work of a prepare run's node, under its own role: what a refresh script may add, and what a bad one brings."""
+"""The work of a prepare run's node, under its own role: what a refresh script may add, and what a bad one
+brings.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def node(tmp_path: Path) -> Node:
     (tmp_path / "data").mkdir()
     write_candles(tmp_path / "data" / FIRST, [synthetic_candles("BTC-USD", bars=100)], synthetic=True)
     deadline = datetime(2026, 11, 22, tzinfo=timezone.utc)
-    identity = NodeIdentity(run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t3.large")
+    identity = NodeIdentity(
+        run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t3.large"
+    )
     return Node(work=tmp_path, rehearsal=True, uplink=None, status=Status(identity=identity))  # type: ignore[arg-type]
 
 
@@ -52,7 +56,9 @@ def ran(node: Node, source: str, **secrets: str) -> list[str]:
     return added_files(data, before)
 
 
-def test_a_script_finds_the_sets_files_gets_its_secrets_and_adds_files(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_script_finds_the_sets_files_gets_its_secrets_and_adds_files(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     source = f"""
 assert folder.is_dir() and os.listdir() == [{FIRST!r}] and pathlib.Path.cwd() == folder
 print("the key is", os.environ["API_KEY"])
@@ -66,11 +72,15 @@ print("the key is", os.environ["API_KEY"])
     assert SECRET not in str(os.environ)
 
 
-def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed, killpg = [], os.killpg
 
     def look_first(pid: int, number: int) -> None:
-        killed.append(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))  # ChildProcessError once it is collected
+        killed.append(
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        )  # ChildProcessError once it is collected
         killpg(pid, number)
 
     monkeypatch.setattr(os, "killpg", look_first)
@@ -81,7 +91,10 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(node: Node
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("raise ValueError(f'no bars for {os.environ[\"API_KEY\"]}')", r"failed \(ValueError: no bars for \[API_KEY\]\)"),
+        (
+            "raise ValueError(f'no bars for {os.environ[\"API_KEY\"]}')",
+            r"failed \(ValueError: no bars for \[API_KEY\]\)",
+        ),
         ("sys.exit(3)", r"failed \(it ended with exit code 3\)"),
         ("os.kill(os.getpid(), 9)", r"exit code -9"),
         ("(folder / 'a.csv').symlink_to('/etc/passwd')", "it is not a plain file"),
@@ -89,13 +102,18 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(node: Node
         ("(folder / 'a.csv').touch()", "it is empty"),
         ("(folder / 'a\\tb.csv').write_text('x')", "printable"),
         (f"(folder / {FIRST!r}).write_text('other bars')", "a data set keeps each file as it is"),
-        (f"(folder / {FIRST!r}).unlink(); (folder / {FIRST!r}).symlink_to('/etc/passwd')", "keeps each file as it is"),
+        (
+            f"(folder / {FIRST!r}).unlink(); (folder / {FIRST!r}).symlink_to('/etc/passwd')",
+            "keeps each file as it is",
+        ),
         (f"(folder / {FIRST!r}).unlink()", "removed "),
         ("[(folder / f'{n}.csv').write_text('x') for n in range(1001)]", "1,000 files"),
         ("os.truncate(os.open(folder / 'a.csv', os.O_CREAT | os.O_WRONLY), 3 << 30)", "2 GiB are the most"),
     ],
 )
-def test_a_script_that_fails_or_adds_what_no_set_takes_is_an_error_in_one_line(node: Node, source: str, why: str) -> None:
+def test_a_script_that_fails_or_adds_what_no_set_takes_is_an_error_in_one_line(
+    node: Node, source: str, why: str
+) -> None:
     with pytest.raises(DataError, match=why) as failed:
         ran(node, source, API_KEY=SECRET)
     assert SECRET not in str(failed.value) and "\n" not in str(failed.value)
@@ -142,7 +160,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.csv", "x,y\n1,2\n", r"added a\.csv \("),
         (
             "a.csv",
-            f"{HEADER}\n2024-01-01 00:00,../../retrains,1,2,1,1,1\n2024-01-01 00:01,../../retrains,1,2,1,1,1\n",
+            (
+                f"{HEADER}\n2024-01-01 00:00,../../retrains,1,2,1,1,1\n2024-01-01"
+                " 00:01,../../retrains,1,2,1,1,1\n"
+            ),
             r"\.\./",
         ),
         (
@@ -152,7 +173,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_file_that_no_training_could_read_fails_the_refresh(node: Node, file: str, content: str, why: str) -> None:
+def test_a_file_that_no_training_could_read_fails_the_refresh(
+    node: Node, file: str, content: str, why: str
+) -> None:
     data = node.work / "data"
     (data / file).write_text(content)
     with pytest.raises(DataError, match=why):
@@ -195,7 +218,10 @@ def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_n
     assert_allowed_is_needed(decided, policy, {})
 
     result = read_result(json.dumps(value).encode(), models_prefix=status.identity.keys.models)
-    assert [(item["file"], item["added"]) for item in result.files] == [(FIRST, False), ("BTC-USD_1m_february.csv", True)]
+    assert [(item["file"], item["added"]) for item in result.files] == [
+        (FIRST, False),
+        ("BTC-USD_1m_february.csv", True),
+    ]
     objects = open_objects(run.access, run.outputs.bucket)
     assert take_over(objects, run.record, {"files": result.files}) == "1 new file, 50 bars, 1 checked"
     inputs = list_inputs(objects, "main")
@@ -207,5 +233,7 @@ def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_n
 
 def test_a_secret_that_is_not_set_says_how_to_set_it(prepared: Callable[[str], PreparedStack]) -> None:
     run = prepared(ADDS)
-    with pytest.raises(ConfigError, match="aws ssm put-parameter --type SecureString --name /mayfly/mayfly/dev/secrets/OTHER"):
+    with pytest.raises(
+        ConfigError, match="aws ssm put-parameter --type SecureString --name /mayfly/mayfly/dev/secrets/OTHER"
+    ):
         stack_secrets.read_secrets(run.node, {"OTHER": "/mayfly/mayfly/dev/secrets/OTHER"})

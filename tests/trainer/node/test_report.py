@@ -23,7 +23,9 @@ MODELS = {f"lstm_{symbol}_1m": named(symbol) for symbol in "AB"}
 
 
 def status(*, done: str = "", **progress: Any) -> Status:
-    identity = NodeIdentity(run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge")
+    identity = NodeIdentity(
+        run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge"
+    )
     models = [named(symbol) for symbol in done]
     return Status(identity=identity, progress=Progress(models=MODELS, **progress), models=models)
 
@@ -56,7 +58,9 @@ def test_a_stop_before_the_deadline_is_stopped_and_at_the_deadline_expired() -> 
 
 
 @pytest.mark.parametrize(("error", "code"), [(DataError("bad"), 100), (ConfigError("torch"), 103)])
-def test_bad_data_costs_100_on_a_node_and_other_errors_keep_their_code(error: TrainerError, code: int) -> None:
+def test_bad_data_costs_100_on_a_node_and_other_errors_keep_their_code(
+    error: TrainerError, code: int
+) -> None:
     assert end(status(), error=error) == ("failed", code)
 
 
@@ -68,7 +72,9 @@ def test_the_trainers_own_error_is_the_nodes() -> None:
 
 def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:
     failed = status(done="", failed=({**named("A"), "reason": "killed twice"},))
-    value = result(failed, ended=("failed", 100, None), unfinished="the trainer ended", python_packages="node lock")
+    value = result(
+        failed, ended=("failed", 100, None), unfinished="the trainer ended", python_packages="node lock"
+    )
     assert value["failed"] == [
         {**named("A"), "reason": "killed twice"},
         {**named("B"), "reason": "the trainer ended"},
@@ -87,7 +93,15 @@ def test_lease_and_progress_are_what_the_desk_and_the_sweeper_read() -> None:
 
 @pytest.mark.parametrize("num_models", [500, 5000])
 def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_are(num_models: int) -> None:
-    entry = {"epoch": 3, "epochs": 15, "step": 120, "steps": 900, "loss": 0.6931471, "train_loss": 0.69, "validation_loss": 0.7}
+    entry = {
+        "epoch": 3,
+        "epochs": 15,
+        "step": 120,
+        "steps": 900,
+        "loss": 0.6931471,
+        "train_loss": 0.69,
+        "validation_loss": 0.7,
+    }
     symbols = {f"SYMBOL-{number:05d}": {"state": "waiting", **entry} for number in range(num_models)}
     symbols["SYMBOL-04999"] = {"state": "training", **entry}
     told = status(pieces=symbols)
@@ -101,7 +115,9 @@ def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_a
 def test_what_a_node_says_at_the_end_is_what_the_desk_reads_however_long_its_texts() -> None:
     failed = status(failed=({**named("A"), "reason": "x" * 99_999},))
     error = TrainingFailed("y" * 99_999, why="it\x1b[31m").as_dict()
-    value = result(failed, ended=("failed", 100, error), unfinished="the trainer ended", python_packages="node lock")
+    value = result(
+        failed, ended=("failed", 100, error), unfinished="the trainer ended", python_packages="node lock"
+    )
     read = read_result(json.dumps(value).encode(), models_prefix="models/experiments/r/2/")
     assert [item["piece"] for item in read.failed] == ["A", "B"]
     assert read.error is not None and read.error["what"].endswith(" ...")

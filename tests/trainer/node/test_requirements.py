@@ -1,4 +1,6 @@
-"""The node's lock: what the data check reads at a desk a node reads, with the packages of its lock and no others."""
+"""The node's lock: what the data check reads at a desk a node reads, with the packages of its lock and no
+others.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from trainer.code_files import NODE, code_files
 ROOT = Path(__file__).parents[3]
 RAW = ROOT.parent / "shared" / "data" / "raw"
 BARS = 1_500
-# Reads each file with the data check, as a node whose packages are those of its lock; prints the failures as JSON.
+# Reads each file with the data check, as a node whose packages are those of its lock; prints the failures as
+# JSON.
 READER = """
 import io, json, sys
 from contextlib import redirect_stdout
@@ -57,7 +60,11 @@ def locked(name: str = "requirements") -> dict[str, str]:
 def modules_of(names: Iterable[str]) -> set[str]:
     """Return the top-level modules of installed distributions."""
     paths = [file.parts for name in names for file in distribution(name).files or ()]
-    return {parts[0].partition(".")[0] for parts in paths if parts[-1].endswith((".py", ".so")) and parts[0] not in ("..", ".")}
+    return {
+        parts[0].partition(".")[0]
+        for parts in paths
+        if parts[-1].endswith((".py", ".so")) and parts[0] not in ("..", ".")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +99,27 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                 pa_csv.write_csv(table, stream)
     for codec in ("gzip", "brotli", "zstd", "lz4"):
         paths.append(folder / f"{codec.upper()}_1d.parquet")
-        pq.write_table(pa.table({"time": days, "symbol": [codec] * BARS, **prices}), paths[-1], compression=codec)
+        pq.write_table(
+            pa.table({"time": days, "symbol": [codec] * BARS, **prices}), paths[-1], compression=codec
+        )
     return paths
 
 
 @pytest.mark.slow
-def test_a_node_reads_every_sample_file_with_its_locks_packages_alone(samples: list[Path], tmp_path: Path) -> None:
+def test_a_node_reads_every_sample_file_with_its_locks_packages_alone(
+    samples: list[Path], tmp_path: Path
+) -> None:
     job = tmp_path / "job.json"
     real = [path for path in sorted(RAW.glob("*")) if "_1m_" not in path.name] if RAW.is_dir() else []
     job.write_text(json.dumps({"name": "samples", "model": {"lookback": 2}, "target": {"horizon": 1}}))
-    command = [sys.executable, "-c", READER, json.dumps(sorted(modules_of(locked()))), str(job), *map(str, [*samples, *real])]
+    command = [
+        sys.executable,
+        "-c",
+        READER,
+        json.dumps(sorted(modules_of(locked()))),
+        str(job),
+        *map(str, [*samples, *real]),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     refused = json.loads(done.stdout)
@@ -136,10 +154,15 @@ sys.exit(main(["--describe", "--data", sys.argv[2]]))
 @pytest.mark.slow
 def test_a_prepare_run_looks_at_every_sample_file_with_its_locks_packages_alone(samples: list[Path]) -> None:
     both = locked("prepare").keys() & {name.lower() for name in locked()}
-    assert {name: locked("prepare")[name] for name in both} == {name: locked()[name] for name in both}  # they read the same
+    assert {name: locked("prepare")[name] for name in both} == {
+        name: locked()[name] for name in both
+    }  # they read the same
     admitted = json.dumps(sorted(modules_of(both)))
     done = subprocess.run(
-        [sys.executable, "-c", DESCRIBER, admitted, str(samples[0].parent)], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", DESCRIBER, admitted, str(samples[0].parent)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

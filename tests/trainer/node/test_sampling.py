@@ -1,4 +1,6 @@
-"""Samples of a node's hardware: what nvidia-smi and /proc say, and that every sample of ours is read at the desk."""
+"""Samples of a node's hardware: what nvidia-smi and /proc say, and that every sample of ours is read at the
+desk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A script on its machine, hostile ones too, without one: the bucket is a dictionary, and time is passed in."""
+"""A script on its machine, hostile ones too, without one: the bucket is a dictionary, and time is
+passed in.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,13 @@ class Uplink:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     identity = NodeIdentity(
-        run_id="r", attempt=1, node=0, deadline=NOW + timedelta(hours=1), instance_id="i-1", instance_type="t", role_id="AROA"
+        run_id="r",
+        attempt=1,
+        node=0,
+        deadline=NOW + timedelta(hours=1),
+        instance_id="i-1",
+        instance_type="t",
+        role_id="AROA",
     )
     work = tmp_path / "work"
     work.mkdir()
@@ -110,7 +118,8 @@ def listed(node: Node) -> dict[str, str]:
     return {item["file"]: objects[item["key"]].decode() for item in files}
 
 
-# --- OUT --------------------------------------------------------------------------------------------------------------
+# --- OUT
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_file_goes_up_once_it_is_unchanged_for_thirty_seconds_and_each_state_has_its_own_key(node, outputs):
@@ -152,7 +161,11 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     assert listed(node) == {"kept": "kept"}
     told = {note.partition(" was not uploaded: ")[0]: note for note in outputs.notes()}
     assert set(told) == {".bashrc", "\x1b[2J", ".ssh/", "link", "folder", "zzz", "pipe"}
-    assert "begins with a dot" in told[".bashrc"] and "is a link" in told["link"] and "is a link" in told["folder"]
+    assert (
+        "begins with a dot" in told[".bashrc"]
+        and "is a link" in told["link"]
+        and "is a link" in told["folder"]
+    )
     assert "(script.out_gib)" in told["zzz"] and "not a plain file" in told["pipe"]
     assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
 
@@ -172,7 +185,9 @@ def test_a_state_of_the_same_size_and_time_is_another_and_one_that_was_removed_i
     assert listed(node) == {"m.pt": "two"} and outputs.notes() == []
 
 
-def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_looked_at(node, outputs, monkeypatch):
+def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_looked_at(
+    node, outputs, monkeypatch
+):
     monkeypatch.setattr("trainer.node.script_outputs.MOST_LOOKED_AT", 30)
     (outputs.folder / "a-large").write_bytes(b"x" * 1001)
     (outputs.folder / "b").write_bytes(b"x")
@@ -183,7 +198,9 @@ def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_l
     outputs.finish()
     assert listed(node) == {"b": "x"}
     assert "a-large was not uploaded: files above" in outputs.notes()[0]
-    assert len(outputs.refused) <= 31 and any("a run looks at 30 files and folders" in why for why in outputs.refused.values())
+    assert len(outputs.refused) <= 31 and any(
+        "a run looks at 30 files and folders" in why for why in outputs.refused.values()
+    )
 
 
 def test_a_list_that_s3_did_not_take_is_sent_again(node, outputs, monkeypatch):
@@ -218,7 +235,8 @@ def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypa
     assert outputs.notes() == ["m was not uploaded: S3 did not take it within 0 s"]
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
+# --- events
+# ------------------------------------------------------------------------------------------
 
 
 def test_events_are_read_as_they_come_strictly_and_within_bounds(tmp_path):
@@ -254,7 +272,8 @@ def test_an_event_for_which_the_disk_has_no_room_is_lost_and_nothing_else(tmp_pa
     EventFile(tmp_path / "e.jsonl").write({"event": "script_done"})
 
 
-# --- the process ------------------------------------------------------------------------------------------------------
+# --- the process
+# ------------------------------------------------------------------------------------------
 
 
 def run(words: list[str], tmp_path: Path, *, grace_seconds: float = 10.0, **keys: Any) -> ScriptProcess:
@@ -270,12 +289,17 @@ def wait_for(process: ScriptProcess) -> int:
 
 def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bounded(caplog, monkeypatch):
     reader, writer = os.pipe()
-    os.write(writer, b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)))
+    os.write(
+        writer,
+        b"10%\r50%\r100%\nline \xff\x1b[2J\n" + b"x" * 300 + b"\n" + b"".join(b"%d\n" % n for n in range(19)),
+    )
     os.close(writer)
     output = ScriptOutput(most_bytes=100)
     with caplog.at_level(logging.INFO):
         output.follow(os.fdopen(reader, "rb"))
-    assert output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
+    assert (
+        output.last_lines[0] == "x" * 190 and len(output.last_lines) == 20 and output.last_lines[-1] == "18"
+    )
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "| 100%" and "the rest is left out" in said[-1] and len(said) == 3
 
@@ -301,7 +325,9 @@ def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_p
         assert process.poll() is None
         clock[0] = 11.0
         assert wait_for(process) == -signal.SIGKILL
-    forked = int((tmp_path / "child").read_text())  # of the desk's user: the machine ends it (rehearsal/supervisor.py)
+    forked = int(
+        (tmp_path / "child").read_text()
+    )  # of the desk's user: the machine ends it (rehearsal/supervisor.py)
     os.kill(forked, signal.SIGKILL)
 
 
@@ -312,12 +338,15 @@ def test_a_first_word_that_the_machine_has_not_is_one_line(tmp_path):
         run(["./a"], tmp_path)
 
 
-# --- the whole --------------------------------------------------------------------------------------------------------
+# --- the whole
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Return a function that runs a shell script as the node's whole work; its data is one file of two names."""
+    """Return a function that runs a shell script as the node's whole work; its data is one file of
+    two names.
+    """
     packed = tmp_path / "code" / "trainer" / "script_files"
     packed.mkdir(parents=True)
     (packed.parent / "__init__.py").touch()
@@ -342,7 +371,11 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
             "job": {"script": {"command": "sh run.sh", "env": ["A=1"], **keys}},
             "script_files": {"run.sh": ""},
             "script_sha256": "",
-            "inputs": [{"path": "a/x.csv", **entry}, {"path": "y.csv", **entry}, {"path": "z.csv", **of_a_set}],
+            "inputs": [
+                {"path": "a/x.csv", **entry},
+                {"path": "y.csv", **entry},
+                {"path": "z.csv", **of_a_set},
+            ],
             "pieces": models,
         }
         return run_script(node, manifest)
@@ -353,7 +386,9 @@ def start(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
 def reported(node: Node, code: int | None, error: Any = None) -> Any:
     ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, trainer_exit=code, now=NOW)
     body = json.dumps(result(node.status, ended=ended, unfinished="stopped", python_packages="")).encode()
-    return read_result(body, models_prefix=node.status.identity.keys.models, names=["script_s"], work="script")
+    return read_result(
+        body, models_prefix=node.status.identity.keys.models, names=["script_s"], work="script"
+    )
 
 
 def test_a_script_killed_once_goes_on_from_its_checkpoint_and_its_end_is_in_the_result(node, start):
@@ -367,8 +402,18 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     assert start(text) == 0
     read = reported(node, 0)
     (script,) = read.scripts
-    assert (read.state, read.retries, read.failed, read.python_packages) == ("done", 1, (), "the desk's .venv")
-    assert (script["piece"], script["exit_code"], script["starts"], script["last_lines"]) == ("s", 0, 2, ["devices 1 1"])
+    assert (read.state, read.retries, read.failed, read.python_packages) == (
+        "done",
+        1,
+        (),
+        "the desk's .venv",
+    )
+    assert (script["piece"], script["exit_code"], script["starts"], script["last_lines"]) == (
+        "s",
+        0,
+        2,
+        ["devices 1 1"],
+    )
     assert script["best"] == {"metric": "train_loss", "value": 0.5}
     assert script["notes"] == ["1 lines of its events could not be read"]
     assert listed(node) == {"model.pt": "done\n"}
@@ -389,7 +434,12 @@ def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last
 
 
 def test_a_name_that_is_not_utf_8_is_told_and_spoils_no_result(node, start):
-    assert start("""cd $MAYFLY_OUT; echo x > "$(printf 'caf\\351')"; echo x > kept; mkdir "$(printf 'caf\\351.d')" """) == 0
+    assert (
+        start(
+            """cd $MAYFLY_OUT; echo x > "$(printf 'caf\\351')"; echo x > kept; mkdir "$(printf 'caf\\351.d')" """
+        )
+        == 0
+    )
     notes = reported(node, 0).scripts[0]["notes"]
     assert [note.partition(" was not")[0] for note in notes] == ["caf\ufffd", "caf\ufffd.d/"]
     assert listed(node) == {"kept": "x\n"}
@@ -427,7 +477,12 @@ def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start)
     with pytest.raises(TrainingFailed, match=r"the script ended with exit code 3 \(no such file\)") as failed:
         start("echo half > $MAYFLY_OUT/half; echo no such file; exit 3")
     read = reported(node, None, failed.value)
-    assert (read.state, read.exit_code, read.scripts[0]["exit_code"], read.scripts[0]["starts"]) == ("failed", 100, 3, 1)
+    assert (read.state, read.exit_code, read.scripts[0]["exit_code"], read.scripts[0]["starts"]) == (
+        "failed",
+        100,
+        3,
+        1,
+    )
     assert [entry["reason"] for entry in read.failed] == ["it ended with exit code 3: no such file"]
     assert listed(node) == {"half": "half\n"}
 
@@ -452,11 +507,18 @@ def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(n
             node.stop("stop.json")
 
     monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
-    text = "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05; done"
+    text = (
+        "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05;"
+        " done"
+    )
     with pytest.raises(Stopped) as stopped:
         start(text)
     read = reported(node, None, stopped.value)
-    assert (read.state, read.scripts[0]["exit_code"], [entry["reason"] for entry in read.failed]) == ("stopped", 0, ["stopped"])
+    assert (read.state, read.scripts[0]["exit_code"], [entry["reason"] for entry in read.failed]) == (
+        "stopped",
+        0,
+        ["stopped"],
+    )
     assert listed(node) == {"ready": "", "saved": "saved\n"}
 
 
@@ -466,7 +528,8 @@ def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
         start("true")
 
 
-# What a hostile script tries, and whether it can. It runs as on EC2, as a user of its own; metadata is the firewall's.
+# What a hostile script tries, and whether it can. It runs as on EC2, as a user of its own; metadata is the
+# firewall's.
 HOSTILE = """
 import ctypes, os, signal, socket, sys, time
 work, out = os.path.abspath("../.."), os.environ["MAYFLY_OUT"]
@@ -522,10 +585,16 @@ def test_a_process_with_half_a_letter_in_its_name_hides_nobody(tmp_path: Path) -
         assert list(own.processes(f"MAYFLY_EVENTS={tmp_path}")) == [pid]
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
-def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_its_own(node, start, monkeypatch):
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
+)
+def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_its_own(
+    node, start, monkeypatch
+):
     script_user = ScriptUser(uid=64_321, gid=64_321)
-    base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own folders are closed to others
+    base = Path(
+        tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
+    )  # pytest's own folders are closed to others
     base.chmod(0o755)
     node.work = base / "work"
     node.work.mkdir(parents=True)
@@ -550,28 +619,40 @@ def test_a_hostile_script_ends_in_time_with_what_it_made_and_gets_no_more_than_i
         assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
         said = read.scripts[0]["last_lines"]
         assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
-        assert said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"  # escaped where it is printed
+        assert (
+            said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"
+        )  # escaped where it is printed
         assert set(listed(node)) == {"good", "ready"} and listed(node)["good"] == "good"
         told = "\n".join(read.scripts[0]["notes"])
-        assert ".bashrc was not" in told and "log was not uploaded: it is a link" in told and "zzz-large was not" in told
+        assert (
+            ".bashrc was not" in told
+            and "log was not uploaded: it is a link" in told
+            and "zzz-large was not" in told
+        )
         assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
     finally:
         script_user.kill_all()
         shutil.rmtree(base)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
+)
 def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_path, monkeypatch):
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(script_user_module, "ETC", tmp_path)
     (tmp_path / "at.deny").write_text("daemon\n")
     monkeypatch.setattr(script_user_module, "_run", lambda *words: ran.append(words) or 0)
-    monkeypatch.setattr(script_user_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321))
+    monkeypatch.setattr(
+        script_user_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321)
+    )
     with socket.create_server(("127.0.0.1", 0)) as metadata:
         monkeypatch.setattr(script_user_module, "METADATA", metadata.getsockname())
         with pytest.raises(ConfigError, match="the script can't be kept from the machine's credentials"):
             make_script_user(rehearsal=False)
-    assert make_script_user(rehearsal=False) == ScriptUser(uid=64_321, gid=64_321)  # nothing answers there any more
+    assert make_script_user(rehearsal=False) == ScriptUser(
+        uid=64_321, gid=64_321
+    )  # nothing answers there any more
     assert make_script_user(rehearsal=True) is None
     assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
     rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
@@ -582,7 +663,9 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_pa
     assert (tmp_path / "at.deny").read_text() == "daemon\nmayfly-script\n"
     assert (tmp_path / "cron.deny").read_text() == "mayfly-script\n"
     monkeypatch.setattr(script_user_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
-    with pytest.raises(ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so its"):
+    with pytest.raises(
+        ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so its"
+    ):
         make_script_user(rehearsal=False)
     monkeypatch.setattr(script_user_module, "_run", lambda *words: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):

@@ -1,4 +1,6 @@
-"""A script over many values on pretended GPUs: which run at once, which are tried again, and what is reported."""
+"""A script over many values on pretended GPUs: which run at once, which are tried again, and what is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,24 @@ def starts(node: Any) -> list[list[str]]:  # noqa: F811
 
 
 def reported(node: Any, error: Any) -> Any:  # noqa: F811
-    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, trainer_exit=None if error else 0, now=NOW)
+    ended = ending(
+        status=node.status,
+        stop_reason=node.stop_reason,
+        error=error,
+        trainer_exit=None if error else 0,
+        now=NOW,
+    )
     body = json.dumps(
         result(node.status, ended=ended, unfinished="the run ended before it was done", python_packages="")
     ).encode()
     return read_result(body, models_prefix=node.status.identity.keys.models, work="script")
 
 
-def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_23_are_done(eight, start, monkeypatch):  # noqa: F811
+def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_23_are_done(
+    eight,
+    start,  # noqa: F811
+    monkeypatch,
+):
     at_once: list[int] = []
     look = script_run.ScriptRun._has_ended
 
@@ -63,13 +75,16 @@ def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_
 
     monkeypatch.setattr(script_run.ScriptRun, "_has_ended", counted)
     with pytest.raises(
-        TrainingFailed, match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol"
+        TrainingFailed,
+        match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol",
     ) as failed:
         start(VALUE, command="sh run.sh $MAYFLY_VALUE_SEED", over=OVER)
     names = [f"{symbol}-{seed}" for symbol in "ABC" for seed in range(8)]
     assert sorted(name for name, *_ in starts(eight)) == sorted([*names, "B-7"]), "none doubled"
     assert {(gpu, count) for _, gpu, count, _ in starts(eight)} == {(str(gpu), "1") for gpu in range(8)}
-    assert all(name.endswith(seed) for name, *_, seed in starts(eight)), "values are variables of the command, too"
+    assert all(name.endswith(seed) for name, *_, seed in starts(eight)), (
+        "values are variables of the command, too"
+    )
     assert min(at_once) == 8, "while values wait, every GPU has one"
     read = reported(eight, failed.value)
     assert (read.state, read.exit_code, read.retries) == ("failed", 100, 1)
@@ -78,14 +93,25 @@ def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_
     ]
     ends = {item["piece"]: item for item in read.scripts}
     assert (len(ends), sum(item["done"] for item in ends.values())) == (24, 23)
-    assert (ends["B_7"]["starts"], ends["B_7"]["exit_code"], ends["B_7"]["values"]) == (2, 0, {"symbol": "B", "seed": "7"})
+    assert (ends["B_7"]["starts"], ends["B_7"]["exit_code"], ends["B_7"]["values"]) == (
+        2,
+        0,
+        {"symbol": "B", "seed": "7"},
+    )
     assert (ends["A_3"]["done"], ends["A_3"]["last_lines"], ends["A_3"]["notes"]) == (
         *(False, ["no such symbol"]),
         ["MAYFLY_OUT stayed empty: nothing was uploaded"],
     )
-    assert listed(eight) == {f"{name.replace('-', '_')}/model.pt": f"{name}\n" for name in names if name != "A-3"}
+    assert listed(eight) == {
+        f"{name.replace('-', '_')}/model.pt": f"{name}\n" for name in names if name != "A-3"
+    }
     told = heartbeat(Lease(instance_id="i-1", at=NOW, lease_until=NOW), progress(eight.status))
-    assert (told.models_total, told.models_done, told.rate, told.progress["C_0"]["state"]) == (24, 23, None, "done")
+    assert (told.models_total, told.models_done, told.rate, told.progress["C_0"]["state"]) == (
+        24,
+        23,
+        None,
+        "done",
+    )
     assert list((eight.work / "script" / "copies").iterdir()) == []
 
 
@@ -106,7 +132,11 @@ def test_more_gpus_than_the_machine_has_is_one_line(eight, start):  # noqa: F811
         start(VALUE, over=OVER, gpus=16)
 
 
-def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_is_done(eight, start, monkeypatch):  # noqa: F811
+def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_is_done(
+    eight,
+    start,  # noqa: F811
+    monkeypatch,
+):
     follow = script_run.ScriptRun._follow
 
     def stop_once_ready(run: Any, life: Any) -> None:
@@ -136,7 +166,9 @@ def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(ei
     read = reported(eight, None)
     assert (read.state, read.failed, read.retries, len(read.scripts)) == ("done", (), 3, 24)
     again = [item for item in read.scripts if item["notes"]]
-    assert [(item["done"], item["starts"], item["notes"]) for item in again] == [(True, 2, ["it failed on GPU 3 first"])] * 3
+    assert [(item["done"], item["starts"], item["notes"]) for item in again] == [
+        (True, 2, ["it failed on GPU 3 first"])
+    ] * 3
     names = ", ".join(f"{name.replace('-', '_')}" for name, gpu in starts(eight) if gpu == "3")
     out = f"GPU 3: {names} failed there within 30 s each, in a row"
     assert read.devices["out_of_service"] == [out] and f"out of service: {out}" in caplog.text
@@ -145,7 +177,8 @@ def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(ei
 
 def test_a_script_that_fails_everywhere_at_once_ends_before_all_values_began(eight, start):  # noqa: F811
     with pytest.raises(
-        TrainingFailed, match=r"the first \d+ values failed within 30 s each, and no other began \(.*: the script"
+        TrainingFailed,
+        match=r"the first \d+ values failed within 30 s each, and no other began \(.*: the script",
     ) as failed:
         start("echo x 0 1 0 >> ../../starts; echo no module; exit 1", over={"seed": list(range(200))})
     assert 24 <= len(starts(eight)) < 24 + 8
@@ -155,9 +188,13 @@ def test_a_script_that_fails_everywhere_at_once_ends_before_all_values_began(eig
 
 
 def test_where_the_program_is_missing_every_value_says_so(eight, start):  # noqa: F811
-    with pytest.raises(TrainingFailed, match=r"2 of 2 values failed \(1: the machine has no torchrunn") as failed:
+    with pytest.raises(
+        TrainingFailed, match=r"2 of 2 values failed \(1: the machine has no torchrunn"
+    ) as failed:
         start("", command="torchrunn a.py", over=[{"seed": 1}, {"seed": 2}])
-    assert [entry["reason"] for entry in reported(eight, failed.value).failed] == ["the machine has no torchrunn"] * 2
+    assert [entry["reason"] for entry in reported(eight, failed.value).failed] == [
+        "the machine has no torchrunn"
+    ] * 2
 
 
 # A leaves a process behind that left its group; B ends once that one is gone, and must not be killed with it.
@@ -184,21 +221,29 @@ def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, 
     monkeypatch.setattr("shutil.copytree", copied)
     with pytest.raises(TrainingFailed, match="1 of 3 values failed") as failed:
         start("echo done > $MAYFLY_OUT/model.pt", over={"symbol": ["A", "B", "C"]})
-    assert failed.value.why == "B: the script's files can't be copied for it ([Errno 28] No space left on device)"
+    assert (
+        failed.value.why
+        == "B: the script's files can't be copied for it ([Errno 28] No space left on device)"
+    )
     assert sorted(listed(eight)) == ["A/model.pt", "C/model.pt"]
     assert [entry["piece"] for entry in reported(eight, failed.value).failed] == ["B"]
 
 
 def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):  # noqa: F811
     script_user = ScriptUser(uid=64_322, gid=64_322)
-    base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own folders are closed to others
+    base = Path(
+        tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
+    )  # pytest's own folders are closed to others
     base.chmod(0o755)
     eight.work = base / "work"
     eight.work.mkdir()
     monkeypatch.setattr(module, "make_script_user", lambda **_: script_user)
     try:
         assert start(LEAVES, over={"name": ["A", "B"]}) == 0
-        assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [("A", []), ("B", ["alive"])]
+        assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [
+            ("A", []),
+            ("B", ["alive"]),
+        ]
         assert list(script_user.processes()) == []
     finally:
         script_user.kill_all()

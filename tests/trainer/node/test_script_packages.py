@@ -22,48 +22,74 @@ from trainer.node.script_packages import install, make_venv
 @pytest.fixture
 def node(tmp_path: Path) -> Any:
     (tmp_path / "work").mkdir()
-    return SimpleNamespace(work=tmp_path / "work", is_stopping=lambda: False, status=SimpleNamespace(message=""))
+    return SimpleNamespace(
+        work=tmp_path / "work", is_stopping=lambda: False, status=SimpleNamespace(message="")
+    )
 
 
 @pytest.mark.slow
-def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_programs_see_them(node, tmp_path):
+def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_programs_see_them(
+    node, tmp_path
+):
     text = "def main():\n    import torch, tiny\n    print('tiny', tiny.__file__, torch.__name__)\n"
     # No dependency is installed by itself.
-    sha256 = write_wheel(tmp_path / "files", requires=("torch>=99",), text=text, program="run-tiny = tiny:main")
+    sha256 = write_wheel(
+        tmp_path / "files", requires=("torch>=99",), text=text, program="run-tiny = tiny:main"
+    )
     other = write_wheel(tmp_path / "files", "aged", tag="cp38-cp38-manylinux2014_x86_64")
     requirements = tmp_path / "files" / "requirements.txt"
     bare = environment.for_script({}, path="/usr/bin")
     programs = make_venv(node, python=sys.executable, folder=tmp_path / "venv", environment=bare)
-    given = {"python": sys.executable, "venv": tmp_path / "venv", "wheels": tmp_path / "files", "environment": bare}
+    given = {
+        "python": sys.executable,
+        "venv": tmp_path / "venv",
+        "wheels": tmp_path / "files",
+        "environment": bare,
+    }
 
     requirements.write_text(f"tiny==1.0 --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(TrainingFailed, match="can't install the script's requirements .ERROR: THESE PACKAGES DO NOT MATCH"):
+    with pytest.raises(
+        TrainingFailed, match="can't install the script's requirements .ERROR: THESE PACKAGES DO NOT MATCH"
+    ):
         install(node, requirements=requirements, **given)
     requirements.write_text(f"aged==1.0 --hash=sha256:{other}\n")
-    with pytest.raises(TrainingFailed, match=r"can't install .*no matching|No matching|Could not find a version"):
+    with pytest.raises(
+        TrainingFailed, match=r"can't install .*no matching|No matching|Could not find a version"
+    ):
         install(node, requirements=requirements, **given)
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     for made_for in ("3.8", ours):
         requirements.write_text(
-            f"# Packages of a script for Python {made_for} on x86_64 Linux\ntiny==1.0 --hash=sha256:{sha256}\n"
+            f"# Packages of a script for Python {made_for} on x86_64 Linux\ntiny==1.0"
+            f" --hash=sha256:{sha256}\n"
         )
         if made_for != ours:
             with pytest.raises(
-                TrainingFailed, match=rf"packages are for Python 3.8 \(the image has {ours}\). Set script.python"
+                TrainingFailed,
+                match=rf"packages are for Python 3.8 \(the image has {ours}\). Set script.python",
             ):
                 install(node, requirements=requirements, **given)
     install(node, requirements=requirements, **given)
 
     (tmp_path / "torch.py").write_text("")  # in the place of torch itself, which takes seconds to load
     said = subprocess.run(
-        [programs / "run-tiny"], env={**bare, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True
+        [programs / "run-tiny"],
+        env={**bare, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout.split() == ["tiny", str(next((tmp_path / "venv").rglob("tiny.py"))), "torch"]
     # A program of the image's, torchrun for one, runs with the venv's Python: it sees what was installed.
     ours, theirs = programs / "torchrun", Path(sys.executable).parent / "torchrun"
-    assert theirs.read_text().startswith(f"#!{theirs.parent}") and f'exec\' "{programs / "python"}"' in ours.read_text()
+    assert (
+        theirs.read_text().startswith(f"#!{theirs.parent}")
+        and f'exec\' "{programs / "python"}"' in ours.read_text()
+    )
     look = "import importlib.util as u; print(u.find_spec('torch').origin)"
-    origin = subprocess.run([programs / "python", "-I", "-c", look], capture_output=True, text=True, check=True).stdout.strip()
+    origin = subprocess.run(
+        [programs / "python", "-I", "-c", look], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert not Path(origin).is_relative_to(tmp_path), "torch is the image's own"
 
     node.is_stopping = lambda: True
@@ -77,7 +103,12 @@ def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
     pip.chmod(0o755)
     node.is_stopping = (tmp_path / "pid").exists
     with pytest.raises(Stopped), contextlib.chdir(tmp_path):
-        make_venv(node, python=str(pip), folder=tmp_path / "venv", environment=environment.for_script({}, path="/usr/bin"))
+        make_venv(
+            node,
+            python=str(pip),
+            folder=tmp_path / "venv",
+            environment=environment.for_script({}, path="/usr/bin"),
+        )
     ends = time.monotonic() + 10
     while alive(int((tmp_path / "pid").read_text())) and time.monotonic() < ends:
         time.sleep(0.01)  # a killed process takes a moment to end

@@ -1,4 +1,6 @@
-"""Secrets of a script: read under a role of its own, given to the script alone, and left out of all that the agent sends."""
+"""Secrets of a script: read under a role of its own, given to the script alone, and left out of all that the
+agent sends.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_no_part_of_a_secret_shows_however_the_stream_is_cut(size: int) -> None:
         stream = RedactedStream(io.BytesIO(text), made)
         blocks = list(iter(lambda stream=stream: stream.readline(size), b""))
         assert b"".join(blocks).decode() == f"{before}[KEY]{after}[NAME]\nnext [KEY]"
-        assert not any(part in block for block in blocks for part in (SECRET[:8].encode(), SECRET[-8:].encode()))
+        assert not any(
+            part in block for block in blocks for part in (SECRET[:8].encode(), SECRET[-8:].encode())
+        )
 
 
 @pytest.mark.parametrize("user", ["", "u", "us", "use"])
@@ -92,13 +96,20 @@ class SecretRun:
 
 @pytest.fixture
 def run(
-    aws_server: EmbeddedAws, stack: tuple[Access, StackOutputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws_server: EmbeddedAws,
+    stack: tuple[Access, StackOutputs],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> SecretRun:
-    """A run of a script with two secrets whose instance is there, and whose node is this process, under that node's role."""
+    """A run of a script with two secrets whose instance is there, and whose node is this process, under that
+    node's role.
+    """
     access, outputs = stack
     objects, now = open_objects(access, outputs.bucket), utc_now()
     script = {"command": "sh run.sh", "secrets": ["TRACKER_KEY", "OTHER"]}
-    job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h", "instance": ["g6.xlarge"]}})
+    job = job_from(
+        {"name": "s", "script": script, "machine": {"max_duration": "1h", "instance": ["g6.xlarge"]}}
+    )
     ssm, path = access.client("ssm"), script_secrets_path("mayfly", "dev")
     ssm.put_parameter(Name=f"{path}TRACKER_KEY", Value=SECRET, Type="SecureString")
     ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
@@ -110,7 +121,10 @@ def run(
     version = access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=b"1,2")["VersionId"]
     entry = {"path": "x.csv", "key": key, "version_id": version, "sha256": sha256, "bytes": 3}
     manifest = script_manifest(record, job, plan, CODE, {"run.sh": ""}, [entry], offers, sha256="", attach={})
-    assert SECRET not in json.dumps(manifest) and manifest["secrets"]["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"
+    assert (
+        SECRET not in json.dumps(manifest)
+        and manifest["secrets"]["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"
+    )
     register_script(record, manifest, objects)
     launch = Launch(rung=0, token="t", deadline=now + timedelta(minutes=30), intended_at=now)
     record = record.with_new_launch(launch)
@@ -147,17 +161,26 @@ def test_a_script_gets_its_secrets_and_nothing_that_the_agent_sends_has_them(
 ) -> None:
     node, s3, bucket = run.node, run.access.client("s3"), run.outputs.bucket
     assert run.role == f"mayfly-dev-{run.outputs.region}-script"
-    with caplog.at_level(logging.INFO), pytest.raises(Exception, match=r"exit code 3 \(failed: \[TRACKER_KEY\]\)") as failed:
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(Exception, match=r"exit code 3 \(failed: \[TRACKER_KEY\]\)") as failed,
+    ):
         run_script(node, node.uplink.read_json(manifest_key(node.status.identity.run_id)))
     said = "\n".join(record.getMessage() for record in caplog.records)
-    assert "| logging in with [TRACKER_KEY]" in said and "[OTHER]" not in said and "x[TRACKER_KEY]" in said.replace("\n| ", "")
+    assert (
+        "| logging in with [TRACKER_KEY]" in said
+        and "[OTHER]" not in said
+        and "x[TRACKER_KEY]" in said.replace("\n| ", "")
+    )
     (script,) = node.status.scripts
     assert script["last_lines"][-1] == "failed: [TRACKER_KEY]"
     assert script["notes"] == [
         "plain-[OTHER] was not uploaded: a secret is in its name",
         "1 lines of its events could not be read",
     ]
-    ended = report.ending(status=node.status, stop_reason="", error=failed.value, trainer_exit=None, now=utc_now())  # type: ignore[arg-type]
+    ended = report.ending(
+        status=node.status, stop_reason="", error=failed.value, trainer_exit=None, now=utc_now()
+    )  # type: ignore[arg-type]
     value = report.result(node.status, ended=ended, unfinished="", python_packages="")
     keys = node.status.identity.keys
     node.uplink.send_json(keys.result, value, patience_seconds=0)
@@ -176,12 +199,18 @@ def test_a_script_gets_its_secrets_and_nothing_that_the_agent_sends_has_them(
     s3.put_object(Bucket=bucket, Key="code/x.whl", Body=b"")
     node.uplink.s3.get_object(Bucket=bucket, Key="code/x.whl")
     assert not node.uplink.exists(stop_key(node.status.identity.run_id, 1))
-    policy = run.access.client("iam").get_role_policy(RoleName=run.role, PolicyName="script")["PolicyDocument"]
-    decided = [(asked, by) for who, asked, by in aws_server.cloud(run.access).decisions if who.role == run.role]
+    policy = run.access.client("iam").get_role_policy(RoleName=run.role, PolicyName="script")[
+        "PolicyDocument"
+    ]
+    decided = [
+        (asked, by) for who, asked, by in aws_server.cloud(run.access).decisions if who.role == run.role
+    ]
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_what_lies_outside_its_role_is_refused_and_a_secret_that_is_missing_or_too_short_is_one_line(run: SecretRun) -> None:
+def test_what_lies_outside_its_role_is_refused_and_a_secret_that_is_missing_or_too_short_is_one_line(
+    run: SecretRun,
+) -> None:
     s3, own, bucket = run.access.client("s3"), run.node.uplink, run.outputs.bucket
     run_id, refresh = run.node.status.identity.run_id, f"{secrets_path('mayfly', 'dev')}EXCHANGE"
     run.access.client("ssm").put_parameter(Name=refresh, Value="x" * 9, Type="SecureString")
@@ -197,8 +226,12 @@ def test_what_lies_outside_its_role_is_refused_and_a_secret_that_is_missing_or_t
         with pytest.raises(ClientError, match="AccessDenied"):
             call()
     parameter = f"{script_secrets_path('mayfly', 'dev')}X"
-    with pytest.raises(ConfigError, match=r"the secret X is not set .* aws ssm put-parameter --type SecureString"):
+    with pytest.raises(
+        ConfigError, match=r"the secret X is not set .* aws ssm put-parameter --type SecureString"
+    ):
         read_secrets(run.node, {"X": parameter})
     run.access.client("ssm").put_parameter(Name=parameter, Value="abc", Type="SecureString")
-    with pytest.raises(ConfigError, match=r"the secret X can't be used \(it needs 4 characters or more.* Set another value"):
+    with pytest.raises(
+        ConfigError, match=r"the secret X can't be used \(it needs 4 characters or more.* Set another value"
+    ):
         read_secrets(run.node, {"X": parameter})

@@ -1,4 +1,6 @@
-"""What a node does where its stack lets people attach: the run's key, its host keys, its page of curves; else nothing."""
+"""What a node does where its stack lets people attach: the run's key, its host keys, its page of curves; else
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_in_a_rehearsal_no_user_is_made_and_nothing_served(node: Node) -> None:
     assert not node.uplink.sent and serve_curves(node, manifest, port=0) == 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("key", [KEY + "\nssh-ed25519 " + "B" * 68, "ssh-rsa AAAA", 'command="x" ' + KEY, 5, ["x"]])
+@pytest.mark.parametrize(
+    "key", [KEY + "\nssh-ed25519 " + "B" * 68, "ssh-rsa AAAA", 'command="x" ' + KEY, 5, ["x"]]
+)
 def test_a_key_of_another_kind_gets_nobody_in(node: Node, key: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         ssh.open_ssh(node, {"attach": {"public_key": key}}, etc=node.work / "etc")
@@ -85,7 +89,9 @@ def test_a_machine_that_takes_no_user_trains_all_the_same(
     assert "nobody can attach" in caplog.text and not node.uplink.sent  # type: ignore[attr-defined]
 
 
-def test_the_user_has_no_password_no_group_of_others_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_has_no_password_no_group_of_others_and_is_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import pwd
 
     made: list[tuple[str, ...]] = []
@@ -107,7 +113,10 @@ def test_the_user_has_no_password_no_group_of_others_and_is_made_once(monkeypatc
 
 def events(folder: Path, *losses: float | None) -> None:
     (folder / "events").mkdir(exist_ok=True)
-    lines = [json.dumps({**EPOCH, "epoch": number, "validation_loss": loss}) for number, loss in enumerate(losses, 1)]
+    lines = [
+        json.dumps({**EPOCH, "epoch": number, "validation_loss": loss})
+        for number, loss in enumerate(losses, 1)
+    ]
     (folder / "events/events.jsonl").write_text("\n".join(["none of ours", *lines]) + "\n")
 
 
@@ -153,8 +162,17 @@ def test_an_image_that_has_tensorboard_serves_that(node: Node, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     children: list[Any] = []
     popen = subprocess.Popen
-    monkeypatch.setattr(curves_page.subprocess, "Popen", lambda *words, **more: children.append(popen(*words, **more)))
+    monkeypatch.setattr(
+        curves_page.subprocess, "Popen", lambda *words, **more: children.append(popen(*words, **more))
+    )
     assert serve_curves(node, {"attach": {"mode": "ssm"}}) == 6006
     assert children[0].wait() == 0
     boards = str(node.work / "models/observed/tensorboard")
-    assert json.loads((node.work / "asked").read_text()) == ["--logdir", boards, "--host", "127.0.0.1", "--port", "6006"]
+    assert json.loads((node.work / "asked").read_text()) == [
+        "--logdir",
+        boards,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "6006",
+    ]

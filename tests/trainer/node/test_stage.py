@@ -32,7 +32,10 @@ class Bucket:
 
 def test_an_object_that_is_not_there_yet_is_read_again_after_growing_pauses():
     late = Bucket(after=3)
-    assert read_patiently(late.read, "runs/r/manifest.json", stopped=lambda: False, pause=late.pauses.append) == b"{}"
+    assert (
+        read_patiently(late.read, "runs/r/manifest.json", stopped=lambda: False, pause=late.pauses.append)
+        == b"{}"
+    )
     assert late.pauses == list(PAUSES[:3])
 
 
@@ -42,7 +45,9 @@ def test_one_that_never_comes_is_s3s_own_error_and_a_stop_ends_the_waiting():
         read_patiently(never.read, "raw/main/a.parquet", stopped=lambda: False, pause=never.pauses.append)
     assert never.pauses == list(PAUSES)
     with pytest.raises(Stopped, match="raw/main/a.parquet"):
-        read_patiently(never.read, "raw/main/a.parquet", stopped=lambda: len(never.pauses) > 8, pause=never.pauses.append)
+        read_patiently(
+            never.read, "raw/main/a.parquet", stopped=lambda: len(never.pauses) > 8, pause=never.pauses.append
+        )
 
 
 def test_a_file_that_lies_there_is_taken_only_on_a_machine_of_ones_own_and_only_byte_for_byte(tmp_path):
@@ -53,12 +58,19 @@ def test_a_file_that_lies_there_is_taken_only_on_a_machine_of_ones_own_and_only_
         def get_object(self, **_):
             raise Asked
 
-    entry = {"key": "raw/x/a.csv", "version_id": "v", "sha256": hashlib.sha256(b"bars").hexdigest(), "bytes": 4}
+    entry = {
+        "key": "raw/x/a.csv",
+        "version_id": "v",
+        "sha256": hashlib.sha256(b"bars").hexdigest(),
+        "bytes": 4,
+    }
 
     def fetch(content: bytes, *, kept: bool) -> None:
         (tmp_path / "a.csv").write_bytes(content)
         origins = Origins(kept=kept)
-        fetch_inputs(S3(), bucket="b", inputs=[entry], folder=tmp_path, stopped=lambda: False, origins=origins)
+        fetch_inputs(
+            S3(), bucket="b", inputs=[entry], folder=tmp_path, stopped=lambda: False, origins=origins
+        )
 
     fetch(b"bars", kept=True)
     for content, kept in ((b"bars", False), (b"else", True)):
@@ -71,7 +83,10 @@ class Files:
 
     def __init__(self, number: int) -> None:
         digest = hashlib.sha256(b"bars").hexdigest()
-        self.entries = [{"key": f"raw/x/{one}.csv", "version_id": "v", "sha256": digest, "bytes": 4} for one in range(number)]
+        self.entries = [
+            {"key": f"raw/x/{one}.csv", "version_id": "v", "sha256": digest, "bytes": 4}
+            for one in range(number)
+        ]
         self.asked: list[str] = []
 
     def get_object(self, *, Key: str, **_: str) -> dict[str, Any]:
@@ -95,7 +110,12 @@ def test_a_stop_also_ends_the_copies_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(InputCache, "take", lambda self, entry, target: taken.append(entry["key"]) or "taken")
     with pytest.raises(Stopped):
         fetch_inputs(
-            s3, bucket="b", inputs=s3.entries, folder=tmp_path / "n", stopped=lambda: True, origins=Origins(cache=cache)
+            s3,
+            bucket="b",
+            inputs=s3.entries,
+            folder=tmp_path / "n",
+            stopped=lambda: True,
+            origins=Origins(cache=cache),
         )
     assert not taken
 
@@ -108,7 +128,9 @@ def test_a_file_that_lies_there_needs_no_more_room(tmp_path, monkeypatch, kept):
 
     def fetch() -> None:
         origins = Origins(kept=kept)
-        fetch_inputs(s3, bucket="b", inputs=s3.entries, folder=tmp_path, stopped=lambda: False, origins=origins)
+        fetch_inputs(
+            s3, bucket="b", inputs=s3.entries, folder=tmp_path, stopped=lambda: False, origins=origins
+        )
 
     if kept:
         fetch()

@@ -46,7 +46,9 @@ def model(tmp_path: Path) -> Path:
 
 def node(uplink: Uplink, work: Path) -> Node:
     deadline = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    identity = NodeIdentity(run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t")
+    identity = NodeIdentity(
+        run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t"
+    )
     return Node(work=work, rehearsal=True, uplink=uplink, status=Status(identity=identity))
 
 
@@ -175,7 +177,9 @@ def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_pat
     }
 
 
-def test_a_long_log_over_a_slow_line_delays_neither_the_lease_nor_a_stop_nor_the_end(tmp_path: Path, monkeypatch) -> None:
+def test_a_long_log_over_a_slow_line_delays_neither_the_lease_nor_a_stop_nor_the_end(
+    tmp_path: Path, monkeypatch
+) -> None:
     now, puts = [1000.0], list[str]()
     monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("trainer.node.uplink.PART_BYTES", 8)

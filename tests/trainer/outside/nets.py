@@ -1,4 +1,6 @@
-"""Modules as users write them, each with what is hard about it. No import of ours: they are loaded as files."""
+"""Modules as users write them, each with what is hard about it. No import of ours: they are loaded as
+files.
+"""
 
 import torch
 from torch import nn
@@ -9,7 +11,9 @@ class Norm(nn.Module):
 
     def __init__(self, features, outputs, hidden=6):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+        self.net = nn.Sequential(
+            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+        )
 
     def forward(self, x_NLF):
         return self.net(x_NLF[:, -1])
@@ -46,7 +50,9 @@ class Attention(nn.Module):
 
 
 class Knots(nn.Module):
-    """Weights that are tied, frozen, of whole numbers, never used, and used in some batches only; buffers that change."""
+    """Weights that are tied, frozen, of whole numbers, never used, and used in some batches only; buffers
+    that change.
+    """
 
     def __init__(self, features, outputs):
         super().__init__()
@@ -89,11 +95,22 @@ class Chunks(nn.Module):
 
     def __init__(self, features, outputs, width=6):
         super().__init__()
-        self.one, self.norm, self.two = nn.Conv1d(features, width, 3), nn.BatchNorm1d(width), nn.Conv1d(width, outputs, 2)
+        self.one, self.norm, self.two = (
+            nn.Conv1d(features, width, 3),
+            nn.BatchNorm1d(width),
+            nn.Conv1d(width, outputs, 2),
+        )
         self.receptive_field = 4
 
     def forward(self, x_NLF):
         return self.two(torch.relu(self.norm(self.one(x_NLF.transpose(1, 2))))).transpose(1, 2)
 
 
-NETS = {"Norm": False, "Chance": False, "Attention": True, "Knots": False, "Lazy": False, "Chunks": False}  # may be sliced
+NETS = {
+    "Norm": False,
+    "Chance": False,
+    "Attention": True,
+    "Knots": False,
+    "Lazy": False,
+    "Chunks": False,
+}  # may be sliced

@@ -1,4 +1,6 @@
-"""A kind of piece from outside: a script for each symbol, which keeps the mean close. Its first worker is killed."""
+"""A kind of piece from outside: a script for each symbol, which keeps the mean close. Its first worker is
+killed.
+"""
 
 import os
 import signal
@@ -26,7 +28,9 @@ def run_killed_once(piece, job, data):
 
 def pieces(job, series, timeframe):
     runner = {"kind": "script", "runner": f"{__name__}:run_killed_once"}
-    return tuple(replace(one, name=f"script_{one.title}", **runner) for one in SYMBOL.pieces(job, series, timeframe))
+    return tuple(
+        replace(one, name=f"script_{one.title}", **runner) for one in SYMBOL.pieces(job, series, timeframe)
+    )
 
 
 SCRIPT = Kind(name="script", takes=lambda job: job.name == "scripts", pieces=pieces)

@@ -1,4 +1,6 @@
-"""A second kind of piece is a line in the table of kinds: planned, priced, tried again, uploaded, and in the receipt."""
+"""A second kind of piece is a line in the table of kinds: planned, priced, tried again, uploaded, and in the
+receipt.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,12 @@ def node(access: Access, tmp_path: Path) -> Node:
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     deadline = datetime.now(timezone.utc) + timedelta(hours=1)
-    identity = NodeIdentity(run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t")
-    return Node(work=tmp_path, rehearsal=True, uplink=Uplink(access, bucket), status=Status(identity=identity))
+    identity = NodeIdentity(
+        run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t"
+    )
+    return Node(
+        work=tmp_path, rehearsal=True, uplink=Uplink(access, bucket), status=Status(identity=identity)
+    )
 
 
 def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receipt(
@@ -60,7 +66,10 @@ def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receip
     job = job_of(name="scripts", lookback=20, batch=64)
     assert kind_of(job) is SCRIPT
     work = workload(job, {"AAA": 400, "BBB": 400})
-    assert [(piece.name, piece.series) for piece in work.pieces] == [("script_AAA", ("AAA",)), ("script_BBB", ("BBB",))]
+    assert [(piece.name, piece.series) for piece in work.pieces] == [
+        ("script_AAA", ("AAA",)),
+        ("script_BBB", ("BBB",)),
+    ]
     assert estimate(work, instance_type("g6.xlarge"), rehearsal=False).seconds_p50 > 0
     record = record_from_json(to_json(make_record(job=job.to_dict(), pieces=recorded(work.pieces))))
     # The training: a worker dies, and its piece is tried again.
@@ -71,7 +80,10 @@ def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receip
     assert [event["piece"] for event in events if event["event"] == "retry"] == ["AAA"]
     tensors, card = load(tmp_path / "models" / "script_AAA.safetensors")
     close = read_candles(data)["AAA"].close
-    assert tensors["mean"].item() == np.float32(close.mean()) and (card.kind, card.family) == ("script", "script")
+    assert tensors["mean"].item() == np.float32(close.mean()) and (card.kind, card.family) == (
+        "script",
+        "script",
+    )
     with pytest.raises(DataError, match="is a script model .this Mayfly knows models lstm, tcn"):
         predict_file(tmp_path / "models" / "script_AAA.safetensors", data)
     # The node: uploads and result; and the desk: the receipt.
@@ -80,7 +92,9 @@ def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receip
     for event in node.status.progress.done:
         uploads.add(dict(event))
     uploads.finish()
-    ended = ending(status=node.status, stop_reason="", error=None, trainer_exit=0, now=datetime.now(timezone.utc))
+    ended = ending(
+        status=node.status, stop_reason="", error=None, trainer_exit=0, now=datetime.now(timezone.utc)
+    )
     reported = json.dumps(result(node.status, ended=ended, unfinished="", python_packages=""))
     read = read_result(reported.encode(), models_prefix=node.status.identity.keys.models)
     receipt = make_receipt(record, Observation(result=read))

@@ -48,7 +48,9 @@ def test_looking_takes_nothing_and_what_is_left_of_a_symbol_is_known():
 def test_seeds_of_a_symbol_go_to_the_worker_that_began_it_and_every_piece_is_given_once():
     shuffled = random.Random(0)
     queue = PieceQueue(
-        piece(f"S{number:03d}", estimate=1000 - number % 7, seed=seed) for number in range(40) for seed in range(3)
+        piece(f"S{number:03d}", estimate=1000 - number % 7, seed=seed)
+        for number in range(40)
+        for seed in range(3)
     )
     holds = dict.fromkeys(range(4), "")
     given, readings = [], 0

@@ -36,10 +36,22 @@ def test_a_pooled_job_has_a_piece_of_all_symbols_for_each_fold_and_seed_and_a_so
     job = job_of(name="mix", pooled=True, folds=2, seeds=2, epochs=3)
     pieces = pieces_of(job, [work("A", 2), work("B", 2, bars=2000)], timeframe="1m")
     assert kind_of(job).one_split and {piece.kind for piece in pieces} == {"pooled"}
-    assert [piece.name for piece in pieces][:2] == ["lstm-direction_mix_1m_f1_s0", "lstm-direction_mix_1m_f1_s1"]
-    assert [(piece.title, piece.source) for piece in pieces][::2] == [("mix f1 s0", "mix f1"), ("mix f2 s0", "mix f2")]
+    assert [piece.name for piece in pieces][:2] == [
+        "lstm-direction_mix_1m_f1_s0",
+        "lstm-direction_mix_1m_f1_s1",
+    ]
+    assert [(piece.title, piece.source) for piece in pieces][::2] == [
+        ("mix f1 s0", "mix f1"),
+        ("mix f2 s0", "mix f2"),
+    ]
     last = pieces[-1]
-    assert (last.series, last.bars, last.windows, last.estimate, last.memory_gib) == (("A", "B"), 3000, 400, 1200, 1.0)
+    assert (last.series, last.bars, last.windows, last.estimate, last.memory_gib) == (
+        ("A", "B"),
+        3000,
+        400,
+        1200,
+        1.0,
+    )
 
 
 def test_a_pooled_job_may_not_be_called_as_one_of_its_symbols_whatever_the_case():

@@ -47,7 +47,14 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
             "timeframe": "1m",
             "synthetic": True,
             "further": [],
-            "holds": [{"symbol": "AAA", "bars": 999, "first": "2024-01-01T00:00:00Z", "last": "2024-01-01T16:39:00Z"}],
+            "holds": [
+                {
+                    "symbol": "AAA",
+                    "bars": 999,
+                    "first": "2024-01-01T00:00:00Z",
+                    "last": "2024-01-01T16:39:00Z",
+                }
+            ],
         }
     ]
     expected = prepare(make_candles(1000, drop=[500]), job_of(lookback=30))
@@ -74,7 +81,9 @@ def test_the_plan_goes_along_as_the_text_that_it_is_hashed_as(folder: Path, caps
     assert list(plan.symbols) == ["AAA", "BBB"] and plan.to_bytes() == report["plan"].encode()
 
 
-def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(tmp_path: Path, capsys, make_candles) -> None:
+def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(
+    tmp_path: Path, capsys, make_candles
+) -> None:
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
     write_candles(tmp_path / "BBB_1m.parquet", [make_candles(100, symbol="BBB")])
     broken = make_candles(1000, symbol="CCC")
@@ -92,13 +101,22 @@ def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(tmp_path: Path,
     assert code == 2 and report["error"]["what"] == "none of the 2 symbols can be trained on"
 
 
-def test_excluded_symbols_are_neither_planned_nor_refused(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
+def test_excluded_symbols_are_neither_planned_nor_refused(
+    folder: Path, tmp_path: Path, capsys, make_candles
+) -> None:
     write_candles(folder / "CCC_1m.parquet", [make_candles(100, symbol="CCC")])
     job = tmp_path / "job.json"
-    for data, planned in (({"exclude": ["CCC", "AAA"]}, ["BBB"]), ({"symbols": ["AAA", "CCC"], "exclude": ["CCC"]}, ["AAA"])):
+    for data, planned in (
+        ({"exclude": ["CCC", "AAA"]}, ["BBB"]),
+        ({"symbols": ["AAA", "CCC"], "exclude": ["CCC"]}, ["AAA"]),
+    ):
         job.write_text(json.dumps({"data": data}))
         code, report = run(capsys, "--job", str(job), "--data", str(folder))
-        assert code == 0 and [entry["symbol"] for entry in report["symbols"]] == planned and not report["refused"]
+        assert (
+            code == 0
+            and [entry["symbol"] for entry in report["symbols"]] == planned
+            and not report["refused"]
+        )
         assert [entry["file"] for entry in report["files"]] == [f"{symbol}_1m.parquet" for symbol in planned]
     for data, what in (
         ({"exclude": ["AAA", "BBB", "CCC"]}, "no symbol is left to train"),
@@ -124,7 +142,9 @@ def test_a_single_file_is_described(folder: Path, capsys) -> None:
 def test_bad_data_is_one_error_and_exit_2(tmp_path: Path, capsys) -> None:
     code, report = run(capsys, "--data", str(tmp_path / "nowhere"))
     assert code == 2
-    assert report["error"]["code"] == 2 and "does not exist" in report["error"]["what"] and report["error"]["do"]
+    assert (
+        report["error"]["code"] == 2 and "does not exist" in report["error"]["what"] and report["error"]["do"]
+    )
 
 
 def test_a_job_that_is_none_is_one_error_and_exit_2(folder: Path, capsys) -> None:
@@ -137,13 +157,20 @@ def test_a_job_that_is_none_is_one_error_and_exit_2(folder: Path, capsys) -> Non
 
 
 def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
-    script = "import sys; from trainer.plan.check import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", script, "--data", str(folder)], capture_output=True, text=True, check=False)
+    script = (
+        "import sys; from trainer.plan.check import main; main(sys.argv[1:]); assert 'torch' not in"
+        " sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--data", str(folder)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["timeframe"] == "1m"
 
 
-def test_it_says_which_inputs_a_model_has_and_refuses_a_column_that_is_not_there(folder: Path, tmp_path: Path, capsys) -> None:
+def test_it_says_which_inputs_a_model_has_and_refuses_a_column_that_is_not_there(
+    folder: Path, tmp_path: Path, capsys
+) -> None:
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"data": {"symbols": ["AAA"], "columns": ["funding"], "features": "none"}}))
     code, report = run(capsys, "--job", str(job), "--data", str(folder))

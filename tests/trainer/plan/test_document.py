@@ -89,7 +89,9 @@ def test_what_no_planning_writes_is_refused(plan, path, value):
         read_plan(json.dumps(values).encode())
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{", b'{"format": NaN}', b"[" * 100_000, b'{"format": 1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[]", b"{", b'{"format": NaN}', b"[" * 100_000, b'{"format": 1}']
+)
 def test_what_is_no_plan_at_all_is_refused(content):
     with pytest.raises(DataError, match="the plan can't be used"):
         read_plan(content)
@@ -103,7 +105,9 @@ def test_a_plan_that_would_not_be_read_is_not_written(plan, monkeypatch):
         read_plan(b" " * 101)
 
 
-def test_a_target_that_the_job_does_not_leave_open_is_refused(plan: DataPlan, change: Callable[..., DataPlan]):
+def test_a_target_that_the_job_does_not_leave_open_is_refused(
+    plan: DataPlan, change: Callable[..., DataPlan]
+):
     with pytest.raises(DataError, match="the plan has .'horizon': 7. for AAA"):
         change("symbols.AAA.target", {"horizon": 7}).symbols["AAA"].target_of(JOB)
 

@@ -1,4 +1,6 @@
-"""Plans whose horizon is chosen by the series, for a model that reads chunks and a volatility: labels, spans, chunks."""
+"""Plans whose horizon is chosen by the series, for a model that reads chunks and a volatility: labels, spans,
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,20 @@ def test_no_label_crosses_into_another_span_and_the_embargo_is_as_long_as_a_labe
     for name, span in spans.items():
         bars = last_bars(plan, name)
         assert bars.min() >= span.start and plan.ends[bars].max() < span.stop
-    assert spans["validation"].start - spans["train"].stop >= plan.horizon_bars == 12 * plan.target.horizon_sessions
+    assert (
+        spans["validation"].start - spans["train"].stop
+        >= plan.horizon_bars
+        == 12 * plan.target.horizon_sessions
+    )
     assert spans["test"].start - spans["validation"].stop >= plan.horizon_bars
     assert last_bars(plan, "train").min() == WARMUP + SMALL.model.bars_seen - 1
 
 
 @pytest.mark.parametrize(("bars", "sessions"), [(BARS, 1), (2 * BARS, 3), (33_000, 20), (60_000, 21)])
 def test_the_horizon_is_the_longest_that_leaves_twenty_separate_labels_in_test(make_candles, bars, sessions):
-    plan = plan_symbol(make_candles(bars, timeframe="2h"), SMALL)  # test has 0.15 x (bars - WARMUP) / 12 sessions
+    plan = plan_symbol(
+        make_candles(bars, timeframe="2h"), SMALL
+    )  # test has 0.15 x (bars - WARMUP) / 12 sessions
     assert plan.target.horizon_sessions == sessions
     assert count_separate(last_bars(plan, "test"), plan.ends) >= 20
 
@@ -89,13 +97,16 @@ def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_
     np.testing.assert_allclose(
         scaled * data.fitted["label_std"] + data.fitted["label_mean"], data.labels_TK[bars, 0], rtol=1e-5
     )
-    covered = np.concatenate([start + SMALL.model.bars_seen - 1 + np.arange(SMALL.model.chunk) for start in data.reads.numpy()])
+    covered = np.concatenate(
+        [start + SMALL.model.bars_seen - 1 + np.arange(SMALL.model.chunk) for start in data.reads.numpy()]
+    )
     assert np.isin(bars, covered).all() and len(np.unique(covered)) == len(covered)
 
 
 @pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {RAW}")
 @pytest.mark.parametrize(
-    ("symbol", "timeframe", "sessions", "horizon"), [("SPY", "1m", 256, 1), ("SPY", "1h", 5849, 21), ("ES", "tick2800", 509, 5)]
+    ("symbol", "timeframe", "sessions", "horizon"),
+    [("SPY", "1m", 256, 1), ("SPY", "1h", 5849, 21), ("ES", "tick2800", 509, 5)],
 )
 def test_real_series_have_the_sessions_that_are_known_of_them(symbol, timeframe, sessions, horizon):
     candles = read_candles(RAW, symbols=(symbol,), timeframe=timeframe)[symbol]

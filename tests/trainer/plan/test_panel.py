@@ -1,4 +1,6 @@
-"""The plan of a panel: one calendar, one split by date; what a missing day costs; series that make no panel."""
+"""The plan of a panel: one calendar, one split by date; what a missing day costs; series that make no
+panel.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def test_a_missing_day_costs_labels_over_it_and_no_window():
     made = plan_panel(series((), [100]), JOB)
     whole, plan = made["S00"][0], made["S01"][0]
     days = np.delete(np.arange(200), 100)
-    assert {int(days[bar]) for bar in all_bars(plan)} == all_bars(whole) - {99, 100}  # 99's label would end on it
+    assert {int(days[bar]) for bar in all_bars(plan)} == all_bars(whole) - {
+        99,
+        100,
+    }  # 99's label would end on it
     assert plan.rows is not None and plan.rows.tolist() == days.tolist()
     assert plan.starts["train"].tolist() == (plan.rows[plan.bars["train"]] - SEEN + 1).tolist()
     assert plan.time.holes.nonzero()[0].tolist() == [100]
@@ -55,7 +60,9 @@ def test_a_missing_day_costs_labels_over_it_and_no_window():
 
 def test_a_day_that_all_series_miss_is_not_on_the_calendar_and_a_break_of_it_ends_windows_and_labels():
     nobody = plan_panel(series([100], [100]), JOB)["S01"][0]
-    assert nobody.rows is not None and nobody.rows.tolist() == list(range(199)) and not nobody.time.holes.any()
+    assert (
+        nobody.rows is not None and nobody.rows.tolist() == list(range(199)) and not nobody.time.holes.any()
+    )
     week = list(range(100, 107))  # no session for more than five days
     broken = plan_panel(series(week, week), JOB)["S01"][0]
     assert broken.time.holes.nonzero()[0].tolist() == [100]
@@ -66,7 +73,10 @@ def test_a_day_that_all_series_miss_is_not_on_the_calendar_and_a_break_of_it_end
 def test_a_window_begins_after_the_warm_up_of_the_series_itself():
     late = plan_panel(series((), range(80)), JOB)["S01"][0]
     first = min(all_bars(late))
-    assert first == max(WARM + SEEN - 1, REACH) and min(int(rows[0]) for rows in late.starts.values() if len(rows)) >= WARM
+    assert (
+        first == max(WARM + SEEN - 1, REACH)
+        and min(int(rows[0]) for rows in late.starts.values() if len(rows)) >= WARM
+    )
 
 
 def test_all_series_are_split_on_the_same_dates_and_no_label_reads_past_them():
@@ -78,7 +88,10 @@ def test_all_series_are_split_on_the_same_dates_and_no_label_reads_past_them():
         for symbol, made in plans.items():
             for span, bars in made[fold].bars.items():
                 if len(bars):
-                    first, last = panel[symbol].timestamp[bars[0]], panel[symbol].timestamp[made[fold].ends[bars].max()]
+                    first, last = (
+                        panel[symbol].timestamp[bars[0]],
+                        panel[symbol].timestamp[made[fold].ends[bars].max()],
+                    )
                     times.setdefault(span, []).append((int(first), int(last)))
         for older, newer in (("train", "validation"), ("validation", "test")):
             assert max(last for _, last in times[older]) < min(first for first, _ in times[newer])
@@ -106,7 +119,9 @@ def test_a_series_with_few_labels_in_test_does_not_shorten_the_horizon_of_all():
 def test_series_that_make_no_panel_are_one_clear_line(tmp_path):
     panel = series((), (), ())
     shifted = replace(panel["S02"], timestamp=panel["S02"].timestamp + DAY // 2)
-    with pytest.raises(DataError, match=r"S02 has no date in common with another series \(it has 200 bars from 2020-01-01T12"):
+    with pytest.raises(
+        DataError, match=r"S02 has no date in common with another series \(it has 200 bars from 2020-01-01T12"
+    ):
         plan_panel({**panel, "S02": shifted}, JOB)
     with pytest.raises(DataError, match="the panel has one series, S00"):
         plan_panel({"S00": panel["S00"]}, JOB)

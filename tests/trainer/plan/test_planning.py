@@ -1,4 +1,6 @@
-"""Bars are planned once: one symbol in memory at a time, and workers get the same windows from the plan or none."""
+"""Bars are planned once: one symbol in memory at a time, and workers get the same windows from the plan or
+none.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from trainer.plan.planning import folder_of, plan_data, plans_of
 
 JOBS = {
     "windows": job_of(lookback=20, horizon=3, batch=64, folds=2),
-    "chunks": job_of(model="tcn", blocks=2, width=4, chunk=64, batch=2, horizon_sessions=0, test_fraction=0.3),
+    "chunks": job_of(
+        model="tcn", blocks=2, width=4, chunk=64, batch=2, horizon_sessions=0, test_fraction=0.3
+    ),
 }
 
 
@@ -70,7 +74,8 @@ def test_no_two_symbols_are_in_memory_while_a_job_is_planned(data, job, monkeypa
 def test_a_symbol_that_is_refused_is_let_go_of_too(tmp_path, make_candles):
     job = JOBS["windows"]
     write_candles(
-        tmp_path / "all_1m.parquet", [make_candles(n, symbol=s) for s, n in (("AAA", 100), ("BBB", 3000), ("CCC", 90))]
+        tmp_path / "all_1m.parquet",
+        [make_candles(n, symbol=s) for s, n in (("AAA", 100), ("BBB", 3000), ("CCC", 90))],
     )
     plan, _ = planned(job, tmp_path)
     assert list(plan.symbols) == ["BBB"]
@@ -95,7 +100,9 @@ def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job
             )
             assert np.array_equal(one.labels_TK, other.labels_TK, equal_nan=True)
             assert all(np.array_equal(one.bars[span], other.bars[span]) for span in one.bars)
-            assert np.array_equal(one.time.holes, other.time.holes) and np.array_equal(one.time.clock, other.time.clock)
+            assert np.array_equal(one.time.holes, other.time.holes) and np.array_equal(
+                one.time.clock, other.time.clock
+            )
             assert (one.chunks is None and other.chunks is None) or np.array_equal(one.chunks, other.chunks)
 
 

@@ -1,4 +1,6 @@
-"""Series that one model trains on are split at the same instants, and no label of any reads past the next of them."""
+"""Series that one model trains on are split at the same instants, and no label of any reads past the next of
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from trainer.plan.planning import folder_of, plan_data, plans_of
 
 JOBS = {
     "windows": job_of(lookback=20, horizon=3, batch=64, folds=2, pooled=True),
-    "chunks": job_of(model="tcn", blocks=2, width=4, chunk=64, batch=2, horizon_sessions=0, test_fraction=0.3, pooled=True),
+    "chunks": job_of(
+        model="tcn", blocks=2, width=4, chunk=64, batch=2, horizon_sessions=0, test_fraction=0.3, pooled=True
+    ),
 }
 
 
@@ -31,16 +35,24 @@ def test_one_series_together_is_split_as_by_itself(name, tmp_path, make_candles)
     timeframe = "1m" if name == "windows" else "1h"
     made = make_candles(3000, drop=[700, 701, 1500], timeframe=timeframe)
     write_candles(tmp_path / f"AAA_{timeframe}.parquet", [made])
-    pooled, single = (planned(with_settings(JOBS[name], pooled=value), tmp_path)[0].symbols for value in (True, False))
+    pooled, single = (
+        planned(with_settings(JOBS[name], pooled=value), tmp_path)[0].symbols for value in (True, False)
+    )
     assert pooled == single
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of_any_begins(name, tmp_path, make_candles):
+def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of_any_begins(
+    name, tmp_path, make_candles
+):
     timeframe = "1m" if name == "windows" else "1h"
     late = make_candles(3000, symbol="LATE", seed=1, drop=range(900), timeframe=timeframe)
     holes = make_candles(
-        3000, symbol="HOLES", seed=2, drop=range(1200, 3000, 31 if name == "windows" else 400), timeframe=timeframe
+        3000,
+        symbol="HOLES",
+        seed=2,
+        drop=range(1200, 3000, 31 if name == "windows" else 400),
+        timeframe=timeframe,
     )
     for candles in (make_candles(2700, timeframe=timeframe), late, holes):
         write_candles(tmp_path / f"{candles.symbol}_{timeframe}.parquet", [candles])
@@ -66,10 +78,14 @@ def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of
 def test_the_target_that_all_series_have_in_common_is_the_shortest_that_one_chose(tmp_path, make_candles):
     for symbol, bars in (("LONG", 12000), ("SHORT", 4000)):
         write_candles(
-            tmp_path / f"{symbol}_1h.parquet", [make_candles(12000, symbol=symbol, drop=range(12000 - bars), timeframe="1h")]
+            tmp_path / f"{symbol}_1h.parquet",
+            [make_candles(12000, symbol=symbol, drop=range(12000 - bars), timeframe="1h")],
         )
     job = with_settings(JOBS["chunks"], test_fraction=0.15)
-    each = {symbol: entry.target for symbol, entry in planned(with_settings(job, pooled=False), tmp_path)[0].symbols.items()}
+    each = {
+        symbol: entry.target
+        for symbol, entry in planned(with_settings(job, pooled=False), tmp_path)[0].symbols.items()
+    }
     both = planned(job, tmp_path)[0].symbols
     assert each["LONG"]["horizon_sessions"] > both["SHORT"].target["horizon_sessions"]
     assert both["LONG"].target == both["SHORT"].target
@@ -81,7 +97,10 @@ def test_a_series_without_bars_of_a_span_is_refused_and_says_which_time_that_is(
     write_candles(tmp_path / "NEW_1m.parquet", [make_candles(3000, symbol="NEW", drop=range(2600))])
     plan, _ = planned(job, tmp_path)
     assert list(plan.symbols) == ["AAA"]
-    assert plan.refused["NEW"].what == "NEW has no bar in train" and "split at one time" in plan.refused["NEW"].why
+    assert (
+        plan.refused["NEW"].what == "NEW has no bar in train"
+        and "split at one time" in plan.refused["NEW"].why
+    )
 
 
 def test_a_batch_may_be_larger_than_one_series_and_not_larger_than_all(tmp_path, make_candles):
@@ -94,7 +113,9 @@ def test_a_batch_may_be_larger_than_one_series_and_not_larger_than_all(tmp_path,
 
 
 @pytest.mark.parametrize("unread", [["BAD"], ["AAA", "BAD"]])
-def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(tmp_path, make_candles, monkeypatch, unread):
+def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(
+    tmp_path, make_candles, monkeypatch, unread
+):
     for number, symbol in enumerate(("AAA", "BAD")):
         write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(3000, symbol=symbol, seed=number)])
     folder, read = folder_of(JOBS["windows"], tmp_path, scratch=tmp_path), CandleFolder.read

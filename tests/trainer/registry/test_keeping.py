@@ -1,4 +1,6 @@
-"""Models that last: kept once, promoted by compare-and-swap and only where they can be verified, rolled back."""
+"""Models that last: kept once, promoted by compare-and-swap and only where they can be verified,
+rolled back.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ def stored(objects: Any, body: bytes, *, key: str = SOURCE) -> dict[str, Any]:
     """Write a model as a node does, and return its entry in a receipt."""
     sha256 = hashlib.sha256(body).hexdigest()
     objects.write(key, body, sha256)
-    return {"key": key, "version_id": objects.stored[key][-1].version_id, "sha256": sha256, "piece": "BTC-USD"}
+    return {
+        "key": key,
+        "version_id": objects.stored[key][-1].version_id,
+        "sha256": sha256,
+        "piece": "BTC-USD",
+    }
 
 
 def test_a_model_is_kept_once_where_it_does_not_expire(objects: Objects) -> None:
@@ -49,7 +56,9 @@ def test_a_verified_model_takes_the_champions_place_once_and_can_be_rolled_back(
     assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == weights()
 
 
-def test_a_champion_that_was_replaced_meanwhile_is_never_overwritten_unseen(objects: Any, monkeypatch: Any) -> None:
+def test_a_champion_that_was_replaced_meanwhile_is_never_overwritten_unseen(
+    objects: Any, monkeypatch: Any
+) -> None:
     model, other = stored(objects, weights()), stored(objects, weights() + b" ")
     copy, raced = objects.copy, []
 
@@ -96,7 +105,9 @@ def test_a_rollback_whose_answer_was_lost_is_done_and_one_that_another_writer_ov
         (weights(), SOURCE.replace("BTC-USD", "ETH-USD"), "its card is of lstm_BTC-USD_1m"),
     ],
 )
-def test_a_model_that_cant_be_verified_stays_an_experiment(objects: Objects, body: bytes, key: str, why: str) -> None:
+def test_a_model_that_cant_be_verified_stays_an_experiment(
+    objects: Objects, body: bytes, key: str, why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
         promote(objects, stored(objects, body, key=key))
     with pytest.raises(ConfigError, match="another sha256"):

@@ -22,7 +22,12 @@ LAUNCH = Launch(rung=0, token="t", deadline=NOON, intended_at=NOON, outcome="cre
 
 def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
     (model,) = list_models(account).models
-    assert (model.name, model.run_id, model.key, model.stage) == ("lstm_BTC-USD_1m", CLOSED_RUN, KEY, "experiment")
+    assert (model.name, model.run_id, model.key, model.stage) == (
+        "lstm_BTC-USD_1m",
+        CLOSED_RUN,
+        KEY,
+        "experiment",
+    )
     assert (model.family, model.series, model.metrics["test"]["auc"]) == ("lstm", ("BTC-USD",), 0.53)
     assert model.version_id == account.head(key=KEY).version_id
 
@@ -38,19 +43,32 @@ def closed_again(account, run_id, state="done"):
     """Write the receipt of a run that made the same model, a day later."""
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     made = {**receipt["models"][0], "key": KEY.replace(CLOSED_RUN, run_id)}
-    later = {"run_id": run_id, "state": state, "created_at": "2026-11-21T12:00:00Z", "closed_at": "2026-11-21T12:09:00Z"}
-    account.put(key=f"runs/{run_id}/receipt.json", body=json.dumps({**receipt, **later, "models": [made]}).encode())
+    later = {
+        "run_id": run_id,
+        "state": state,
+        "created_at": "2026-11-21T12:00:00Z",
+        "closed_at": "2026-11-21T12:09:00Z",
+    }
+    account.put(
+        key=f"runs/{run_id}/receipt.json", body=json.dumps({**receipt, **later, "models": [made]}).encode()
+    )
 
 
 def test_a_name_stands_for_the_model_of_the_newest_finished_run(account, make_record):
-    newest = make_record(run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),))
+    newest = make_record(
+        run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
+    )
     create_record(account, newest)
     for name in ("lstm_BTC-USD_1m", "lstm_NEW-USD_1m"):
         account.put(key=f"models/experiments/AROA1:i-2/{newest.run_id}/1/{name}.safetensors", body=b"weights")
     assert find_model(account, "lstm_BTC-USD_1m").run_id == CLOSED_RUN
-    closed_again(account, "20261121-120000-crypto-next", state="failed")  # another model of it failed, and this one is whole
+    closed_again(
+        account, "20261121-120000-crypto-next", state="failed"
+    )  # another model of it failed, and this one is whole
     assert find_model(account, "lstm_BTC-USD_1m").run_id == "20261121-120000-crypto-next"
-    with pytest.raises(UsageError, match=f"no finished run has model 'lstm_NEW-USD_1m' .run {newest.run_id} has not ended"):
+    with pytest.raises(
+        UsageError, match=f"no finished run has model 'lstm_NEW-USD_1m' .run {newest.run_id} has not ended"
+    ):
         find_model(account, "lstm_NEW-USD_1m")
     assert find_model(account, f"{newest.run_id}/lstm_NEW-USD_1m").run_id == newest.run_id
 
@@ -79,7 +97,10 @@ def test_a_model_is_saved_whole_with_its_card(account, tmp_path):
     path = save_model(account, find_model(account, KEY), tmp_path / "new")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == find_model(account, KEY).sha256
     assert json.loads(path.with_suffix(".json").read_text())["family"] == "lstm"
-    assert sorted(item.name for item in path.parent.iterdir()) == ["lstm_BTC-USD_1m.json", "lstm_BTC-USD_1m.safetensors"]
+    assert sorted(item.name for item in path.parent.iterdir()) == [
+        "lstm_BTC-USD_1m.json",
+        "lstm_BTC-USD_1m.safetensors",
+    ]
 
 
 def test_the_version_that_the_receipt_names_is_fetched_even_after_a_zombie_wrote(account, tmp_path):
@@ -98,21 +119,29 @@ def test_a_model_whose_hash_is_wrong_is_refused_and_leaves_no_file(account, tmp_
 
 
 def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account, make_record):
-    record = make_record(run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2, launches=(LAUNCH,)),))
+    record = make_record(
+        run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2, launches=(LAUNCH,)),)
+    )
     create_record(account, record)
     for attempt in (1, 2):
-        account.put(key=f"models/experiments/AROA1:i-2/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors", body=b"weights")
+        account.put(
+            key=f"models/experiments/AROA1:i-2/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors",
+            body=b"weights",
+        )
     (model,) = models_of_run(account, record.run_id)
     assert "/2/" in model.key
     assert [item.run_id for item in list_models(account).models] == [record.run_id, CLOSED_RUN]
 
 
 def test_folds_and_seeds_are_models_of_their_own(account, make_record):
-    record = make_record(run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1, launches=(LAUNCH,)),))
+    record = make_record(
+        run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
+    )
     create_record(account, record)
     for fold in (1, 2):
         account.put(
-            key=f"models/experiments/AROA1:i-2/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors", body=b"weights"
+            key=f"models/experiments/AROA1:i-2/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors",
+            body=b"weights",
         )
     found = models_of_run(account, record.run_id)
     assert [(model.name, model.series, model.fold, model.seed) for model in found] == [
@@ -121,5 +150,7 @@ def test_folds_and_seeds_are_models_of_their_own(account, make_record):
 
 
 def test_keys_without_a_record_are_nobodys_models(account):
-    account.put(key="models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights")
+    account.put(
+        key="models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights"
+    )
     assert [model.run_id for model in list_models(account).models] == [CLOSED_RUN]

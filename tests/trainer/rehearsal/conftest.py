@@ -1,4 +1,6 @@
-"""A small account to launch in: a role with its profile, a launch template, and the fleet call that uses it."""
+"""A small account to launch in: a role with its profile, a launch template, and the fleet call that
+uses it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ import pytest
 from trainer.access import Access
 from trainer.rehearsal.client import stop_server
 
-IMAGE_PARAMETER = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+IMAGE_PARAMETER = (
+    "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,9 @@ class Desk:
     ) -> dict[str, Any]:
         pairs = [{"Key": key, "Value": value} for key, value in (tags or {"run_id": "r1"}).items()]
         overrides = [
-            {"InstanceType": kind, "SubnetId": self.subnets[zone], "ImageId": self.image_id} for kind in types for zone in zones
+            {"InstanceType": kind, "SubnetId": self.subnets[zone], "ImageId": self.image_id}
+            for kind in types
+            for zone in zones
         ]
         answer: dict[str, Any] = self.ec2.create_fleet(
             Type="instant",
@@ -50,11 +56,16 @@ class Desk:
             TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market},
             LaunchTemplateConfigs=[
                 {
-                    "LaunchTemplateSpecification": {"LaunchTemplateId": self.template_id, "Version": "$Default"},
+                    "LaunchTemplateSpecification": {
+                        "LaunchTemplateId": self.template_id,
+                        "Version": "$Default",
+                    },
                     "Overrides": overrides,
                 }
             ],
-            TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume", "network-interface")],
+            TagSpecifications=[
+                {"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume", "network-interface")
+            ],
         )
         return answer
 
@@ -63,7 +74,9 @@ class Desk:
         return instance_id
 
     def instance(self, instance_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        found: dict[str, Any] = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0][
+            "Instances"
+        ][0]
         return found
 
     def state(self, instance_id: str) -> str:
@@ -73,7 +86,9 @@ class Desk:
 
 @pytest.fixture
 def make_desk() -> Callable[..., Desk]:
-    """Return a function that sets an account up: `make_desk(access, user_data=b"...", behavior="terminate")`."""
+    """Return a function that sets an account up: `make_desk(access, user_data=b"...",
+    behavior="terminate")`.
+    """
     return _make_desk
 
 
@@ -86,22 +101,38 @@ def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "termi
         "UserData": base64.b64encode(user_data).decode(),
         "InstanceInitiatedShutdownBehavior": behavior,
         "IamInstanceProfile": {"Name": "node"},
-        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"},
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
+        },
         "BlockDeviceMappings": [
             {
                 "DeviceName": "/dev/sda1",
-                "Ebs": {"VolumeSize": 100, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True},
+                "Ebs": {
+                    "VolumeSize": 100,
+                    "VolumeType": "gp3",
+                    "Encrypted": True,
+                    "DeleteOnTermination": True,
+                },
             }
         ],
-        "NetworkInterfaces": [{"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True}],
+        "NetworkInterfaces": [
+            {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True}
+        ],
         "TagSpecifications": [
-            {"ResourceType": kind, "Tags": [{"Key": "project", "Value": "mayfly"}, {"Key": "run_id", "Value": "none"}]}
+            {
+                "ResourceType": kind,
+                "Tags": [{"Key": "project", "Value": "mayfly"}, {"Key": "run_id", "Value": "none"}],
+            }
             for kind in ("instance", "volume")
         ],
     }
     if not user_data:
         del data["UserData"]
-    template = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)["LaunchTemplate"]
+    template = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)[
+        "LaunchTemplate"
+    ]
     return Desk(
         access=access,
         template_id=template["LaunchTemplateId"],
@@ -121,7 +152,11 @@ def scheduler_role(access: Access) -> str:
     """The ARN of a role that the Scheduler may assume, and that may call functions and end instances."""
     iam = access.client("iam")
     role = iam.create_role(RoleName="schedules", AssumeRolePolicyDocument=_trust("scheduler.amazonaws.com"))
-    allowed = {"Effect": "Allow", "Action": ["lambda:InvokeFunction", "ec2:TerminateInstances"], "Resource": "*"}
+    allowed = {
+        "Effect": "Allow",
+        "Action": ["lambda:InvokeFunction", "ec2:TerminateInstances"],
+        "Resource": "*",
+    }
     document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
     iam.put_role_policy(RoleName="schedules", PolicyName="own", PolicyDocument=document)
     return str(role["Role"]["Arn"])

@@ -39,7 +39,12 @@ def queue(access: Access, topic: str) -> Callable[[], list[dict[str, Any]]]:
     sqs = access.client("sqs")
     url = sqs.create_queue(QueueName="subscriber")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    allowed = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": arn}
+    allowed = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": arn,
+    }
     statement = {**allowed, "Condition": {"ArnEquals": {"aws:SourceArn": topic}}}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
@@ -53,10 +58,18 @@ def queue(access: Access, topic: str) -> Callable[[], list[dict[str, Any]]]:
 
 
 def put_alarm(access: Access, topic: str, **changed: Any) -> None:
-    watched = {"Namespace": "Work", "MetricName": "Done", "Statistic": "SampleCount", "Period": 300, "EvaluationPeriods": 3}
+    watched = {
+        "Namespace": "Work",
+        "MetricName": "Done",
+        "Statistic": "SampleCount",
+        "Period": 300,
+        "EvaluationPeriods": 3,
+    }
     rule = {"Threshold": 1, "ComparisonOperator": "LessThanThreshold", "TreatMissingData": "breaching"}
     actions = {"AlarmActions": [topic], "OKActions": [topic]}
-    access.client("cloudwatch").put_metric_alarm(AlarmName="silent", **{**watched, **rule, **actions, **changed})
+    access.client("cloudwatch").put_metric_alarm(
+        AlarmName="silent", **{**watched, **rule, **actions, **changed}
+    )
 
 
 def state(access: Access) -> str:
@@ -70,7 +83,9 @@ def pass_minutes(cloud: EmbeddedAccount, minutes: int) -> None:
         alarms.evaluate_due(cloud)
 
 
-def test_missing_data_raises_an_alarm_that_data_ends(access: Access, cloud: EmbeddedAccount, topic: str, queue: Any) -> None:
+def test_missing_data_raises_an_alarm_that_data_ends(
+    access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
+) -> None:
     put_alarm(access, topic)
     assert state(access) == "INSUFFICIENT_DATA"
     pass_minutes(cloud, 14)
@@ -81,7 +96,9 @@ def test_missing_data_raises_an_alarm_that_data_ends(access: Access, cloud: Embe
     assert told["Subject"].startswith('ALARM: "silent"') and told["Timestamp"] == "2026-11-20T12:15:00Z"
     pass_minutes(cloud, 5)
     assert queue() == []  # one message a change
-    access.client("cloudwatch").put_metric_data(Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}])
+    access.client("cloudwatch").put_metric_data(
+        Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}]
+    )
     pass_minutes(cloud, 1)
     assert (state(access), [json.loads(one["Message"])["NewStateValue"] for one in queue()]) == ("OK", ["OK"])
 
@@ -89,7 +106,9 @@ def test_missing_data_raises_an_alarm_that_data_ends(access: Access, cloud: Embe
 def test_a_topic_with_the_services_own_key_gets_no_alarm(
     access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
 ) -> None:
-    access.client("sns").set_topic_attributes(TopicArn=topic, AttributeName="KmsMasterKeyId", AttributeValue="alias/aws/sns")
+    access.client("sns").set_topic_attributes(
+        TopicArn=topic, AttributeName="KmsMasterKeyId", AttributeValue="alias/aws/sns"
+    )
     put_alarm(access, topic)
     pass_minutes(cloud, 15)
     assert (state(access), queue()) == ("ALARM", [])
@@ -98,7 +117,12 @@ def test_a_topic_with_the_services_own_key_gets_no_alarm(
 def test_a_topics_policy_decides_which_service_may_publish(
     access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
 ) -> None:
-    allowed = {"Effect": "Allow", "Principal": {"Service": "budgets.amazonaws.com"}, "Action": "sns:Publish", "Resource": topic}
+    allowed = {
+        "Effect": "Allow",
+        "Principal": {"Service": "budgets.amazonaws.com"},
+        "Action": "sns:Publish",
+        "Resource": topic,
+    }
     policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
     access.client("sns").set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
     put_alarm(access, topic)
@@ -110,18 +134,27 @@ def test_messages_reach_who_may_be_called_and_nobody_who_did_not_confirm(
     access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
 ) -> None:
     sns = access.client("sns")
-    assert sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")["SubscriptionArn"] == "pending confirmation"
+    assert (
+        sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")["SubscriptionArn"]
+        == "pending confirmation"
+    )
     function = f"arn:aws:lambda:us-east-1:{cloud.account}:function:none"
-    sns.subscribe(TopicArn=topic, Protocol="lambda", Endpoint=function)  # no such function, which holds up nobody
+    sns.subscribe(
+        TopicArn=topic, Protocol="lambda", Endpoint=function
+    )  # no such function, which holds up nobody
     kinds = {
-        one["Protocol"]: one["SubscriptionArn"] for one in sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        one["Protocol"]: one["SubscriptionArn"]
+        for one in sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
     }
     assert kinds["email"] == "PendingConfirmation" and kinds["sqs"].startswith(topic)
     sns.publish(TopicArn=topic, Subject="hello", Message="world")
     lambdas.wait_for_invocations(cloud)
-    assert [(one["Subject"], one["Message"], one["TopicArn"]) for one in queue()] == [("hello", "world", topic)]
+    assert [(one["Subject"], one["Message"], one["TopicArn"]) for one in queue()] == [
+        ("hello", "world", topic)
+    ]
     access.client("sqs").set_queue_attributes(
-        QueueUrl=access.client("sqs").get_queue_url(QueueName="subscriber")["QueueUrl"], Attributes={"Policy": ""}
+        QueueUrl=access.client("sqs").get_queue_url(QueueName="subscriber")["QueueUrl"],
+        Attributes={"Policy": ""},
     )
     sns.publish(TopicArn=topic, Message="again")
     assert queue() == []
@@ -136,8 +169,17 @@ def test_what_the_embedded_aws_does_not_deliver_is_refused(access: Access, topic
 def test_a_queue_that_is_not_empty_is_a_metric(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
     url = access.client("sqs").create_queue(QueueName="letters")["QueueUrl"]
     dimensions = [{"Name": "QueueName", "Value": "letters"}]
-    watched = {"Namespace": "AWS/SQS", "MetricName": "ApproximateNumberOfMessagesVisible", "Dimensions": dimensions}
-    rule = {"Statistic": "Maximum", "Threshold": 0, "ComparisonOperator": "GreaterThanThreshold", "EvaluationPeriods": 1}
+    watched = {
+        "Namespace": "AWS/SQS",
+        "MetricName": "ApproximateNumberOfMessagesVisible",
+        "Dimensions": dimensions,
+    }
+    rule = {
+        "Statistic": "Maximum",
+        "Threshold": 0,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "EvaluationPeriods": 1,
+    }
     put_alarm(access, topic, **watched, **rule, TreatMissingData="notBreaching")
     pass_minutes(cloud, 6)
     assert state(access) == "OK"
@@ -146,7 +188,9 @@ def test_a_queue_that_is_not_empty_is_a_metric(access: Access, cloud: EmbeddedAc
     assert state(access) == "ALARM"
 
 
-def test_setting_a_state_takes_the_actions(access: Access, cloud: EmbeddedAccount, topic: str, queue: Any) -> None:
+def test_setting_a_state_takes_the_actions(
+    access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
+) -> None:
     put_alarm(access, topic)
     access.client("cloudwatch").set_alarm_state(AlarmName="silent", StateValue="ALARM", StateReason="a trial")
     assert [json.loads(one["Message"])["NewStateReason"] for one in queue()] == ["a trial"]
@@ -170,22 +214,36 @@ def test_setting_a_state_takes_the_actions(access: Access, cloud: EmbeddedAccoun
 def test_missing_data_counts_as_the_alarm_says(
     missing: str, minutes_with_data: tuple[int, ...], needed: int, expected: str
 ) -> None:
-    params = {"Namespace": "Work", "MetricName": "Done", "Statistic": "Sum", "Period": 300, "EvaluationPeriods": 3}
+    params = {
+        "Namespace": "Work",
+        "MetricName": "Done",
+        "Statistic": "Sum",
+        "Period": 300,
+        "EvaluationPeriods": 3,
+    }
     rule = {"Threshold": 1.0, "ComparisonOperator": "LessThanThreshold", "DatapointsToAlarm": needed}
-    alarm = Alarm(params={**params, **rule, "TreatMissingData": missing}, since=NOON - timedelta(hours=1), state="OK")
+    alarm = Alarm(
+        params={**params, **rule, "TreatMissingData": missing}, since=NOON - timedelta(hours=1), state="OK"
+    )
     metrics = Metrics()
     for minute in minutes_with_data:
         metrics.put(METRIC, NOON - timedelta(minutes=minute), 1.0)
     assert alarm.evaluate(metrics, NOON)[0] == expected
 
 
-def test_time_that_is_skipped_raises_no_alarm_whatever_its_length(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
-    """What runs every few minutes is taken to have run meanwhile: a week that passes in a second is not a week of silence."""
+def test_time_that_is_skipped_raises_no_alarm_whatever_its_length(
+    access: Access, cloud: EmbeddedAccount, topic: str
+) -> None:
+    """What runs every few minutes is taken to have run meanwhile: a week that passes in a second is not a
+    week of silence.
+    """
     put_alarm(access, topic)
     cloud.advance(7 * 24 * 3600)
     pass_minutes(cloud, 1)
     assert state(access) == "INSUFFICIENT_DATA"  # the alarm is as young as it was
-    access.client("cloudwatch").put_metric_data(Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}])
+    access.client("cloudwatch").put_metric_data(
+        Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}]
+    )
     pass_minutes(cloud, 14)
     assert state(access) == "OK"
     cloud.advance(7 * 24 * 3600)

@@ -1,4 +1,6 @@
-"""The table from API calls to IAM's questions, beside the calls that the code makes and AWS's own list of actions."""
+"""The table from API calls to IAM's questions, beside the calls that the code makes and AWS's own list of
+actions.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ CALLERS = ("cli", "control", "data", "launch", "node", "registry", "retrains", "
 
 
 def operations() -> dict[str, tuple[str, str]]:
-    """Return (service, operation) by the method of a boto3 client, of every service that the code has a client of."""
+    """Return (service, operation) by the method of a boto3 client, of every service that the code has a
+    client of.
+    """
     loader = create_loader()
     services = {
         node.args[0].value
         for tree in trees()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "client" and isinstance(node.args[0], ast.Constant)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "client"
+        and isinstance(node.args[0], ast.Constant)
     }
     services |= {"cloudwatch", "ec2", "s3", "scheduler"}  # the sweeper's, which it makes by their names
     return {
@@ -44,7 +50,9 @@ def trees() -> Iterator[ast.Module]:
 
 @cache
 def called() -> set[tuple[str, str]]:
-    """Return every operation that the code calls: a method of its name, or its name as a text (paginators, getattr)."""
+    """Return every operation that the code calls: a method of its name, or its name as a text (paginators,
+    getattr).
+    """
     known = operations()
     names = set()
     for node in (node for tree in trees() for node in ast.walk(tree)):
@@ -57,14 +65,24 @@ def called() -> set[tuple[str, str]]:
 
 def test_every_call_of_the_code_asks_as_the_table_says_or_for_an_action_that_takes_no_resource() -> None:
     calls = called()
-    assert {("ec2", "CreateFleet"), ("s3", "ListObjectVersions"), ("ssm", "GetParametersByPath")} <= calls  # of each kind
+    assert {
+        ("ec2", "CreateFleet"),
+        ("s3", "ListObjectVersions"),
+        ("ssm", "GetParametersByPath"),
+    } <= calls  # of each kind
     for service, operation in calls - TABLE.keys() - NO_POLICY:
         action = f"{PREFIXES.get(service, service)}:{operation}"
         assert REFERENCE[action]["resources"] == {}, f"{action} takes a resource, and is not in the table"
 
 
 def test_the_table_has_nothing_that_nobody_calls() -> None:
-    by_hand = {("s3", "CreateMultipartUpload"), ("s3", "UploadPart"), ("s3", "CompleteMultipartUpload")}  # `aws s3 cp`
+    by_hand = {
+        ("s3", "CreateMultipartUpload"),
+        ("s3", "UploadPart"),
+        ("s3", "CompleteMultipartUpload"),
+    }  # `aws s3 cp`
     by_hand |= {("s3", "DeleteObject"), ("s3", "ListObjects"), ("s3", "HeadBucket"), ("ssm", "GetParameters")}
-    by_hand |= {("ssm", f"{verb}Session") for verb in ("Start", "Resume", "Terminate")}  # `aws ssm start-session`
+    by_hand |= {
+        ("ssm", f"{verb}Session") for verb in ("Start", "Resume", "Terminate")
+    }  # `aws ssm start-session`
     assert TABLE.keys() - called() == by_hand

@@ -1,4 +1,6 @@
-"""The calls that applied the program once, stored and replayed. `test_pulumi_apply` replays those of a real application."""
+"""The calls that applied the program once, stored and replayed. `test_pulumi_apply` replays those of a real
+application.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,25 @@ def test_the_unique_ids_of_roles_are_identifiers() -> None:
 
 def test_a_uuid_is_one_identifier_and_its_end_none_though_it_may_have_digits_only() -> None:
     subscription = "arn:aws:sns:us-east-1:000000000001:mayfly-dev:0a1b2c3d-0a1b-4c5d-8e9f-123456789012"
-    assert identifiers({"SubscriptionArn": subscription}) == ("000000000001", "0a1b2c3d-0a1b-4c5d-8e9f-123456789012")
+    assert identifiers({"SubscriptionArn": subscription}) == (
+        "000000000001",
+        "0a1b2c3d-0a1b-4c5d-8e9f-123456789012",
+    )
 
 
 def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> None:
     made = applied(
         call("CreateVpc", "vpc-0123456789abcdef0", CidrBlock="10.0.0.0/16"),
-        call("CreateTags", Resources=["vpc-0123456789abcdef0"], Policy='{"Resource": "arn:aws:iam::000000000001:role/x"}'),
-        call("CreateLaunchTemplate", LaunchTemplateData={"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAx"}, Body=b"000000000001"),
+        call(
+            "CreateTags",
+            Resources=["vpc-0123456789abcdef0"],
+            Policy='{"Resource": "arn:aws:iam::000000000001:role/x"}',
+        ),
+        call(
+            "CreateLaunchTemplate",
+            LaunchTemplateData={"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAx"},
+            Body=b"000000000001",
+        ),
     )
     sent = []
 
@@ -59,7 +72,10 @@ def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> 
         "Resources": ["vpc-aaaaaaaaaaaaaaaaa"],
         "Policy": '{"Resource": "arn:aws:iam::000000000002:role/x"}',
     }
-    assert sent[2] == {"LaunchTemplateData": {"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAy"}, "Body": b"000000000001"}
+    assert sent[2] == {
+        "LaunchTemplateData": {"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAy"},
+        "Body": b"000000000001",
+    }
 
 
 def test_a_bucket_that_is_there_already_is_no_failure_and_anything_else_is() -> None:
@@ -73,7 +89,9 @@ def test_a_bucket_that_is_there_already_is_no_failure_and_anything_else_is() -> 
     with pytest.raises(AwsError):
         replay(applied(call("CreateBucket")), account="000000000002", send=refuse("AccessDenied"))
     with pytest.raises(ValueError):
-        replay(applied(call("CreateVpc", "vpc-0123456789abcdef0")), account="000000000002", send=lambda *_: {})
+        replay(
+            applied(call("CreateVpc", "vpc-0123456789abcdef0")), account="000000000002", send=lambda *_: {}
+        )
 
 
 def test_the_hash_follows_program_package_and_stack(tmp_path: Path) -> None:
@@ -83,14 +101,18 @@ def test_the_hash_follows_program_package_and_stack(tmp_path: Path) -> None:
     for file in (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py"):
         file.write_text("1")
     first = program_hash(program, package, stack="dev")
-    assert program_hash(program, package, stack="dev") == first != program_hash(program, package, stack="prod")
+    assert (
+        program_hash(program, package, stack="dev") == first != program_hash(program, package, stack="prod")
+    )
     for file in (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py"):
         file.write_text("2")
         assert (changed := program_hash(program, package, stack="dev")) != first
         first = changed
 
 
-def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_older_one(tmp_path: Path) -> None:
+def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_older_one(
+    tmp_path: Path,
+) -> None:
     store = ProgramStore(tmp_path)
     made = applied(call("CreateVpc", Body=b"\x00\xff", Sizes=[1, 2]))
     with store.locked("new"):
@@ -110,7 +132,10 @@ def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_o
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     store = ProgramStore(tmp_path / "cache" / "programs")
-    with pytest.raises(ConfigError, match=r"programs \(Not a directory\). Set MAYFLY_PROGRAMS"), store.locked("key"):
+    with (
+        pytest.raises(ConfigError, match=r"programs \(Not a directory\). Set MAYFLY_PROGRAMS"),
+        store.locked("key"),
+    ):
         raise AssertionError
 
 

@@ -1,4 +1,6 @@
-"""Instances and IAM users are held to their policies, call by call, and refused in the words of each service."""
+"""Instances and IAM users are held to their policies, call by call, and refused in the words of each
+service.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,20 @@ def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, str, int]:
     with pytest.raises(ClientError) as failed:
         call(**arguments)
     response = failed.value.response
-    return response["Error"]["Code"], response["Error"]["Message"], response["ResponseMetadata"]["HTTPStatusCode"]
+    return (
+        response["Error"]["Code"],
+        response["Error"]["Message"],
+        response["ResponseMetadata"]["HTTPStatusCode"],
+    )
 
 
-# --- who calls -------------------------------------------------------------------------------------------------------
+# --- who calls
+# -------------------------------------------------------------------------------------------------------
 
 
-def test_a_user_says_who_it_is_and_needs_no_policy_for_it(access: Access, user: Callable[..., Access]) -> None:
+def test_a_user_says_who_it_is_and_needs_no_policy_for_it(
+    access: Access, user: Callable[..., Access]
+) -> None:
     somebody = user()
     told = somebody.client("sts").get_caller_identity()
     account = str(access.access_key)[4:16]
@@ -88,19 +97,41 @@ def test_a_key_of_a_principal_that_nobody_was_given_is_refused(
     assert refused(getattr(stranger.client(service, total_max_attempts=1), call))[0] == code
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("service", "call", "arguments", "code", "status", "asked"),
     [
-        ("ec2", "describe_instances", {}, "UnauthorizedOperation", 403, "ec2:DescribeInstances on resource: *"),
+        (
+            "ec2",
+            "describe_instances",
+            {},
+            "UnauthorizedOperation",
+            403,
+            "ec2:DescribeInstances on resource: *",
+        ),
         ("s3", "list_buckets", {}, "AccessDenied", 403, "s3:ListBuckets on resource: *"),
-        ("s3", "put_object", {"Bucket": "b", "Key": "k"}, "AccessDenied", 403, "s3:PutObject on resource: arn:aws:s3:::b/k"),
+        (
+            "s3",
+            "put_object",
+            {"Bucket": "b", "Key": "k"},
+            "AccessDenied",
+            403,
+            "s3:PutObject on resource: arn:aws:s3:::b/k",
+        ),
         ("iam", "list_users", {}, "AccessDenied", 403, "iam:ListUsers on resource: *"),
         ("ssm", "get_parameter", {"Name": "/a/b"}, "AccessDeniedException", 400, ":parameter/a/b"),
         ("scheduler", "get_schedule", {"Name": "n"}, "AccessDeniedException", 403, ":schedule/default/n"),
-        ("lambda", "invoke", {"FunctionName": "f"}, "AccessDeniedException", 403, "lambda:InvokeFunction on resource: arn:"),
+        (
+            "lambda",
+            "invoke",
+            {"FunctionName": "f"},
+            "AccessDeniedException",
+            403,
+            "lambda:InvokeFunction on resource: arn:",
+        ),
     ],
 )
 def test_each_service_refuses_in_its_own_words(
@@ -115,14 +146,22 @@ def test_each_service_refuses_in_its_own_words(
 
 
 def test_an_explicit_deny_is_said_as_such(user: Callable[..., Access]) -> None:
-    somebody = user({"Action": "*", "Resource": "*"}, {"Effect": "Deny", "Action": "ec2:DescribeInstances", "Resource": "*"})
+    somebody = user(
+        {"Action": "*", "Resource": "*"},
+        {"Effect": "Deny", "Action": "ec2:DescribeInstances", "Resource": "*"},
+    )
     somebody.client("ec2").describe_images()
     _, message, _ = refused(somebody.client("ec2").describe_instances)
     assert message.endswith("with an explicit deny in an identity-based policy")
 
 
-def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(aws_server: EmbeddedAws, desk: Any) -> None:
-    iam, own = desk.access.client("iam"), policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"})
+def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(
+    aws_server: EmbeddedAws, desk: Any
+) -> None:
+    iam, own = (
+        desk.access.client("iam"),
+        policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}),
+    )
     iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=json.dumps(own))
     allowed = {"Effect": "Allow", "Action": ["ec2:DescribeI*", "iam:*"], "Resource": "*"}
     document = policies.document(allowed, {"Effect": "Deny", "Action": "ec2:DescribeImages", "Resource": "*"})
@@ -131,7 +170,9 @@ def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(aws_serve
     node = node_of(aws_server, desk.access, desk.launched())
     ec2 = node.client("ec2", total_max_attempts=1)
     ec2.describe_instances()
-    assert refused(ec2.describe_vpcs)[1].endswith("because no permissions boundary allows the ec2:DescribeVpcs action")
+    assert refused(ec2.describe_vpcs)[1].endswith(
+        "because no permissions boundary allows the ec2:DescribeVpcs action"
+    )
     assert refused(ec2.describe_images)[1].endswith("with an explicit deny in a permissions boundary")
     said = refused(node.client("iam").list_users)[1]
     assert said.endswith("because no identity-based policy allows the iam:ListUsers action")
@@ -139,7 +180,9 @@ def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(aws_serve
     ec2.describe_vpcs()
 
 
-def test_an_instance_gets_no_credentials_of_a_role_that_does_not_trust_ec2(aws_server: EmbeddedAws, desk: Any) -> None:
+def test_an_instance_gets_no_credentials_of_a_role_that_does_not_trust_ec2(
+    aws_server: EmbeddedAws, desk: Any
+) -> None:
     cloud, instance_id = aws_server.cloud(desk.access), desk.launched()
     assert role_credentials(cloud, cloud.world.instances[instance_id]) is not None
     trust = json.dumps(policies.trust("lambda.amazonaws.com"))
@@ -147,7 +190,9 @@ def test_an_instance_gets_no_credentials_of_a_role_that_does_not_trust_ec2(aws_s
     assert role_credentials(cloud, cloud.world.instances[instance_id]) is None
 
 
-def test_a_head_that_is_refused_leaves_the_connection_usable(access: Access, user: Callable[..., Access]) -> None:
+def test_a_head_that_is_refused_leaves_the_connection_usable(
+    access: Access, user: Callable[..., Access]
+) -> None:
     bucket = f"heads-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     s3 = user().client("s3", total_max_attempts=1)
@@ -156,7 +201,9 @@ def test_a_head_that_is_refused_leaves_the_connection_usable(access: Access, use
         assert refused(s3.get_object, Bucket=bucket, Key="k")[0] == "AccessDenied"
 
 
-def test_a_policy_that_was_changed_holds_from_the_next_call_on(access: Access, user: Callable[..., Access]) -> None:
+def test_a_policy_that_was_changed_holds_from_the_next_call_on(
+    access: Access, user: Callable[..., Access]
+) -> None:
     somebody, iam = user(), access.client("iam")
     assert refused(somebody.client("ec2").describe_instances)[0] == "UnauthorizedOperation"
     document = json.dumps(policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}))
@@ -168,22 +215,31 @@ def test_a_policy_that_was_changed_holds_from_the_next_call_on(access: Access, u
 
 
 def test_a_policy_that_cant_be_evaluated_is_an_error_and_no_permission(user: Callable[..., Access]) -> None:
-    somebody = user({"Action": "*", "Resource": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}})
+    somebody = user(
+        {"Action": "*", "Resource": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}
+    )
     code, message, _ = refused(somebody.client("ec2", total_max_attempts=1).describe_instances)
     assert code == "UnsupportedOperation" and "IpAddress" in message
 
 
-# --- conditions, as calls bring them ---------------------------------------------------------------------------------
+# --- conditions, as calls bring them
+# ---------------------------------------------------------------------------------
 
 
 def test_instances_are_ended_by_who_may_by_their_tags(desk: Any, user: Callable[..., Access]) -> None:
-    own, other = desk.launched(token="1", tags={"project": "mayfly"}), desk.launched(token="2", tags={"project": "else"})
+    own, other = (
+        desk.launched(token="1", tags={"project": "mayfly"}),
+        desk.launched(token="2", tags={"project": "else"}),
+    )
     condition = {"StringEquals": {"aws:ResourceTag/project": "mayfly"}}
     somebody = user({"Action": "ec2:TerminateInstances", "Resource": "*", "Condition": condition})
     ec2 = somebody.client("ec2", total_max_attempts=1)
     for ids in ([other], [own, other]):
         assert refused(ec2.terminate_instances, InstanceIds=ids)[0] == "UnauthorizedOperation"
-    assert refused(ec2.terminate_instances, InstanceIds=["i-0123456789abcdef0"])[0] == "InvalidInstanceID.NotFound"
+    assert (
+        refused(ec2.terminate_instances, InstanceIds=["i-0123456789abcdef0"])[0]
+        == "InvalidInstanceID.NotFound"
+    )
     ec2.terminate_instances(InstanceIds=[own])
     assert (desk.state(own), desk.state(other)) == ("terminated", "running")
 
@@ -192,21 +248,31 @@ def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Call
     bucket = f"lists-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
-    by_prefix = {"Action": "s3:ListBucket", "Resource": "*", "Condition": {"StringLike": {"s3:prefix": "raw/*"}}}
-    somebody = user(by_prefix, {"Action": ["s3:GetObject", "s3:GetObjectVersion"], "Resource": f"arn:aws:s3:::{bucket}/raw/*"})
+    by_prefix = {
+        "Action": "s3:ListBucket",
+        "Resource": "*",
+        "Condition": {"StringLike": {"s3:prefix": "raw/*"}},
+    }
+    somebody = user(
+        by_prefix,
+        {"Action": ["s3:GetObject", "s3:GetObjectVersion"], "Resource": f"arn:aws:s3:::{bucket}/raw/*"},
+    )
     s3 = somebody.client("s3", total_max_attempts=1)
     assert s3.list_objects_v2(Bucket=bucket, Prefix="raw/")["KeyCount"] == 1
     for prefix in ({}, {"Prefix": ""}, {"Prefix": "runs/"}):
         assert refused(s3.list_objects_v2, Bucket=bucket, **prefix)[0] == "AccessDenied"
     assert s3.get_object(Bucket=bucket, Key="raw/x")["Body"].read() == b"1"
-    # S3 hides what is missing from who may not list; a read has no prefix, so the permission above does not count.
+    # S3 hides what is missing from who may not list; a read has no prefix, so the permission above does not
+    # count.
     assert refused(s3.get_object, Bucket=bucket, Key="raw/y")[0] == "AccessDenied"
     assert refused(s3.head_object, Bucket=bucket, Key="raw/y")[0] == "403"
     lister = user({"Action": "s3:*", "Resource": "*"}, name="lister").client("s3", total_max_attempts=1)
     assert refused(lister.get_object, Bucket=bucket, Key="raw/y")[0] == "NoSuchKey"
 
 
-def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(access: Access, user: Callable[..., Access]) -> None:
+def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(
+    access: Access, user: Callable[..., Access]
+) -> None:
     bucket = f"adds-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
@@ -219,13 +285,20 @@ def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(acces
     for key in ("raw/x", "raw/y"):
         assert refused(s3.put_object, Bucket=bucket, Key=key, Body=b"2")[0] == "AccessDenied"
         assert refused(s3.copy_object, Bucket=bucket, Key=key, CopySource=source)[0] == "AccessDenied"
-    assert refused(s3.put_object, Bucket=bucket, Key="raw/x", Body=b"2", IfNoneMatch="*")[0] == "PreconditionFailed"
-    assert refused(s3.copy_object, Bucket=bucket, Key="raw/x", CopySource=source, IfNoneMatch="*")[0] == "PreconditionFailed"
+    assert (
+        refused(s3.put_object, Bucket=bucket, Key="raw/x", Body=b"2", IfNoneMatch="*")[0]
+        == "PreconditionFailed"
+    )
+    assert (
+        refused(s3.copy_object, Bucket=bucket, Key="raw/x", CopySource=source, IfNoneMatch="*")[0]
+        == "PreconditionFailed"
+    )
     s3.put_object(Bucket=bucket, Key="raw/y", Body=b"2", IfNoneMatch="*")
     s3.copy_object(Bucket=bucket, Key="raw/z", CopySource=source, IfNoneMatch="*")
 
 
-# --- a node ----------------------------------------------------------------------------------------------------------
+# --- a node
+# ----------------------------------------------------------------------------------------------------------
 
 
 def node_of(aws_server: EmbeddedAws, access: Access, instance_id: str) -> Access:
@@ -240,7 +313,9 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
     iam, s3 = desk.access.client("iam"), desk.access.client("s3")
     bucket = f"nodes-{str(desk.access.access_key)[4:16]}"
     s3.create_bucket(Bucket=bucket)
-    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=json.dumps(policies.instance(bucket=bucket)))
+    iam.put_role_policy(
+        RoleName="node", PolicyName="own", PolicyDocument=json.dumps(policies.instance(bucket=bucket))
+    )
     mine, other = desk.launched(token="1"), desk.launched(token="2")
     node = node_of(aws_server, desk.access, mine)
     own = node.client("s3", total_max_attempts=1)
@@ -286,5 +361,9 @@ def test_a_node_has_no_action_but_those_on_s3(
     instance_id = desk.launched()
     client = node_of(aws_server, desk.access, instance_id).client(service, total_max_attempts=1)
     own = {name: [instance_id] if value == ["own"] else value for name, value in arguments.items()}
-    assert refused(getattr(client, call), **own)[0] in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+    assert refused(getattr(client, call), **own)[0] in (
+        "UnauthorizedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+    )
     assert desk.instance(instance_id)["State"]["Name"] == "running"

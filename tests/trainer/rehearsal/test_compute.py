@@ -60,12 +60,17 @@ def test_an_error_inside_an_answer_uses_the_token_up(aws_server: EmbeddedAws, de
     aws_server.world(desk.access).refuse_next("InternalError", "try again")
     for _ in range(2):  # the same token gets the same answer, for ever
         answer = desk.fleet(token="t1")
-        assert (answer["Instances"], [one["ErrorCode"] for one in answer["Errors"]]) == ([], ["InternalError"])
+        assert (answer["Instances"], [one["ErrorCode"] for one in answer["Errors"]]) == (
+            [],
+            ["InternalError"],
+        )
     assert desk.ec2.describe_instances()["Reservations"] == []
     assert desk.launched(token="t2")
 
 
-def test_an_instance_that_could_not_start_says_why_in_its_state_reason_alone(aws_server: EmbeddedAws, desk: Any) -> None:
+def test_an_instance_that_could_not_start_says_why_in_its_state_reason_alone(
+    aws_server: EmbeddedAws, desk: Any
+) -> None:
     aws_server.world(desk.access).end_next_start("Client.InternalError", "Client error on launch")
     instance = desk.instance(desk.launched())
     assert instance["State"]["Name"] in ("shutting-down", "terminated")
@@ -97,7 +102,11 @@ def test_a_fleet_applies_every_field_of_the_template(desk: Any) -> None:
 def test_both_tag_sets_reach_instance_volume_and_interface(desk: Any) -> None:
     instance = desk.instance(desk.launched(tags={"run_id": "r1", "deadline": "2026-11-20T13:00:00Z"}))
     tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"] if not tag["Key"].startswith("aws:")}
-    assert tags == {"project": "mayfly", "run_id": "r1", "deadline": "2026-11-20T13:00:00Z"}  # the call's word wins
+    assert tags == {
+        "project": "mayfly",
+        "run_id": "r1",
+        "deadline": "2026-11-20T13:00:00Z",
+    }  # the call's word wins
     marks = {tag["Key"]: tag["Value"] for tag in instance["Tags"] if tag["Key"].startswith("aws:")}
     assert marks["aws:ec2launchtemplate:id"] == desk.template_id
     volume = desk.ec2.describe_volumes()["Volumes"][0]
@@ -143,7 +152,12 @@ def test_priorities_decide_the_order(desk: Any) -> None:
             {
                 "LaunchTemplateSpecification": {"LaunchTemplateId": desk.template_id, "Version": "$Default"},
                 "Overrides": [
-                    {"InstanceType": kind, "SubnetId": desk.subnets["us-east-1a"], "ImageId": desk.image_id, "Priority": rank}
+                    {
+                        "InstanceType": kind,
+                        "SubnetId": desk.subnets["us-east-1a"],
+                        "ImageId": desk.image_id,
+                        "Priority": rank,
+                    }
                     for kind, rank in (("g5.xlarge", 2.0), ("g6.xlarge", 1.0))
                 ],
             }
@@ -197,7 +211,9 @@ def test_retired_types_exist_in_the_historic_catalogue_alone(aws_server: Embedde
     with pytest.raises(ClientError) as failed:
         desk.ec2.describe_instance_types(InstanceTypes=["p3.8xlarge"])
     assert code_of(failed) == "InvalidInstanceType"
-    assert [error["ErrorCode"] for error in desk.fleet(types=("p3.8xlarge",))["Errors"]] == ["InvalidParameterValue"]
+    assert [error["ErrorCode"] for error in desk.fleet(types=("p3.8xlarge",))["Errors"]] == [
+        "InvalidParameterValue"
+    ]
 
 
 def test_a_type_that_a_zone_does_not_offer_is_unsupported(desk: Any) -> None:
@@ -224,25 +240,39 @@ def test_what_aws_refuses_is_refused(desk: Any, change: dict[str, Any], expected
     assert desk.ec2.describe_instances()["Reservations"] == []
 
 
-def test_user_data_of_a_template_reaches_the_instance(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> None:
+def test_user_data_of_a_template_reaches_the_instance(
+    aws_server: EmbeddedAws, make_desk: Callable[..., Any]
+) -> None:
     desk = make_desk(aws_server.account(), user_data=b"not a script")
     instance_id = desk.launched()
-    told = desk.ec2.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")["UserData"]["Value"]
+    told = desk.ec2.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")["UserData"][
+        "Value"
+    ]
     assert base64.b64decode(told) == b"not a script"
 
 
 def test_a_wrong_device_name_adds_a_second_volume(desk: Any) -> None:
-    mapping = {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 100, "VolumeType": "gp3", "DeleteOnTermination": True}}
+    mapping = {
+        "DeviceName": "/dev/xvda",
+        "Ebs": {"VolumeSize": 100, "VolumeType": "gp3", "DeleteOnTermination": True},
+    }
     answer = desk.ec2.run_instances(
         ImageId=desk.image_id, InstanceType="g5.xlarge", MinCount=1, MaxCount=1, BlockDeviceMappings=[mapping]
     )
-    devices = [one["DeviceName"] for one in desk.instance(answer["Instances"][0]["InstanceId"])["BlockDeviceMappings"]]
+    devices = [
+        one["DeviceName"]
+        for one in desk.instance(answer["Instances"][0]["InstanceId"])["BlockDeviceMappings"]
+    ]
     assert sorted(devices) == ["/dev/sda1", "/dev/xvda"]
 
 
 def test_images_are_found_by_parameter_and_described(desk: Any) -> None:
     (image,) = desk.ec2.describe_images(ImageIds=[desk.image_id])["Images"]
-    assert (image["RootDeviceName"], image["Architecture"], image["State"]) == ("/dev/sda1", "x86_64", "available")
+    assert (image["RootDeviceName"], image["Architecture"], image["State"]) == (
+        "/dev/sda1",
+        "x86_64",
+        "available",
+    )
     with pytest.raises(ClientError) as failed:
         name = "/aws/service/deeplearning/ami/x86_64/no-such-line/latest/ami-id"
         desk.access.client("ssm").get_parameter(Name=name)
@@ -274,7 +304,9 @@ def test_accounts_do_not_see_each_other(aws_server: EmbeddedAws, desk: Any) -> N
 
 @pytest.mark.filterwarnings("ignore::UserWarning:moto.*")  # moto knows no such error of the Scheduler's
 def test_a_key_of_no_account_is_refused(aws_server: EmbeddedAws) -> None:
-    stranger = Access(region="us-east-1", endpoint_url=aws_server.url, access_key="AKIAEXAMPLE", secret_key="x")
+    stranger = Access(
+        region="us-east-1", endpoint_url=aws_server.url, access_key="AKIAEXAMPLE", secret_key="x"
+    )
     for service, call, code in (
         ("ec2", "describe_instances", "AuthFailure"),
         ("s3", "list_buckets", "InvalidAccessKeyId"),

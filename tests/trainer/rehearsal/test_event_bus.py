@@ -1,4 +1,6 @@
-"""The event bus of the embedded AWS: which events match a rule, and that control settles a run whose desk is gone."""
+"""The event bus of the embedded AWS: which events match a rule, and that control settles a run whose desk is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from trainer.runs.store import open_objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.stack_outputs import StackOutputs
 
-EVENT = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification", "detail": {"state": "terminated"}}
+EVENT = {
+    "source": "aws.ec2",
+    "detail-type": "EC2 Instance State-change Notification",
+    "detail": {"state": "terminated"},
+}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Forks that stand for new interpreters: code, files, signals and exit codes of their own, and none outlives its client."""
+"""Forks that stand for new interpreters: code, files, signals and exit codes of their own, and none outlives
+its client.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,18 @@ sys.exit(int(sys.argv[1]))
 def server(fork_server: Path) -> Iterator[ForkServerProcess]:
     """A fork of the session's server, as an embedded AWS has one."""
     server = ForkServerProcess(fork_server)
-    server.start(("-c", "pass"), environment={}, folder=Path("/"), files={0: 0, 1: 2, 2: 2}, name="first").wait()
+    server.start(
+        ("-c", "pass"), environment={}, folder=Path("/"), files={0: 0, 1: 2, 2: 2}, name="first"
+    ).wait()
     yield server
     server.close()
 
 
 @pytest.fixture
 def start(server: ForkServerProcess, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Return a function that starts a client, which stands for `python -m trainer.MODULE ...` of a package of its own."""
+    """Return a function that starts a client, which stands for `python -m trainer.MODULE ...` of a package of
+    its own.
+    """
     package = tmp_path / "code" / "trainer"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -52,7 +58,14 @@ def start(server: ForkServerProcess, tmp_path: Path) -> Iterator[Callable[..., s
 
     def run(code: str, *words: str, **options: Any) -> subprocess.Popen[str]:
         (package / "look.py").write_text(code)
-        client = [sys.executable, "-I", "-S", str(CLIENT), str(server.path), str(tmp_path / "venv/bin/python")]
+        client = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(CLIENT),
+            str(server.path),
+            str(tmp_path / "venv/bin/python"),
+        ]
         process = subprocess.Popen(
             [*client, "-m", "trainer.look", *words],
             cwd=tmp_path,
@@ -98,7 +111,9 @@ def test_a_fork_has_code_files_and_variables_of_its_own_and_the_libraries_are_th
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["argv"] == ["7", str(reader)] and seen["extra"] == "handed on"
     assert seen["cwd"] == str(tmp_path) and seen["main"] == "__main__"
-    assert seen["trainer"] == str(tmp_path / "code/trainer/__init__.py"), "the checkout's package must not be found"
+    assert seen["trainer"] == str(tmp_path / "code/trainer/__init__.py"), (
+        "the checkout's package must not be found"
+    )
     assert seen["variables"]["MINE"] == "1" and "PYTEST_CURRENT_TEST" not in seen["variables"]
     assert seen["loaded"] and seen["session"] == seen["pid"] != os.getsid(0)
     assert seen["executable"] == str(tmp_path / "venv/bin/python")
@@ -109,7 +124,9 @@ def test_libraries_are_loaded_with_the_users_settings_of_the_processor_and_no_ot
 ) -> None:
     """Forks would otherwise compute with other instructions than this Python, and differ in last digits."""
     seen, looking = tmp_path / "seen.json", tmp_path / "server.py"
-    looking.write_text(f"import json, os, pathlib; pathlib.Path({str(seen)!r}).write_text(json.dumps(dict(os.environ)))")
+    looking.write_text(
+        f"import json, os, pathlib; pathlib.Path({str(seen)!r}).write_text(json.dumps(dict(os.environ)))"
+    )
     monkeypatch.setattr(forks, "SERVER", looking)
     for name in PROCESSOR_SETTINGS:
         monkeypatch.delenv(name, raising=False)
@@ -129,7 +146,10 @@ def test_a_server_has_nothing_of_ours_loaded_and_no_checkout_on_its_path(
     code = "import sys, json; json.dump([sys.path, sorted(sys.modules)], open('seen.json', 'w'))"
     assert start(code).wait() == 0
     path, modules = json.loads((tmp_path / "seen.json").read_text())
-    assert {name for name in modules if name.split(".")[0] in ("trainer", "infra")} <= {"trainer", "trainer.look"}
+    assert {name for name in modules if name.split(".")[0] in ("trainer", "infra")} <= {
+        "trainer",
+        "trainer.look",
+    }
     root = str(Path(__file__).resolve().parents[3])
     assert not [folder for folder in path if folder == root or folder.startswith(f"{root}/trainer")]
 
@@ -178,7 +198,10 @@ def test_a_signal_that_comes_before_the_forks_id_is_known_reaches_it(tmp_path: P
         ("import sys\nsys.exit(None)", 0, "", ""),
         ("import atexit\natexit.register(print, 'last')", 0, "last\n", ""),
         (
-            "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
+            (
+                "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1),"
+                " print('late'))).start()"
+            ),
             0,
             "late\n",
             "",
@@ -192,7 +215,9 @@ def test_a_fork_leaves_as_an_interpreter_does(
     assert process.communicate() == (out, err) and process.returncode == exit_code
 
 
-def test_an_uncaught_error_of_a_fork_is_a_traceback_and_ctrl_c_its_signal(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_an_uncaught_error_of_a_fork_is_a_traceback_and_ctrl_c_its_signal(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
     process = start("raise ValueError('told')")
     _, err = process.communicate()
     assert err.startswith("Traceback") and err.endswith("ValueError: told\n") and process.returncode == 1
@@ -204,8 +229,8 @@ def test_a_killed_client_takes_its_fork_and_the_forks_children_along(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     family = (
-        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\n"
-        "open('child', 'w').write(str(child.pid))\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\nopen('child',"
+        " 'w').write(str(child.pid))\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     process = start(family)
     pid, child = pid_in(tmp_path / "pid", wait_until), pid_in(tmp_path / "child", wait_until)
@@ -213,28 +238,40 @@ def test_a_killed_client_takes_its_fork_and_the_forks_children_along(
     wait_until(lambda: gone(pid) and gone(child))
 
 
-def test_a_servers_forks_end_with_it(fork_server: Path, tmp_path: Path, wait_until: Callable[..., None]) -> None:
+def test_a_servers_forks_end_with_it(
+    fork_server: Path, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
     server = ForkServerProcess(fork_server)
     code = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     with Path(os.devnull).open("r+b") as nothing:
         files = dict.fromkeys((0, 1, 2), nothing.fileno())
         environment = {"PATH": os.defpath}
         server.start(("-c", "pass"), environment={}, folder=tmp_path, files=files, name="first").wait()
-        forked = fork(server.path, ("-c", code), environment=environment, folder=tmp_path, files=files, name="i-1")
+        forked = fork(
+            server.path, ("-c", code), environment=environment, folder=tmp_path, files=files, name="i-1"
+        )
     assert pid_in(tmp_path / "pid", wait_until) == forked.pid and forked.poll() is None
     assert Path(f"/proc/{forked.pid}/comm").read_text().strip() == "i-1"
     server.close()
     wait_until(lambda: gone(forked.pid))
 
 
-def test_a_client_can_connect_before_the_server_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_can_connect_before_the_server_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a busy machine the first client was faster than the server, found no socket and failed."""
     script = tmp_path / "never_ready.py"
     script.write_text("import time; time.sleep(600)")
     monkeypatch.setattr(forks, "SERVER", script)
     server = ForkServerProcess()
     no_files: dict[int, int] = {}
-    words = {"executable": sys.executable, "arguments": ["-c", "pass"], "environment": {}, "name": "first", "files": no_files}
+    words = {
+        "executable": sys.executable,
+        "arguments": ["-c", "pass"],
+        "environment": {},
+        "name": "first",
+        "files": no_files,
+    }
     with send_order(server.path, folder=tmp_path, **words) as connection:
         server.close()
         with pytest.raises(RuntimeError, match="forked nothing"):
@@ -244,11 +281,15 @@ def test_a_client_can_connect_before_the_server_has_begun(tmp_path: Path, monkey
 def test_a_detached_fork_goes_on_without_its_client(
     server: ForkServerProcess, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    code = "import os, time; open('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('end'): time.sleep(0.02)"
+    code = (
+        "import os, time; open('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('end'):"
+        " time.sleep(0.02)"
+    )
     client = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import fork_client as c\n"
-        "c.send_order(Path(sys.argv[2]), executable=sys.executable, arguments=['-c', sys.argv[3]], environment={},"
-        " folder=Path.cwd(), files={0: 0, 1: 2, 2: 2}, name='detached', detached=True).recv(1)"
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import fork_client as"
+        " c\nc.send_order(Path(sys.argv[2]), executable=sys.executable, arguments=['-c', sys.argv[3]],"
+        " environment={}, folder=Path.cwd(), files={0: 0, 1: 2, 2: 2}, name='detached',"
+        " detached=True).recv(1)"
     )
     words = [sys.executable, "-I", "-S", "-c", client, str(CLIENT.parent), str(server.path), code]
     subprocess.run(words, cwd=tmp_path, check=True)
@@ -263,4 +304,9 @@ def test_a_message_of_somebody_else_costs_nothing(server: ForkServerProcess, tmp
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(server.path))
             stranger.sendall(nonsense)
-    assert server.start(("-c", "pass"), environment={}, folder=tmp_path, files={0: 0, 1: 2, 2: 2}, name="x").wait() == 0
+    assert (
+        server.start(
+            ("-c", "pass"), environment={}, folder=tmp_path, files={0: 0, 1: 2, 2: 2}, name="x"
+        ).wait()
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""Connections of the embedded AWS's server: which stay open for a next request, and that none outlives the server."""
+"""Connections of the embedded AWS's server: which stay open for a next request, and that none outlives the
+server.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def ask(
     connection: http.client.HTTPConnection, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, bytes, str]:
     """Return an answer's status, its body, and what becomes of the connection."""
-    connection.request(method, path, body=body, headers=headers, encode_chunked="Transfer-Encoding" in headers)
+    connection.request(
+        method, path, body=body, headers=headers, encode_chunked="Transfer-Encoding" in headers
+    )
     answer = connection.getresponse()
     return answer.status, answer.read(), str(answer.headers["Connection"])
 
@@ -75,7 +79,9 @@ def test_one_connection_carries_one_request_after_another(connect: Connect) -> N
     assert ask(connection, "GET", "/echo", Connection="close") == (200, b"", "close")
 
 
-def test_a_body_that_nobody_read_ends_the_connection_and_not_before_the_answer_arrived(connect: Connect) -> None:
+def test_a_body_that_nobody_read_ends_the_connection_and_not_before_the_answer_arrived(
+    connect: Connect,
+) -> None:
     assert ask(connect(), "PUT", "/unread", b"GET /echo HTTP/1.1\r\n\r\n") == (200, b"abc", "close")
     assert ask(connect(), "PUT", "/unread", b"x" * 10_000_000) == (200, b"abc", "close")
 
@@ -95,9 +101,14 @@ def test_an_answer_of_another_length_than_it_says_ends_the_connection(connect: C
 
 
 def test_who_waits_for_it_is_told_once_to_send_the_body(served: HttpServer) -> None:
-    with socket.create_connection(("127.0.0.1", served.server_port), timeout=500) as client, client.makefile("rb") as answers:
+    with (
+        socket.create_connection(("127.0.0.1", served.server_port), timeout=500) as client,
+        client.makefile("rb") as answers,
+    ):
         for _ in range(2):
-            client.sendall(b"PUT /echo HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+            client.sendall(
+                b"PUT /echo HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+            )
             assert [answers.readline(), answers.readline()] == [b"HTTP/1.1 100 Continue\r\n", b"\r\n"]
             client.sendall(b"abc")
             assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -119,7 +130,9 @@ def test_a_client_of_boto3_needs_one_connection(
 ) -> None:
     accepted = []
     accept = aws_server._server.process_request
-    monkeypatch.setattr(aws_server._server, "process_request", lambda *which: accepted.append(which) or accept(*which))
+    monkeypatch.setattr(
+        aws_server._server, "process_request", lambda *which: accepted.append(which) or accept(*which)
+    )
     s3 = access.client("s3")
     s3.create_bucket(Bucket="connected")
     s3.put_object(Bucket="connected", Key="large", Body=b"x" * 3_000_000)  # boto3 asks whether to send it

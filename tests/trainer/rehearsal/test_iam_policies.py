@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from trainer.rehearsal.iam_policies import Authorization, Decision, decide, matches, matches_filled, read_policy
+from trainer.rehearsal.iam_policies import (
+    Authorization,
+    Decision,
+    decide,
+    matches,
+    matches_filled,
+    read_policy,
+)
 
 NODE = {"aws:userid": "AROA1:i-1", "aws:principaltag/team": "red"}
 
@@ -16,7 +23,9 @@ def statement(**elements: Any) -> dict[str, Any]:
     return {"Sid": "One", "Effect": "Allow", "Action": "s3:GetObject", "Resource": "*", **elements}
 
 
-def asked(statements: list[dict[str, Any]], action: str = "s3:GetObject", resource: str = "arn:a", **context: Any) -> Decision:
+def asked(
+    statements: list[dict[str, Any]], action: str = "s3:GetObject", resource: str = "arn:a", **context: Any
+) -> Decision:
     policy = read_policy("p", json.dumps({"Version": "2012-10-17", "Statement": statements}))
     return decide([policy], Authorization(action=action, resource=resource, context=context), NODE)
 
@@ -128,7 +137,9 @@ def test_every_condition_of_a_statement_has_to_hold() -> None:
     assert not asked([both], **{"x:a": "1"}).allowed
 
 
-@pytest.mark.parametrize("operator", ["IpAddress", "DateGreaterThan", "StringEqual", "ForSome:StringEquals", "NotBool"])
+@pytest.mark.parametrize(
+    "operator", ["IpAddress", "DateGreaterThan", "StringEqual", "ForSome:StringEquals", "NotBool"]
+)
 def test_an_unknown_operator_is_an_error(operator: str) -> None:
     with pytest.raises(ValueError, match=operator):
         asked([statement(Condition={operator: {"x:a": "1"}})])

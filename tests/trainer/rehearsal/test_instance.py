@@ -63,7 +63,9 @@ def pid_in(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_a_node_sees_its_sandbox_and_of_the_desk_only_its_processor(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_sees_its_sandbox_and_of_the_desk_only_its_processor(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DESK_SECRET", "of the desk")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     node = start("env; type -P systemctl poweroff; type -P python3 || echo no python3; pwd")
@@ -72,7 +74,10 @@ def test_a_node_sees_its_sandbox_and_of_the_desk_only_its_processor(start: Start
     assert "OPENBLAS_CORETYPE=Haswell\n" in log(node)
     assert f"PATH={node.sandbox}/bin\n" in log(node)
     assert f"HOME={node.sandbox}/home\n" in log(node)
-    assert f"\n{node.sandbox}/bin/systemctl\n{node.sandbox}/bin/poweroff\nno python3\n{node.sandbox}/home\n" in log(node)
+    assert (
+        f"\n{node.sandbox}/bin/systemctl\n{node.sandbox}/bin/poweroff\nno python3\n{node.sandbox}/home\n"
+        in log(node)
+    )
 
 
 def test_user_data_that_ends_leaves_the_node_up(start: Start) -> None:
@@ -82,7 +87,8 @@ def test_user_data_that_ends_leaves_the_node_up(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["systemctl poweroff", "poweroff", "shutdown -h now", "halt", "reboot", "systemctl poweroff --force"]
+    "command",
+    ["systemctl poweroff", "poweroff", "shutdown -h now", "halt", "reboot", "systemctl poweroff --force"],
 )
 def test_every_way_to_power_off_is_seen(start: Start, command: str) -> None:
     node = start(f"{command}; sleep 600")
@@ -154,7 +160,8 @@ NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 
 def test_a_timer_fires_when_it_is_due_even_if_every_process_is_stopped(start: Start) -> None:
     node = start(
-        f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl daemon-reload; systemctl enable --now end.timer; sleep 600"
+        f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl daemon-reload; systemctl enable --now end.timer;"
+        " sleep 600"
     )
     wait_for((node.sandbox / "run/timers/end.timer").exists)
     os.killpg(node.process_group, signal.SIGSTOP)
@@ -165,7 +172,9 @@ def test_a_timer_fires_when_it_is_due_even_if_every_process_is_stopped(start: St
 
 
 def test_a_stopped_timer_does_not_fire(start: Start) -> None:
-    node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer; systemctl stop end.timer")
+    node = start(
+        f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer; systemctl stop end.timer"
+    )
     wait_for(lambda: node.poll() == "exited")
     node.tick(NOON)
     assert node.poll() == "exited"
@@ -174,7 +183,10 @@ def test_a_stopped_timer_does_not_fire(start: Start) -> None:
 def test_a_changed_timer_counts_after_daemon_reload_and_restart_only(start: Start) -> None:
     change = "systemctl enable --now end.timer; write '2026-11-20 11:00:00 UTC'; systemctl restart end.timer"
     node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}")
-    reloaded = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}; systemctl daemon-reload; systemctl restart end.timer")
+    reloaded = start(
+        f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}; systemctl daemon-reload; systemctl restart"
+        " end.timer"
+    )
     wait_for(lambda: node.poll() == reloaded.poll() == "exited")
     for one in (node, reloaded):
         one.tick(NOON - timedelta(minutes=1))
@@ -190,7 +202,9 @@ def test_a_unit_that_names_this_machines_own_tools_is_refused(start: Start) -> N
 def test_stubs_do_nothing_outside_a_sandbox() -> None:
     stubs = Path(__file__).parents[3] / "trainer/rehearsal/stubs"
     for command in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
-        done = subprocess.run([str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=500)
+        done = subprocess.run(
+            [str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=500
+        )
         assert done.returncode == 1 and "not a rehearsal's sandbox" in done.stderr
     assert not (stubs.parent / "run").exists()
 
@@ -200,7 +214,9 @@ def test_a_nodes_date_is_as_far_ahead_as_its_accounts_clock_and_reads_a_given_on
 
     def date(*words: str) -> str:
         environment = {"PATH": "/usr/bin:/bin", "MAYFLY_CLOCK_AHEAD": str(7 * 86_400)}
-        return subprocess.run([str(stub), "-u", *words], env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [str(stub), "-u", *words], env=environment, capture_output=True, text=True, check=True
+        ).stdout
 
     ahead = int(date("+%s")) - datetime.now(timezone.utc).timestamp() - 7 * 86_400
     assert abs(ahead) < 3_600
@@ -222,7 +238,9 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_scratch_folder(tmp_path: Path) -> None:
+def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_scratch_folder(
+    tmp_path: Path,
+) -> None:
     server = run_server(tmp_path / "sandbox/i-orphan")
     pid = pid_in(tmp_path / "sandbox/i-orphan/home/pid")
     marker = tmp_path / "sandbox/i-orphan" / MARKER
@@ -243,7 +261,9 @@ def test_a_process_with_half_a_letter_in_its_name_is_one_like_others(tmp_path: P
         assert pid in supervisor.descendants()
 
 
-def test_a_node_that_can_not_be_started_leaves_no_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_can_not_be_started_leaves_no_scratch_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 
@@ -267,7 +287,9 @@ def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
     server = run_server(tmp_path / "sandbox/i-orphan")
     pid = pid_in(tmp_path / "sandbox/i-orphan/home/pid")
     wait_for(lambda: json.loads((tmp_path / "sandbox/i-orphan" / MARKER).read_text()))
-    os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)  # its supervisor
+    os.kill(
+        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL
+    )  # its supervisor
     server.kill()
     server.wait()
     assert alive(pid)
@@ -276,7 +298,9 @@ def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
     assert reap(tmp_path) == 0
 
 
-def test_a_process_that_is_forked_while_others_are_told_to_end_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_forked_while_others_are_told_to_end_is_told_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[tuple[set[int], tuple[int, ...]]] = []
     looks = iter([{11}, {11, 22}, {22}, set(), set()])  # 22 was not there when the first look was taken
     monkeypatch.setattr(processes, "send_signals", lambda pids, *numbers: told.append((set(pids), numbers)))
@@ -303,28 +327,53 @@ def plant(root: Path, instance_id: str = "i-0123456789abcdef0", **record: object
 
 
 @pytest.mark.parametrize("instance_id", ["i-0123456789abcdef0", "sleep"])
-def test_a_planted_record_kills_nobody(tmp_path: Path, bystander: subprocess.Popen[bytes], instance_id: str) -> None:
+def test_a_planted_record_kills_nobody(
+    tmp_path: Path, bystander: subprocess.Popen[bytes], instance_id: str
+) -> None:
     stat = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()
     plant(tmp_path, instance_id, supervisor=bystander.pid, started=stat[19], process_group=bystander.pid)
-    sandbox = plant(tmp_path, "i-0123456789abcdef1", supervisor=bystander.pid, started=stat[19], process_group=bystander.pid)
+    sandbox = plant(
+        tmp_path,
+        "i-0123456789abcdef1",
+        supervisor=bystander.pid,
+        started=stat[19],
+        process_group=bystander.pid,
+    )
     record = {"instance_id": "sleep", "supervisor": bystander.pid, "started": stat[19]}
     (sandbox / MARKER).write_text(json.dumps(record))
     assert reap(tmp_path) == 0
     assert bystander.poll() is None
 
 
-def test_a_planted_record_deletes_no_folder_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_record_deletes_no_folder_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "tmp"
-    mine, deep, link, node = (temporary / name for name in ("work", "mayfly-a/deep", "mayfly-link", "mayfly-node"))
+    mine, deep, link, node = (
+        temporary / name for name in ("work", "mayfly-a/deep", "mayfly-link", "mayfly-node")
+    )
     for folder in (mine, deep, node):
         folder.mkdir(parents=True)
     link.symlink_to(mine)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     outside = tmp_path / "mayfly-outside"
     outside.mkdir()
-    planted = (mine, deep, link, outside, temporary, f"{temporary}/mayfly-node/../work", f"{temporary}/../mayfly-outside", 5)
+    planted = (
+        mine,
+        deep,
+        link,
+        outside,
+        temporary,
+        f"{temporary}/mayfly-node/../work",
+        f"{temporary}/../mayfly-outside",
+        5,
+    )
     for number, scratch in enumerate((*planted, node)):
-        plant(tmp_path / "root", f"i-{number:017x}", scratch=scratch if isinstance(scratch, int) else str(scratch))
+        plant(
+            tmp_path / "root",
+            f"i-{number:017x}",
+            scratch=scratch if isinstance(scratch, int) else str(scratch),
+        )
     assert reap(tmp_path / "root") == 0
     assert all(folder.is_dir() for folder in (mine, deep, link, outside))
     assert not node.exists()
@@ -336,7 +385,9 @@ def test_a_damaged_record_is_passed_over(tmp_path: Path, text: str) -> None:
     assert reap(tmp_path) == 0
 
 
-def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(start: Start, bystander: subprocess.Popen[bytes]) -> None:
+def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(
+    start: Start, bystander: subprocess.Popen[bytes]
+) -> None:
     node = start("exit 0")
     wait_for(lambda: node.poll() == "exited")
     node.process_group = bystander.pid  # as the kernel gives it out again
@@ -344,7 +395,9 @@ def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(start: Start
     assert bystander.poll() is None
 
 
-def test_a_process_that_ended_and_whose_number_was_given_out_again_gets_no_signal(bystander: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_ended_and_whose_number_was_given_out_again_gets_no_signal(
+    bystander: subprocess.Popen[bytes],
+) -> None:
     processes.send_signals({(bystander.pid, "1")}, signal.SIGKILL)
     assert bystander.poll() is None
     started = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -357,7 +410,9 @@ def test_a_unit_runs_in_a_folder_with_a_blank_in_its_name(tmp_path: Path) -> Non
         sandbox=tmp_path / "Application Support" / "i-blank",
         instance_id=f"i-{os.getpid()}-blank",
         instance_type="p3.8xlarge",
-        user_data=f"#!/bin/bash\n{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer\n".encode(),
+        user_data=(
+            f"#!/bin/bash\n{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer\n".encode()
+        ),
         environment={"MAYFLY_REHEARSAL_GPUS": "4"},
     )
     try:
@@ -370,7 +425,8 @@ def test_a_unit_runs_in_a_folder_with_a_blank_in_its_name(tmp_path: Path) -> Non
 
 def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_path: Path) -> None:
     code = (
-        "import os, socket, tempfile as t; socket.socket(socket.AF_UNIX).bind(t.mkdtemp(prefix='pymp-') + '/listener-12345678')"
+        "import os, socket, tempfile as t; socket.socket(socket.AF_UNIX).bind(t.mkdtemp(prefix='pymp-') +"
+        " '/listener-12345678')"
     )
     node = start_node(
         sandbox=tmp_path / ("deep" * 25) / "i-deep",
@@ -390,11 +446,17 @@ def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_pa
 
 @pytest.fixture
 def forking_node(node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[tuple[NodeProcess, int]]:
-    """A node whose environment's python runs a module of its code as a fork: -> (node, process id of the fork)."""
+    """A node whose environment's python runs a module of its code as a fork: -> (node, process id of the
+    fork).
+    """
     package = tmp_path / "code" / "trainer"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    lines = ["import os, sys, time", f"open({str(tmp_path / 'fork')!r}, 'w').write(str(os.getpid()))", "time.sleep(600)"]
+    lines = [
+        "import os, sys, time",
+        f"open({str(tmp_path / 'fork')!r}, 'w').write(str(os.getpid()))",
+        "time.sleep(600)",
+    ]
     (package / "agent.py").write_text("\n".join(lines))
     script = f"""
         "$MAYFLY_DESK_PYTHON" -m venv --without-pip "$HOME/venv"
@@ -412,7 +474,9 @@ def forking_node(node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[tupl
     node.terminate(grace_seconds=0)
 
 
-def test_what_a_node_forks_is_below_its_first_process_and_ends_with_the_node(forking_node: tuple[NodeProcess, int]) -> None:
+def test_what_a_node_forks_is_below_its_first_process_and_ends_with_the_node(
+    forking_node: tuple[NodeProcess, int],
+) -> None:
     node, pid = forking_node
     assert int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == node.supervisor.pid
     assert os.getpgid(pid) == pid != node.process_group

@@ -36,7 +36,9 @@ def handler(event, context):
 def create(access: Access, role: str, code: str, *, name: str = "work", timeout_seconds: int = 500) -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("work/__init__.py"), "")  # without a date: the same code is the same zip
+        archive.writestr(
+            zipfile.ZipInfo("work/__init__.py"), ""
+        )  # without a date: the same code is the same zip
         archive.writestr(zipfile.ZipInfo("work/main.py"), code)
     answer = access.client("lambda").create_function(
         FunctionName=name,
@@ -57,19 +59,29 @@ def invoke(access: Access, **event: Any) -> tuple[Any, str]:
 
 @pytest.fixture
 def role(access: Access) -> str:
-    statement = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "lambda.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
     document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     iam = access.client("iam")
     logs = {"Effect": "Allow", "Action": ["logs:CreateLogStream", "logs:PutLogEvents"], "Resource": "*"}
     arn = str(iam.create_role(RoleName="work", AssumeRolePolicyDocument=document)["Role"]["Arn"])
     iam.put_role_policy(
-        RoleName="work", PolicyName="logs", PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [logs]})
+        RoleName="work",
+        PolicyName="logs",
+        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [logs]}),
     )
     return arn
 
 
-def test_a_function_gets_its_event_and_environment(aws_server: EmbeddedAws, access: Access, role: str) -> None:
-    aws_server.cloud(access).clock = StoppedClock(NOON + timedelta(days=7))  # where a function reads the time, too
+def test_a_function_gets_its_event_and_environment(
+    aws_server: EmbeddedAws, access: Access, role: str
+) -> None:
+    aws_server.cloud(access).clock = StoppedClock(
+        NOON + timedelta(days=7)
+    )  # where a function reads the time, too
     create(access, role, ECHO)
     expected = {"event": {"run_id": "r1"}, "stage": "test", "left": True, "day": "2026-11-27"}
     assert invoke(access, run_id="r1") == (expected, "")
@@ -89,7 +101,9 @@ def test_nothing_of_ours_can_be_imported(access: Access, role: str) -> None:
     assert not [entry for entry in path if "site-packages" in entry or entry in ("", str(Path.cwd()))]
 
 
-def test_the_deskside_environment_does_not_reach_a_function(access: Access, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deskside_environment_does_not_reach_a_function(
+    access: Access, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DESK_SECRET", "hush")
     create(access, role, "import os\ndef handler(event, context): return dict(os.environ)\n")
     told, _ = invoke(access)
@@ -163,7 +177,10 @@ def test_a_full_disk_is_said_and_the_function_may_be_created_again(
 
 
 def test_size_and_hash_are_those_of_the_zip(access: Access, role: str) -> None:
-    code, own = io.BytesIO(), {"FunctionName": "work", "Runtime": "python3.13", "Role": role, "Handler": "work.main.handler"}
+    code, own = (
+        io.BytesIO(),
+        {"FunctionName": "work", "Runtime": "python3.13", "Role": role, "Handler": "work.main.handler"},
+    )
     with zipfile.ZipFile(code, "w") as archive:
         archive.writestr("work/main.py", ECHO)
     functions, sha256 = access.client("lambda"), hashlib.sha256(code.getvalue()).digest()
@@ -171,7 +188,10 @@ def test_size_and_hash_are_those_of_the_zip(access: Access, role: str) -> None:
     read = functions.get_function(FunctionName="work")["Configuration"]
     assert made["ResponseMetadata"]["HTTPStatusCode"] == 201
     for one in (made, read, *functions.list_functions()["Functions"]):
-        assert (one["CodeSize"], one["CodeSha256"]) == (len(code.getvalue()), base64.b64encode(sha256).decode())
+        assert (one["CodeSize"], one["CodeSha256"]) == (
+            len(code.getvalue()),
+            base64.b64encode(sha256).decode(),
+        )
         assert (one["FunctionArn"], one["Handler"]) == (made["FunctionArn"], own["Handler"])
 
 
@@ -190,13 +210,20 @@ def test_accounts_share_a_zip_that_is_unpacked_and_what_none_uses_is_forgotten(
     create(access, role, ECHO + "\n# a zip of its own\n")
     assert not unused.exists() and folder.stat().st_mode & 0o022 == 0
     create(access, role, ECHO + "\n# a zip of its own\n", name="again")
-    assert aws_server.cloud(access).functions["work"].folder == aws_server.cloud(access).functions["again"].folder
+    assert (
+        aws_server.cloud(access).functions["work"].folder
+        == aws_server.cloud(access).functions["again"].folder
+    )
 
 
 def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
     aws_server: EmbeddedAws, access: Access, role: str
 ) -> None:
-    create(access, role, "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n")
+    create(
+        access,
+        role,
+        "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n",
+    )
     cloud, sqs, iam = aws_server.cloud(access), access.client("sqs"), access.client("iam")
     cloud.clock = StoppedClock(NOON)
     url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
@@ -229,12 +256,16 @@ def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
     assert {line for line in printed if not line.startswith("{")} == {letter["requestContext"]["requestId"]}
 
 
-def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(aws_server: EmbeddedAws, access: Access, role: str) -> None:
+def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(
+    aws_server: EmbeddedAws, access: Access, role: str
+) -> None:
     iam = access.client("iam")
     other = json.dumps(
         {
             "Version": "2012-10-17",
-            "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+            "Statement": [
+                {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+            ],
         }
     )
     arn = iam.create_role(RoleName="node", AssumeRolePolicyDocument=other)["Role"]["Arn"]

@@ -1,7 +1,9 @@
-"""The layers of the safety net, each seen alone to end a node that hangs: OS timer, two one-time schedules, standing sweep.
+"""The layers of the safety net, each seen alone to end a node that hangs: OS timer, two one-time schedules,
+standing sweep.
 
-Everything is the program's own: its templates, bootstrap, sweeper and standing schedule; the launcher arms the rest. The
-account's clock stands still but for `advance`: no deadline passes before the node is in place, however slow the machine.
+Everything is the program's own: its templates, bootstrap, sweeper and standing schedule; the launcher arms
+the rest. The account's clock stands still but for `advance`: no deadline passes before the node is in place,
+however slow the machine.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ from trainer.stack_outputs import StackOutputs, parameter_name
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(6000)\n"
-TIMER, SWEEP, KILL, STANDING = LAYERS = ("OS timer", "schedule to the sweeper", "schedule to EC2", "standing sweep")
+TIMER, SWEEP, KILL, STANDING = LAYERS = (
+    "OS timer",
+    "schedule to the sweeper",
+    "schedule to EC2",
+    "standing sweep",
+)
 ENDED = ("shutting-down", "terminated")
 SOON_SECONDS = 10  # before the deadline; a sweep comes five seconds early
 STANDING_MINUTES = 2
@@ -47,7 +54,9 @@ STANDING_MINUTES = 2
 
 @dataclass(kw_only=True)
 class Net:
-    """The program's account with one hung node a layer, and what was seen while the clock went past their deadline."""
+    """The program's account with one hung node a layer, and what was seen while the clock went past their
+    deadline.
+    """
 
     access: Access
     cloud: EmbeddedAccount
@@ -90,17 +99,24 @@ class Net:
 
 
 @pytest.fixture(scope="module")
-def net(aws_server: EmbeddedAws, make_record: Callable[..., Any], wait_until: Callable[..., None]) -> Iterator[Net]:
+def net(
+    aws_server: EmbeddedAws, make_record: Callable[..., Any], wait_until: Callable[..., None]
+) -> Iterator[Net]:
     access = aws_server.account()
     aws_server.apply_program(access)
-    access.client("lambda").delete_function(FunctionName="mayfly-dev-control")  # no layer needs it, and it would settle
+    access.client("lambda").delete_function(
+        FunctionName="mayfly-dev-control"
+    )  # no layer needs it, and it would settle
     text = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
     cloud = aws_server.cloud(access)
     cloud.clock = StoppedClock(utc_now())
     deadline = cloud.clock.now().replace(microsecond=0) + timedelta(hours=1)
     net = Net(access=access, cloud=cloud, outputs=StackOutputs.from_json(text), deadline=deadline)
     cloud.run_nodes = cloud.fire_schedules = True
-    grace, aws_server.nodes.grace_seconds = aws_server.nodes.grace_seconds, 0.2  # these nodes take any grace, and say nothing
+    grace, aws_server.nodes.grace_seconds = (
+        aws_server.nodes.grace_seconds,
+        0.2,
+    )  # these nodes take any grace, and say nothing
     _launch(net, make_record)
     _hang(net, wait_until)
     _pass_the_deadline(net, wait_until)
@@ -115,7 +131,9 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
     with zipfile.ZipFile(data, "w") as bundle:
         for name, code in (("__init__", ""), ("node/__init__", ""), ("node/agent", HUNG_AGENT)):
             bundle.writestr(f"trainer/{name}.py", code)
-        bundle.write(ROOT / "ami" / "install.sh", "ami/install.sh")  # without it a node ends before it can be frozen
+        bundle.write(
+            ROOT / "ami" / "install.sh", "ami/install.sh"
+        )  # without it a node ends before it can be frozen
     digest = hashlib.sha256(data.getvalue()).hexdigest()
     s3 = net.access.client("s3")
     s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
@@ -131,7 +149,12 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
         launch_template_id=net.outputs.launch_templates[image],
         image_id=net.access.client("ssm").get_parameter(Name=net.outputs.images[image])["Parameter"]["Value"],
     )
-    code = {"bundle_key": f"code/{digest}.whl", "bundle_sha256": digest, "bucket": net.outputs.bucket, "ladder": (rung,)}
+    code = {
+        "bundle_key": f"code/{digest}.whl",
+        "bundle_sha256": digest,
+        "bucket": net.outputs.bucket,
+        "ladder": (rung,),
+    }
     now = net.cloud.clock.now()
     aws = AwsCloud(net.access, net.outputs)
     for layer, suffix in zip(LAYERS, ("time", "once", "kill", "rate"), strict=True):
@@ -152,19 +175,28 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
 
 
 def _hang(net: Net, wait_until: Callable[..., None]) -> None:
-    """Freeze each node once its bootstrap has tightened the timer to the tag's deadline, and leave it one layer."""
+    """Freeze each node once its bootstrap has tightened the timer to the tag's deadline, and leave it one
+    layer.
+    """
     scheduler = net.access.client("scheduler")
     for layer in LAYERS:
         timers = net.sandbox(layer) / "run/timers"
         wait_until(
-            lambda timers=timers: any(f"{net.deadline:%Y-%m-%d %H:%M:%S}" in one.read_text() for one in _started(timers))
+            lambda timers=timers: any(
+                f"{net.deadline:%Y-%m-%d %H:%M:%S}" in one.read_text() for one in _started(timers)
+            )
         )
         record = json.loads((net.sandbox(layer) / ".mayfly-sandbox").read_text())
-        os.killpg(record["process_group"], signal.SIGSTOP)  # as a dead kernel would: nothing in there runs any more
+        os.killpg(
+            record["process_group"], signal.SIGSTOP
+        )  # as a dead kernel would: nothing in there runs any more
         if layer != TIMER:
             for timer in _started(timers):
                 timer.unlink()
-        for kept, name in ((SWEEP, f"mayfly-{net.runs[layer]}-sweep"), (KILL, f"mayfly-{net.runs[layer]}-kill-1")):
+        for kept, name in (
+            (SWEEP, f"mayfly-{net.runs[layer]}-sweep"),
+            (KILL, f"mayfly-{net.runs[layer]}-kill-1"),
+        ):
             if layer != kept:
                 scheduler.delete_schedule(GroupName=net.outputs.schedule_group, Name=name)
 
@@ -174,7 +206,9 @@ def _started(timers: Path) -> list[Path]:
 
 
 def _beat(net: Net, at: datetime) -> None:
-    """Renew every lease: the agent of a node that hangs in its training beats on, and its deadline alone ends the node."""
+    """Renew every lease: the agent of a node that hangs in its training beats on, and its deadline alone ends
+    the node.
+    """
     lease = json.dumps({"at": iso(at), "lease_until": iso(at + LEASE)}).encode()
     role_id = net.outputs.instance_role_id
     for layer, run_id in net.runs.items():
@@ -183,7 +217,9 @@ def _beat(net: Net, at: datetime) -> None:
 
 
 def _pass_the_deadline(net: Net, wait_until: Callable[..., None]) -> None:
-    """Move the clock to just before the deadline, to the deadline, and (for the last layer) to the next standing sweep."""
+    """Move the clock to just before the deadline, to the deadline, and (for the last layer) to the next
+    standing sweep.
+    """
     left = (net.deadline - net.cloud.clock.now()).total_seconds()
     for seconds in (
         left - STANDING_MINUTES * 60 - SOON_SECONDS,
@@ -213,7 +249,10 @@ def test_nothing_ends_a_node_before_its_deadline(net: Net) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_each_layer_alone_ends_a_node_that_hangs(net: Net, layer: str) -> None:
     by_timer = layer == TIMER
-    assert net.instance(layer)["StateReason"]["Code"] == f"Client.{'Instance' if by_timer else 'User'}InitiatedShutdown"
+    assert (
+        net.instance(layer)["StateReason"]["Code"]
+        == f"Client.{'Instance' if by_timer else 'User'}InitiatedShutdown"
+    )
     assert bool(list((net.sandbox(layer) / "run/timers").glob("*.fired"))) == by_timer
     told = [line for line in net.sweeps() if net.ids[layer] in line]
     assert bool(told) == (layer in (SWEEP, STANDING)) and all("past its deadline" in line for line in told)
@@ -248,17 +287,25 @@ def test_the_next_command_settles_what_nobody_watched_and_the_receipts_tell_the_
 
 
 def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
-    aws_server: EmbeddedAws, make_desk: Callable[..., Any], scheduler_role: str, access: Access, wait_until: Callable[..., None]
+    aws_server: EmbeddedAws,
+    make_desk: Callable[..., Any],
+    scheduler_role: str,
+    access: Access,
+    wait_until: Callable[..., None],
 ) -> None:
-    """These tests had deadlines of real time, which began at the launch: on a busy machine they passed before the node had
-    booted, and the schedule ended what a test of the timer still waited for. Now nothing but `advance` makes time pass."""
+    """These tests had deadlines of real time, which began at the launch: on a busy machine they passed before
+    the node had booted, and the schedule ended what a test of the timer still waited for. Now nothing but
+    `advance` makes time pass.
+    """
     cloud = aws_server.cloud(access)
     cloud.clock = StoppedClock(utc_now())
     cloud.fire_schedules = True  # and no node starts
     desk = make_desk(access, user_data=b"#!/bin/sh\nsleep 600\n")
     instance_id = desk.launched()
     deadline = (cloud.clock.now() + timedelta(seconds=2)).replace(microsecond=0)
-    AwsCloud(access, _outputs(scheduler_role)).arm_kill(name="mayfly-kill", instance_ids=(instance_id,), at=deadline)
+    AwsCloud(access, _outputs(scheduler_role)).arm_kill(
+        name="mayfly-kill", instance_ids=(instance_id,), at=deadline
+    )
     wait_until(lambda: utc_now() > deadline + timedelta(seconds=1))  # the real deadline is over, and yet:
     assert (desk.state(instance_id), cloud.deliveries) == ("running", [])
     cloud.clock.advance(2)
@@ -271,9 +318,25 @@ def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
 
 def _outputs(role: str) -> StackOutputs:
     names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
-    nothing: dict[str, Any] = {"launch_templates": {}, "images": {}, "subnets": {}, "security_group": "", "sweeper_arn": ""}
+    nothing: dict[str, Any] = {
+        "launch_templates": {},
+        "images": {},
+        "subnets": {},
+        "security_group": "",
+        "sweeper_arn": "",
+    }
     nothing |= {"control_arn": ""} | {"control_types": [], "retrains": [], "retrain_format": 1}
-    nothing |= {"instance_role_id": "AROA1", "prepare_role_id": "AROA2", "prepare_templates": {}, "prepare_type": "t3.large"}
+    nothing |= {
+        "instance_role_id": "AROA1",
+        "prepare_role_id": "AROA2",
+        "prepare_templates": {},
+        "prepare_type": "t3.large",
+    }
     return StackOutputs(
-        format=3, **names, **nothing, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60
+        format=3,
+        **names,
+        **nothing,
+        schedule_group="default",
+        scheduler_role_arn=role,
+        max_lifetime_minutes=60,
     )

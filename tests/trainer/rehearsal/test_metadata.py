@@ -20,14 +20,20 @@ VIEW = MetadataView(
     user_data=b"#!/bin/bash\n",
     tags={"run_id": "r", "attempt": "1"},
     credentials=RoleCredentials(
-        role="node", access_key="ASIA1", secret_key="s", session_token="t", expires_at=NOW + timedelta(hours=6)
+        role="node",
+        access_key="ASIA1",
+        secret_key="s",
+        session_token="t",
+        expires_at=NOW + timedelta(hours=6),
     ),
 )
 
 
 def ask(path: str, *, view: MetadataView = VIEW, now: datetime = NOW) -> Response:
     tokens = TokenStore()
-    status, _, token = respond(view, tokens, "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, NOW)
+    status, _, token = respond(
+        view, tokens, "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, NOW
+    )
     assert status == 200
     return respond(view, tokens, "GET", f"/latest/{path}", {"X-aws-ec2-metadata-token": token.decode()}, now)
 
@@ -47,15 +53,26 @@ def test_it_tells_what_an_instance_asks() -> None:
 def test_role_credentials_are_listed_and_given() -> None:
     assert ask("meta-data/iam/security-credentials/")[2] == b"node"
     given = json.loads(ask("meta-data/iam/security-credentials/node")[2])
-    assert (given["AccessKeyId"], given["Token"], given["Expiration"]) == ("ASIA1", "t", "2026-11-20T18:00:00Z")
-    assert ask("meta-data/iam/security-credentials/", view=dataclasses.replace(VIEW, credentials=None))[0] == 404
+    assert (given["AccessKeyId"], given["Token"], given["Expiration"]) == (
+        "ASIA1",
+        "t",
+        "2026-11-20T18:00:00Z",
+    )
+    assert (
+        ask("meta-data/iam/security-credentials/", view=dataclasses.replace(VIEW, credentials=None))[0] == 404
+    )
 
 
 def test_nothing_is_told_without_a_token_of_this_instance_that_still_holds() -> None:
     tokens = TokenStore()
     assert respond(VIEW, tokens, "GET", "/latest/meta-data/instance-id", {}, NOW)[0] == 401
     other = tokens.issue("i-2", seconds=60, now=NOW)
-    assert respond(VIEW, tokens, "GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": other}, NOW)[0] == 401
+    assert (
+        respond(
+            VIEW, tokens, "GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": other}, NOW
+        )[0]
+        == 401
+    )
     assert ask("meta-data/instance-id", now=NOW + timedelta(seconds=60))[0] == 401
 
 

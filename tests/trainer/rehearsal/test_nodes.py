@@ -19,9 +19,13 @@ SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\n(sleep 600 & echo $! > $MAYFL
 
 @pytest.fixture
 def launch(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> Callable[..., tuple[Any, str, Path]]:
-    """Return a function that launches an instance whose user data runs: -> (desk, instance id, its sandbox)."""
+    """Return a function that launches an instance whose user data runs: -> (desk, instance id, its
+    sandbox).
+    """
 
-    def start(user_data: bytes, *, behavior: str = "terminate", kind: str = "p3.8xlarge") -> tuple[Any, str, Path]:
+    def start(
+        user_data: bytes, *, behavior: str = "terminate", kind: str = "p3.8xlarge"
+    ) -> tuple[Any, str, Path]:
         access = aws_server.account()
         cloud = aws_server.cloud(access)
         cloud.run_nodes = True
@@ -77,9 +81,8 @@ def test_an_instance_shuts_down_for_as_long_as_its_processes_take(
     launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
 ) -> None:
     slow = (
-        b"#!/bin/sh\n"
-        b"trap 'until [ -e $MAYFLY_ROOT/go ]; do sleep 0.05; done; echo saved > $MAYFLY_ROOT/saved; exit' TERM\n"
-        b"touch $MAYFLY_ROOT/ready\n"
+        b"#!/bin/sh\ntrap 'until [ -e $MAYFLY_ROOT/go ]; do sleep 0.05; done; echo saved >"
+        b" $MAYFLY_ROOT/saved; exit' TERM\ntouch $MAYFLY_ROOT/ready\n"
     )
     desk, instance_id, home = launch(slow + b"while true; do sleep 0.05; done\n")
     wait_until(lambda: (home / "ready").exists())
@@ -91,21 +94,29 @@ def test_an_instance_shuts_down_for_as_long_as_its_processes_take(
 
 
 def test_a_node_knows_its_gpus_and_nothing_of_the_desk(
-    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    launch: Callable[..., tuple[Any, str, Path]],
+    wait_until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DESK_SECRET", "hush")
-    desk, instance_id, home = launch(b"#!/bin/sh\nenv > $MAYFLY_ROOT/env.tmp\nmv $MAYFLY_ROOT/env.tmp $MAYFLY_ROOT/env\n")
+    desk, instance_id, home = launch(
+        b"#!/bin/sh\nenv > $MAYFLY_ROOT/env.tmp\nmv $MAYFLY_ROOT/env.tmp $MAYFLY_ROOT/env\n"
+    )
     wait_until(lambda: (home / "env").exists())
     environment = dict(line.split("=", 1) for line in content(home / "env").splitlines())
     assert "DESK_SECRET" not in environment
     assert environment["MAYFLY_REHEARSAL_GPUS"] == "4"
     assert environment["AWS_ENDPOINT_URL"] == desk.access.endpoint_url
-    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"].startswith(f"{desk.access.endpoint_url}/imds/{instance_id}/")
+    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"].startswith(
+        f"{desk.access.endpoint_url}/imds/{instance_id}/"
+    )
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     wait_until(lambda: desk.state(instance_id) == "terminated")
 
 
-def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: EmbeddedAws, desk: Any) -> None:
+def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(
+    aws_server: EmbeddedAws, desk: Any
+) -> None:
     instance_id = desk.launched(tags={"run_id": "r7"})
     base = f"{aws_server.nodes.metadata_url(aws_server.cloud(desk.access), instance_id)}/latest"
 
@@ -116,7 +127,9 @@ def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(aws_server: 
 
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get("meta-data/instance-id")
-    asked = urllib.request.Request(f"{base}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+    asked = urllib.request.Request(
+        f"{base}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    )
     with urllib.request.urlopen(asked, timeout=500) as answer:
         token = answer.read().decode()
     assert get("meta-data/instance-id", token) == instance_id
@@ -131,7 +144,9 @@ def test_metadata_answers_for_living_instances_alone(aws_server: EmbeddedAws, de
     cloud = aws_server.cloud(desk.access)
     for one in (instance_id, "i-unknown"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{aws_server.nodes.metadata_url(cloud, one)}/latest/meta-data/instance-id", timeout=500)
+            urllib.request.urlopen(
+                f"{aws_server.nodes.metadata_url(cloud, one)}/latest/meta-data/instance-id", timeout=500
+            )
 
 
 def test_the_clock_does_not_jump_while_a_node_runs(

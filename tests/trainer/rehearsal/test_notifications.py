@@ -1,7 +1,9 @@
-"""The stack's functions and schedules at work on the embedded AWS, under their roles: what goes wrong is told at a webhook.
+"""The stack's functions and schedules at work on the embedded AWS, under their roles: what goes wrong is told
+at a webhook.
 
-One account goes through a day on a clock of the test's own: instances that nothing else ends, a sweeper that fails, one that is
-gone. The tests look at what was told, and compare what the policies allow with what was asked for.
+One account goes through a day on a clock of the test's own: instances that nothing else ends, a sweeper that
+fails, one that is gone. The tests look at what was told, and compare what the policies allow with what was
+asked for.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Day:
     outputs: StackOutputs
     posted: list[dict[str, str]]  # at the webhook
     secret: str
-    ended: dict[str, str] = field(default_factory=dict)  # what an instance was -> its state at the end of its part
+    ended: dict[str, str] = field(
+        default_factory=dict
+    )  # what an instance was -> its state at the end of its part
     letters: list[dict[str, Any]] = field(default_factory=list)
 
     def passes(self, minutes: float) -> None:
@@ -54,9 +58,20 @@ class Day:
         lambdas.wait_for_invocations(self.cloud)
 
     def launch(self, deadline: timedelta, **tags: str) -> str:
-        values = {"project": "mayfly", "stack": "dev", "run_id": "20261120-120000-x-k3v9", "role_id": "AROA1", **tags}
+        values = {
+            "project": "mayfly",
+            "stack": "dev",
+            "run_id": "20261120-120000-x-k3v9",
+            "role_id": "AROA1",
+            **tags,
+        }
         values["deadline"] = iso(self.cloud.clock.now().replace(microsecond=0) + deadline)
-        specification = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}]
+        specification = [
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
+            }
+        ]
         ec2 = self.access.client("ec2")
         image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
         made = ec2.run_instances(
@@ -98,9 +113,13 @@ def day(aws_server: EmbeddedAws) -> Iterator[Day]:
         cloud = aws_server.cloud(access)
         cloud.clock = StoppedClock(utc_now())
         aws_server.apply_program(access)
-        day = Day(access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret)
+        day = Day(
+            access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret
+        )
         with cloud.lock:  # control is broken all day: its zip lacks a module
-            cloud.functions[CONTROL] = replace(cloud.functions[CONTROL], handler="trainer.control.lost.handler")
+            cloud.functions[CONTROL] = replace(
+                cloud.functions[CONTROL], handler="trainer.control.lost.handler"
+            )
         access.client("ssm").put_parameter(
             Name=webhook_parameter("mayfly", "dev"), Value=f"{url}/{secret}", Type="SecureString"
         )
@@ -111,7 +130,9 @@ def day(aws_server: EmbeddedAws) -> Iterator[Day]:
 
 
 def _morning(day: Day) -> None:
-    """Instances that nothing else ends: late, silent, and one for its own schedule; and a schedule that nothing needs."""
+    """Instances that nothing else ends: late, silent, and one for its own schedule; and a schedule that
+    nothing needs.
+    """
     late, silent = day.launch(timedelta(minutes=1)), day.launch(timedelta(hours=9))
     beating, killed = day.launch(timedelta(hours=9)), day.launch(timedelta(hours=9), stack="other")
     foreign = day.launch(timedelta(hours=-1), stack="other")
@@ -146,7 +167,9 @@ def _noon(day: Day) -> None:
 
 
 def _evening(day: Day) -> None:
-    """The sweeper is gone: its schedule can't call it, and no sweep is counted any more. Then both functions work again."""
+    """The sweeper is gone: its schedule can't call it, and no sweep is counted any more. Then both functions
+    work again.
+    """
     with day.cloud.lock:
         gone = day.cloud.functions.pop(SWEEPER)
     for minutes in (10, 1, 1, 14):
@@ -154,12 +177,18 @@ def _evening(day: Day) -> None:
     day.take_letters()
     with day.cloud.lock:
         day.cloud.functions[SWEEPER] = gone
-        day.cloud.functions[CONTROL] = replace(day.cloud.functions[CONTROL], handler="trainer.control.function.handler")
+        day.cloud.functions[CONTROL] = replace(
+            day.cloud.functions[CONTROL], handler="trainer.control.function.handler"
+        )
     day.passes(5)
     told = len(day.posted)
     nowhere = f"http://127.0.0.1:1/{day.secret}"
-    day.access.client("ssm").put_parameter(Name=webhook_parameter("mayfly", "dev"), Value=nowhere, Overwrite=True)
-    day.access.client("sns").publish(TopicArn=f"arn:aws:sns:us-east-1:{day.cloud.account}:mayfly-dev-messages", Message="lost")
+    day.access.client("ssm").put_parameter(
+        Name=webhook_parameter("mayfly", "dev"), Value=nowhere, Overwrite=True
+    )
+    day.access.client("sns").publish(
+        TopicArn=f"arn:aws:sns:us-east-1:{day.cloud.account}:mayfly-dev-messages", Message="lost"
+    )
     lambdas.wait_for_invocations(day.cloud)
     for minutes in (1, 2):
         day.cloud.clock.advance(minutes * 60)
@@ -193,7 +222,9 @@ def test_control_that_is_broken_is_told_too_and_so_is_its_return(day: Day) -> No
 
 def test_what_failed_for_good_is_in_the_queue_of_dead_letters(day: Day) -> None:
     whole = [one for one in day.letters if "requestContext" in one]
-    by_function = [one for one in whole if not one["requestContext"]["functionArn"].endswith(f"{CONTROL}:$LATEST")]
+    by_function = [
+        one for one in whole if not one["requestContext"]["functionArn"].endswith(f"{CONTROL}:$LATEST")
+    ]
     errors = {one["responsePayload"]["errorType"] for one in whole if one not in by_function}
     assert errors == {"ModuleNotFoundError"}  # control's
     assert [one["requestContext"]["condition"] for one in by_function] == ["RetriesExhausted"] * 2
@@ -214,4 +245,6 @@ def test_the_webhooks_address_is_in_no_log_and_no_setting(day: Day) -> None:
 def test_a_role_is_allowed_what_its_calls_need_and_no_more(day: Day, name: str) -> None:
     role = f"mayfly-dev-us-east-1-{name}"
     policy = day.access.client("iam").get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
-    assert_allowed_is_needed([(asked, by) for who, asked, by in day.cloud.decisions if who.role == role], policy, {})
+    assert_allowed_is_needed(
+        [(asked, by) for who, asked, by in day.cloud.decisions if who.role == role], policy, {}
+    )

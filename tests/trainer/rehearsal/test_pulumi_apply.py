@@ -64,7 +64,9 @@ def resources(access: Access) -> Resources:
 # --- what is there afterwards
 
 
-def test_the_parameter_that_launches_read_says_what_the_program_exports(applied: tuple[Access, dict[str, Any]]) -> None:
+def test_the_parameter_that_launches_read_says_what_the_program_exports(
+    applied: tuple[Access, dict[str, Any]],
+) -> None:
     access, outputs = applied
     value = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
     exports = {name: told for name, told in outputs.items() if name != "launcher_policy_arn"}
@@ -76,7 +78,9 @@ def test_the_parameter_that_launches_read_says_what_the_program_exports(applied:
 def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
     template = next(iter(outputs["launch_templates"].values()))
-    versions = access.client("ec2").describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
+    versions = access.client("ec2").describe_launch_template_versions(
+        LaunchTemplateId=template, Versions=["$Default"]
+    )
     data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert data["MetadataOptions"]["HttpTokens"] == "required"
@@ -87,9 +91,14 @@ def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Acc
     assert outputs["bucket"] in user_data and "@@" not in user_data
 
 
-def test_each_architecture_has_a_template_that_sizes_its_images_root_disk(applied: tuple[Access, dict[str, Any]]) -> None:
+def test_each_architecture_has_a_template_that_sizes_its_images_root_disk(
+    applied: tuple[Access, dict[str, Any]],
+) -> None:
     access, outputs = applied
-    ec2, told = access.client("ec2"), StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
+    ec2, told = (
+        access.client("ec2"),
+        StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES}),
+    )
     assert [architecture_of(line) for line in outputs["images"]] == ["x86_64", "arm64"]
     for line, system in zip(outputs["images"], ("x86_64", "arm64"), strict=True):
         for templates in (outputs["launch_templates"], outputs["prepare_templates"]):
@@ -97,21 +106,37 @@ def test_each_architecture_has_a_template_that_sizes_its_images_root_disk(applie
             assert image["Architecture"] == system
 
 
-def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(applied: tuple[Access, dict[str, Any]]) -> None:
+def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(
+    applied: tuple[Access, dict[str, Any]],
+) -> None:
     access, outputs = applied
-    ec2, told = access.client("ec2"), StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
+    ec2, told = (
+        access.client("ec2"),
+        StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES}),
+    )
     line, arm = outputs["images"]
     assert find_image(access, ec2, outputs=told, line=line)["Description"] == line  # nothing was baked yet
-    assert health.image_age(access, told).count("is baked yet: aws imagebuilder start-image-pipeline-execution") == 2
+    assert (
+        health.image_age(access, told).count("is baked yet: aws imagebuilder start-image-pipeline-execution")
+        == 2
+    )
     baked = ec2.register_image(
-        Name="baked", RootDeviceName="/dev/sda1", BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100}}]
+        Name="baked",
+        RootDeviceName="/dev/sda1",
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100}}],
     )["ImageId"]
     # As the pipeline's distribution does after a build that its smoke test let pass.
-    access.client("ssm").put_parameter(Name=baked_parameter("mayfly", "dev", line), Value=baked, Type="String")
-    ec2.create_tags(Resources=[baked], Tags=[{"Key": key, "Value": outputs[key]} for key in ("project", "stack")])
+    access.client("ssm").put_parameter(
+        Name=baked_parameter("mayfly", "dev", line), Value=baked, Type="String"
+    )
+    ec2.create_tags(
+        Resources=[baked], Tags=[{"Key": key, "Value": outputs[key]} for key in ("project", "stack")]
+    )
     assert find_image(access, ec2, outputs=told, line=line)["ImageId"] == baked
     assert f"no image of {arm} is baked yet" in health.image_age(access, told)
-    assert f"baked image of {line} is 60 days old" in health.image_age(access, told, utc_now() + timedelta(days=60, hours=1))
+    assert f"baked image of {line} is 60 days old" in health.image_age(
+        access, told, utc_now() + timedelta(days=60, hours=1)
+    )
     assert find_image(access, ec2, outputs=told, line=arm)["ImageId"] != baked
     ec2.deregister_image(ImageId=baked)
     assert find_image(access, ec2, outputs=told, line=line)["Description"] == line
@@ -123,11 +148,19 @@ def test_the_pipeline_of_each_line_is_made_of_what_the_account_holds(
     access, outputs = applied
     made = aws_server.cloud(access).image_builder
     kinds = [arn.split(":")[5].split("/")[0] for arn in made]
-    each = ["image-recipe", "infrastructure-configuration", "distribution-configuration", "image-pipeline", "lifecycle-policy"]
+    each = [
+        "image-recipe",
+        "infrastructure-configuration",
+        "distribution-configuration",
+        "image-pipeline",
+        "lifecycle-policy",
+    ]
     assert sorted(kinds) == sorted(["component"] * 2 + each * 2)
     for arn, given in made.items():
         if ":image-recipe/" in arn:
-            source = next(one["value"][0] for one in given["components"][0]["parameters"] if one["name"] == "Source")
+            source = next(
+                one["value"][0] for one in given["components"][0]["parameters"] if one["name"] == "Source"
+            )
             key = source.removeprefix(f"s3://{outputs['bucket']}/")
             parts = access.client("s3").get_object(Bucket=outputs["bucket"], Key=key)["Body"].read()
             assert hashlib.sha256(parts).hexdigest() in key
@@ -135,11 +168,13 @@ def test_the_pipeline_of_each_line_is_made_of_what_the_account_holds(
 
 def test_the_security_group_has_one_way_out_and_none_in(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
-    (group,) = access.client("ec2").describe_security_groups(GroupIds=[outputs["security_group"]])["SecurityGroups"]
-    assert group["IpPermissions"] == []
-    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in group["IpPermissionsEgress"]] == [
-        ("tcp", 443, 443)
+    (group,) = access.client("ec2").describe_security_groups(GroupIds=[outputs["security_group"]])[
+        "SecurityGroups"
     ]
+    assert group["IpPermissions"] == []
+    assert [
+        (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in group["IpPermissionsEgress"]
+    ] == [("tcp", 443, 443)]
 
 
 def test_the_bucket_keeps_versions_and_its_lifecycle(applied: tuple[Access, dict[str, Any]]) -> None:
@@ -147,20 +182,34 @@ def test_the_bucket_keeps_versions_and_its_lifecycle(applied: tuple[Access, dict
     s3 = access.client("s3")
     assert s3.get_bucket_versioning(Bucket=outputs["bucket"])["Status"] == "Enabled"
     rules = s3.get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"]
-    assert {rule["ID"] for rule in rules} == {"old-versions", "unfinished-uploads", "heartbeats", "experiments"}
-    assert all(s3.get_public_access_block(Bucket=outputs["bucket"])["PublicAccessBlockConfiguration"].values())
+    assert {rule["ID"] for rule in rules} == {
+        "old-versions",
+        "unfinished-uploads",
+        "heartbeats",
+        "experiments",
+    }
+    assert all(
+        s3.get_public_access_block(Bucket=outputs["bucket"])["PublicAccessBlockConfiguration"].values()
+    )
 
 
 def test_objects_can_be_written_under_the_tls_only_policy(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
     s3 = access.client("s3")
-    assert json.loads(s3.get_bucket_policy(Bucket=outputs["bucket"])["Policy"])["Statement"][0]["Sid"] == "TlsOnly"
+    assert (
+        json.loads(s3.get_bucket_policy(Bucket=outputs["bucket"])["Policy"])["Statement"][0]["Sid"]
+        == "TlsOnly"
+    )
     assert s3.put_object(Bucket=outputs["bucket"], Key="raw/x", Body=b"x")["VersionId"]
 
 
-def test_the_standing_sweep_calls_the_sweeper_with_the_schedules_role(applied: tuple[Access, dict[str, Any]]) -> None:
+def test_the_standing_sweep_calls_the_sweeper_with_the_schedules_role(
+    applied: tuple[Access, dict[str, Any]],
+) -> None:
     access, outputs = applied
-    schedule = access.client("scheduler").get_schedule(GroupName=outputs["schedule_group"], Name="standing-sweep")
+    schedule = access.client("scheduler").get_schedule(
+        GroupName=outputs["schedule_group"], Name="standing-sweep"
+    )
     assert schedule["ScheduleExpression"] == "rate(3 minutes)"
     assert schedule["Target"]["Arn"] == outputs["sweeper_arn"]
     assert schedule["Target"]["RoleArn"] == outputs["scheduler_role_arn"]
@@ -176,17 +225,23 @@ def test_the_function_received_a_zip_with_the_sweeper_in_it(applied: tuple[Acces
 
 def test_roles_have_their_policies(applied: tuple[Access, dict[str, Any]]) -> None:
     iam = applied[0].client("iam")
-    policy = iam.get_role_policy(RoleName="mayfly-dev-us-east-1-instance", PolicyName="instance")["PolicyDocument"]
+    policy = iam.get_role_policy(RoleName="mayfly-dev-us-east-1-instance", PolicyName="instance")[
+        "PolicyDocument"
+    ]
     assert policy["Statement"][0]["Sid"] == "ReadInputs"
     profile = iam.get_instance_profile(InstanceProfileName="mayfly-dev-us-east-1-instance")["InstanceProfile"]
     assert [role["RoleName"] for role in profile["Roles"]] == ["mayfly-dev-us-east-1-instance"]
 
 
-def test_a_bucket_that_is_already_there_keeps_its_objects(aws_server: EmbeddedAws, resources: Resources) -> None:
+def test_a_bucket_that_is_already_there_keeps_its_objects(
+    aws_server: EmbeddedAws, resources: Resources
+) -> None:
     s3 = resources.client("s3")
     resources.make("aws:s3/bucket:Bucket", "bucket", {"bucket": "kept-from-before"})
     s3.put_object(Bucket="kept-from-before", Key="models/m", Body=b"m")
-    resources.make("aws:s3/bucket:Bucket", "bucket", {"bucket": "kept-from-before", "tags": {"project": "mayfly"}})
+    resources.make(
+        "aws:s3/bucket:Bucket", "bucket", {"bucket": "kept-from-before", "tags": {"project": "mayfly"}}
+    )
     assert s3.get_object(Bucket="kept-from-before", Key="models/m")["Body"].read() == b"m"
 
 
@@ -200,7 +255,9 @@ def account_as_text(access: Access, outputs: dict[str, Any], image_builder: dict
         ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
         for template in outputs["launch_templates"].values()
     ]
-    user_data = [base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode() for (version,) in templates]
+    user_data = [
+        base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode() for (version,) in templates
+    ]
     roles = sorted(iam.list_roles()["Roles"], key=lambda role: role["RoleName"])
     seen = [
         outputs,
@@ -226,7 +283,9 @@ def account_as_text(access: Access, outputs: dict[str, Any], image_builder: dict
             if isinstance(part, dict):
                 part.pop("ResponseMetadata", None)
     text = json.dumps(seen, default=lambda value: "", sort_keys=True)
-    parts = sorted(re.findall(r"[^{}\[\]]+", _CHOSEN_BY_AWS.sub("ID", text)))  # lists come in the order of random ids
+    parts = sorted(
+        re.findall(r"[^{}\[\]]+", _CHOSEN_BY_AWS.sub("ID", text))
+    )  # lists come in the order of random ids
     return "\n".join(parts)
 
 
@@ -236,14 +295,22 @@ def test_a_replay_leaves_the_account_as_an_application_does(
 ) -> None:
     (one, program), other = application, aws_server.account()
     cloud = aws_server.cloud(other)
-    outputs = replay(from_json(to_json(program)), account=cloud.account, send=partial(aws_server.call, cloud.account))
-    assert outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]
+    outputs = replay(
+        from_json(to_json(program)), account=cloud.account, send=partial(aws_server.call, cloud.account)
+    )
+    assert (
+        outputs["bucket"].split("-")[2] == cloud.account and outputs["subnets"] != program.outputs["subnets"]
+    )
     assert (
         outputs["sweeper_arn"]
-        in cloud.moto("lambda", "GetFunction", {"FunctionName": "mayfly-dev-sweeper"})["Configuration"]["FunctionArn"]
+        in cloud.moto("lambda", "GetFunction", {"FunctionName": "mayfly-dev-sweeper"})["Configuration"][
+            "FunctionArn"
+        ]
     )
     images = aws_server.cloud(one).image_builder
-    assert images and account_as_text(other, outputs, cloud.image_builder) == account_as_text(one, program.outputs, images)
+    assert images and account_as_text(other, outputs, cloud.image_builder) == account_as_text(
+        one, program.outputs, images
+    )
     parameter = other.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"]
     stored = {name: value for name, value in outputs.items() if name != "launcher_policy_arn"}
     assert json.loads(parameter) == stored | {"rehearsal": True}
@@ -268,12 +335,17 @@ def test_an_unknown_property_is_an_error(resources: Resources) -> None:
         ({"metadataOptions": {"httpToken": "required"}}, "metadataOptions.httpToken"),
         ({"metadataOptions": {"httpTokens": "demanded"}}, "metadataOptions.httpTokens"),
         ({"metadataOptions": {"httpPutResponseHopLimit": "one"}}, "metadataOptions.httpPutResponseHopLimit"),
-        ({"blockDeviceMappings": [{"ebs": {"encrypted": "perhaps"}}]}, r"blockDeviceMappings\[0\].ebs.encrypted"),
+        (
+            {"blockDeviceMappings": [{"ebs": {"encrypted": "perhaps"}}]},
+            r"blockDeviceMappings\[0\].ebs.encrypted",
+        ),
         ({"blockDeviceMappings": {"ebs": {}}}, "blockDeviceMappings"),
         ({"tagSpecifications": [{"resourceType": "instance", "tags": ["project"]}]}, "tags"),
     ],
 )
-def test_what_the_request_has_no_place_for_is_named(resources: Resources, inputs: dict[str, Any], named: str) -> None:
+def test_what_the_request_has_no_place_for_is_named(
+    resources: Resources, inputs: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ConfigError, match=named):
         resources.make(TEMPLATE, "t", inputs)
 
@@ -290,7 +362,9 @@ def test_an_asset_that_can_not_be_packed_is_an_error() -> None:
 
 def test_a_zip_holds_files_and_texts_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("a = 1\n")
-    archive = pulumi.AssetArchive({"z.py": pulumi.StringAsset("z = 1\n"), "a.py": pulumi.FileAsset(str(tmp_path / "a.py"))})
+    archive = pulumi.AssetArchive(
+        {"z.py": pulumi.StringAsset("z = 1\n"), "a.py": pulumi.FileAsset(str(tmp_path / "a.py"))}
+    )
     packed = zipfile.ZipFile(io.BytesIO(zip_archive(archive)))
     assert packed.namelist() == ["a.py", "z.py"]
     assert packed.read("a.py") == b"a = 1\n"
@@ -319,7 +393,9 @@ def test_an_account_is_never_touched() -> None:
 
 def test_settings_are_the_defaults_then_the_stacks_then_the_callers(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Pulumi.yaml", tmp_path)
-    (tmp_path / "Pulumi.prod.yaml").write_text("config:\n  aws:region: eu-west-1\n  mayfly:owner: ops\n  volume_gib: 200\n")
+    (tmp_path / "Pulumi.prod.yaml").write_text(
+        "config:\n  aws:region: eu-west-1\n  mayfly:owner: ops\n  volume_gib: 200\n"
+    )
     values = pulumi_apply.settings(tmp_path, stack="prod", overrides={"volume_gib": "300"})
     assert (values["owner"], values["volume_gib"], values["sweep_minutes"]) == ("ops", "300", "2")
     assert pulumi_apply.settings(tmp_path, stack="none", overrides={})["owner"] == "mayfly"
@@ -335,7 +411,9 @@ def test_a_setting_of_another_type_is_refused() -> None:
         pulumi_apply.settings(ROOT, stack="dev", overrides={"volume_gib": "much"})
 
 
-def test_the_program_is_the_checkouts_or_the_one_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_is_the_checkouts_or_the_one_in_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert pulumi_apply.program_folder() == ROOT
     package = tmp_path / "site-packages" / "trainer"
     (package / "_infra" / "infra").mkdir(parents=True)

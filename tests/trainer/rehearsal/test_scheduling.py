@@ -88,11 +88,22 @@ def test_a_one_time_schedule_terminates_an_instance_and_vanishes(
     ids=["02:30 does not exist", "01:30 comes twice"],
 )
 def test_a_weekly_schedule_goes_through_a_clock_change(
-    desk: Any, cloud: EmbeddedAccount, scheduler_role: str, change: datetime, nights: list[str], lates: list[str]
+    desk: Any,
+    cloud: EmbeddedAccount,
+    scheduler_role: str,
+    change: datetime,
+    nights: list[str],
+    lates: list[str],
 ) -> None:
     cloud.clock = StoppedClock(change - timedelta(days=7))
     for name, hour in (("night", 2), ("late", 1)):
-        create(desk, scheduler_role, f"cron(30 {hour} ? * SUN *)", Name=name, ScheduleExpressionTimezone="America/New_York")
+        create(
+            desk,
+            scheduler_role,
+            f"cron(30 {hour} ? * SUN *)",
+            Name=name,
+            ScheduleExpressionTimezone="America/New_York",
+        )
     fired = []
     for half_hours in range(15 * 48):
         fired += cloud.world.fire_due(cloud.clock.now() + timedelta(minutes=30 * half_hours))
@@ -101,7 +112,12 @@ def test_a_weekly_schedule_goes_through_a_clock_change(
 
 
 def test_a_target_that_fails_is_on_record(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
-    create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}))
+    create(
+        desk,
+        scheduler_role,
+        "at(2026-11-20T12:05:00)",
+        Input=json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}),
+    )
     fire(cloud, 300)
     assert "InvalidInstanceID.NotFound" in cloud.deliveries[-1].error
 
@@ -109,7 +125,9 @@ def test_a_target_that_fails_is_on_record(desk: Any, cloud: EmbeddedAccount, sch
 def test_a_delivery_recorded_late_is_waited_for_whoever_fired_it(
     desk: Any, cloud: EmbeddedAccount, scheduler_role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server fired what the test was about to fire, and the test looked before the delivery was on record."""
+    """The server fired what the test was about to fire, and the test looked before the delivery was on
+    record.
+    """
     fired, answer = threading.Event(), threading.Event()
 
     def blocked(cloud: EmbeddedAccount, firing: Any) -> None:
@@ -123,25 +141,33 @@ def test_a_delivery_recorded_late_is_waited_for_whoever_fired_it(
     cloud.fire_schedules = True  # from here on the server's own thread takes it
     fired.wait()
     assert cloud.deliveries == []  # what the test saw
-    threading.Timer(0.1, answer.set).start()  # the longer, the surer the old way failed; no time is too long for this one
+    threading.Timer(
+        0.1, answer.set
+    ).start()  # the longer, the surer the old way failed; no time is too long for this one
     assert fire(cloud, 0) == 1
     assert cloud.deliveries[-1].error == "a late answer"
 
 
-def test_a_misspelled_input_fails_as_it_would_on_aws(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
+def test_a_misspelled_input_fails_as_it_would_on_aws(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
+) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Input=json.dumps({"instanceIds": ["i-1"]}))
     fire(cloud, 300)
     assert "instanceIds" in cloud.deliveries[-1].error
 
 
-def test_a_deleted_or_disabled_schedule_does_not_fire(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
+def test_a_deleted_or_disabled_schedule_does_not_fire(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
+) -> None:
     create(desk, scheduler_role, "rate(2 minutes)", Name="deleted")
     create(desk, scheduler_role, "rate(2 minutes)", Name="disabled", State="DISABLED")
     desk.access.client("scheduler").delete_schedule(Name="deleted")
     assert fire(cloud, 600) == 0
 
 
-def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
+def test_an_updated_schedule_fires_at_its_new_time(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
+) -> None:
     create(desk, scheduler_role, "at(2026-11-20T12:05:00)")
     desk.access.client("scheduler").update_schedule(
         Name="s",
@@ -154,7 +180,10 @@ def test_an_updated_schedule_fires_at_its_new_time(desk: Any, cloud: EmbeddedAcc
 
 
 def test_the_session_server_fires_nothing_by_itself(
-    aws_server: EmbeddedAws, cloud: EmbeddedAccount, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+    aws_server: EmbeddedAws,
+    cloud: EmbeddedAccount,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: Callable[..., None],
 ) -> None:
     seen: list[EmbeddedAccount] = []
     monkeypatch.setattr(scheduling, "fire_due", seen.append)
@@ -179,7 +208,9 @@ def test_the_session_server_fires_nothing_by_itself(
         ("rate(2 minutes)", {"ScheduleExpressionTimezone": "Mars/Olympus"}),
     ],
 )
-def test_nonsense_is_a_validation_error(desk: Any, scheduler_role: str, expression: str, options: dict[str, Any]) -> None:
+def test_nonsense_is_a_validation_error(
+    desk: Any, scheduler_role: str, expression: str, options: dict[str, Any]
+) -> None:
     role = options.pop("role", scheduler_role)
     with pytest.raises(ClientError) as failed:
         create(desk, role, expression, **options)
@@ -229,15 +260,22 @@ def test_a_target_that_can_not_be_called_is_tried_again_and_then_a_dead_letter(
 
 def allow(desk: Any, *actions: str, condition: dict[str, Any] | None = None) -> None:
     """Let the schedules' role do this, and nothing else."""
-    allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"} | ({"Condition": condition} if condition else {})
+    allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"} | (
+        {"Condition": condition} if condition else {}
+    )
     document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
     name = "own" if condition else "more"
     desk.access.client("iam").put_role_policy(RoleName="schedules", PolicyName=name, PolicyDocument=document)
 
 
-def test_a_schedule_has_the_rights_of_its_role_and_no_others(desk: Any, cloud: EmbeddedAccount, scheduler_role: str) -> None:
+def test_a_schedule_has_the_rights_of_its_role_and_no_others(
+    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
+) -> None:
     allow(desk, "ec2:TerminateInstances", condition={"StringEquals": {"aws:ResourceTag/project": "mayfly"}})
-    own, other = desk.launched(token="1", tags={"project": "mayfly"}), desk.launched(token="2", tags={"project": "else"})
+    own, other = (
+        desk.launched(token="1", tags={"project": "mayfly"}),
+        desk.launched(token="2", tags={"project": "else"}),
+    )
     for name, instance_id in (("own", own), ("other", other)):
         ids = json.dumps({"InstanceIds": [instance_id]})
         create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Name=name, Input=ids)
@@ -255,12 +293,29 @@ def test_a_schedule_has_the_rights_of_its_role_and_no_others(desk: Any, cloud: E
     )
 
 
-@pytest.mark.parametrize("source", ["arn:aws:scheduler:us-east-1:{account}:schedule-group/other", "{account}"])
-def test_a_role_that_trusts_another_group_or_account_is_refused(desk: Any, cloud: EmbeddedAccount, source: str) -> None:
-    key, value = ("aws:SourceArn", source.format(account=cloud.account)) if ":" in source else ("aws:SourceAccount", "1")
-    trusted = {"Effect": "Allow", "Principal": {"Service": "scheduler.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    document = {"Version": "2012-10-17", "Statement": [{**trusted, "Condition": {"StringEquals": {key: value}}}]}
-    role = desk.access.client("iam").create_role(RoleName="narrow", AssumeRolePolicyDocument=json.dumps(document))
+@pytest.mark.parametrize(
+    "source", ["arn:aws:scheduler:us-east-1:{account}:schedule-group/other", "{account}"]
+)
+def test_a_role_that_trusts_another_group_or_account_is_refused(
+    desk: Any, cloud: EmbeddedAccount, source: str
+) -> None:
+    key, value = (
+        ("aws:SourceArn", source.format(account=cloud.account))
+        if ":" in source
+        else ("aws:SourceAccount", "1")
+    )
+    trusted = {
+        "Effect": "Allow",
+        "Principal": {"Service": "scheduler.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
+    document = {
+        "Version": "2012-10-17",
+        "Statement": [{**trusted, "Condition": {"StringEquals": {key: value}}}],
+    }
+    role = desk.access.client("iam").create_role(
+        RoleName="narrow", AssumeRolePolicyDocument=json.dumps(document)
+    )
     with pytest.raises(ClientError, match="must allow AWS EventBridge Scheduler to assume the role"):
         create(desk, role["Role"]["Arn"], "rate(2 minutes)")
 
@@ -275,7 +330,9 @@ def test_a_role_that_trusts_another_group_or_account_is_refused(desk: Any, cloud
         ("iam", "list_users"),
     ],
 )
-def test_every_answer_has_the_accounts_date(desk: Any, cloud: EmbeddedAccount, service: str, call: str) -> None:
+def test_every_answer_has_the_accounts_date(
+    desk: Any, cloud: EmbeddedAccount, service: str, call: str
+) -> None:
     """A rule's answer and moto's own: the desk reads AWS's clock from whichever comes first."""
     cloud.clock.advance(7 * 24 * 3600)
     answer = getattr(desk.access.client(service), call)()

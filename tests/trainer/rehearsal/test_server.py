@@ -36,9 +36,13 @@ def server_pid(root: Path) -> int:
 
 def versions(s3: Any, bucket: str) -> list[tuple[str, str, bool, datetime]]:
     answer = s3.list_object_versions(Bucket=bucket)
-    found = [(one["Key"], one["VersionId"], one["IsLatest"], one["LastModified"]) for one in answer.get("Versions", [])]
+    found = [
+        (one["Key"], one["VersionId"], one["IsLatest"], one["LastModified"])
+        for one in answer.get("Versions", [])
+    ]
     return found + [
-        (one["Key"], one["VersionId"], one["IsLatest"], one["LastModified"]) for one in answer.get("DeleteMarkers", [])
+        (one["Key"], one["VersionId"], one["IsLatest"], one["LastModified"])
+        for one in answer.get("DeleteMarkers", [])
     ]
 
 
@@ -51,14 +55,22 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         logs = {"LoggingEnabled": {"TargetBucket": "versions", "TargetPrefix": "s3/"}}
         with pytest.raises(ClientError, match="InvalidTargetBucketForLogging"):
             s3.put_bucket_logging(Bucket="versions", BucketLoggingStatus=logs)
-        writer = {"Effect": "Allow", "Principal": {"Service": "logging.s3.amazonaws.com"}, "Action": "s3:PutObject"}
-        s3.put_bucket_policy(Bucket="versions", Policy=json.dumps({"Version": "2012-10-17", "Statement": [writer]}))
+        writer = {
+            "Effect": "Allow",
+            "Principal": {"Service": "logging.s3.amazonaws.com"},
+            "Action": "s3:PutObject",
+        }
+        s3.put_bucket_policy(
+            Bucket="versions", Policy=json.dumps({"Version": "2012-10-17", "Statement": [writer]})
+        )
         s3.put_bucket_logging(Bucket="versions", BucketLoggingStatus=logs)
         by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:900000000001:key/k"}
         rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": by_key}]}
         s3.put_bucket_encryption(Bucket="versions", ServerSideEncryptionConfiguration=rules)
         for number in range(3):
-            s3.put_object(Bucket="versions", Key="models/a b", Body=f"v{number}".encode(), Metadata={"run": "r1"})
+            s3.put_object(
+                Bucket="versions", Key="models/a b", Body=f"v{number}".encode(), Metadata={"run": "r1"}
+            )
         deleted = s3.put_object(Bucket="versions", Key="gone", Body=b"gone")["VersionId"]
         s3.delete_object(Bucket="versions", Key="gone")
         s3.put_object(Bucket="versions", Key="really gone", Body=b"x")
@@ -77,7 +89,10 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         newest = s3.get_object(Bucket="versions", Key="models/a b")
         assert (newest["Body"].read(), newest["Metadata"]) == (b"v2", {"run": "r1"})
         assert s3.get_object(Bucket="versions", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
-        assert s3.get_object_tagging(Bucket="versions", Key="models/a b", VersionId=oldest)["TagSet"] == tags["TagSet"]
+        assert (
+            s3.get_object_tagging(Bucket="versions", Key="models/a b", VersionId=oldest)["TagSet"]
+            == tags["TagSet"]
+        )
         assert s3.get_bucket_versioning(Bucket="versions")["Status"] == "Enabled"
         assert s3.get_bucket_logging(Bucket="versions")["LoggingEnabled"] == logs["LoggingEnabled"]
         assert aws.cloud(aws.access(account)).bucket_keys == {"versions": by_key["KMSMasterKeyID"]}
@@ -108,7 +123,12 @@ def test_old_versions_go_when_the_lifecycle_says_so(tmp_path: Path) -> None:
         record.write_text(json.dumps({**saved, "last_modified": at.isoformat()}))
     with EmbeddedAws(tmp_path) as aws:
         s3 = aws.access(account).client("s3")
-        assert [key for key, *_ in versions(s3, "with-rules")] == ["live/a", "models/a", "models/a", "models/a"]
+        assert [key for key, *_ in versions(s3, "with-rules")] == [
+            "live/a",
+            "models/a",
+            "models/a",
+            "models/a",
+        ]
         assert s3.get_object(Bucket="with-rules", Key="live/a")["Body"].read() == b"2"
     assert len(list((tmp_path / "s3" / account / "payloads").iterdir())) == 4
 
@@ -117,7 +137,10 @@ def test_ended_instances_are_shown_after_a_restart(tmp_path: Path, make_desk: Ca
     account = "900000000002"
     with EmbeddedAws(tmp_path, run_nodes=False) as aws:
         desk = make_desk(aws.access(account))
-        ended, lost = desk.launched(token="t1", tags={"run_id": "r1"}), desk.launched(token="t2", tags={"run_id": "r1"})
+        ended, lost = (
+            desk.launched(token="t1", tags={"run_id": "r1"}),
+            desk.launched(token="t2", tags={"run_id": "r1"}),
+        )
         desk.ec2.terminate_instances(InstanceIds=[ended])
         before = desk.instance(ended)
     with EmbeddedAws(tmp_path, run_nodes=False) as aws:
@@ -142,7 +165,9 @@ def test_a_program_less_rehearsal_finds_what_was_made(root: Path) -> None:
         assert [one["Name"] for one in access.client("s3").list_buckets()["Buckets"]] == ["made-before"]
         ssm = access.client("ssm")
         assert ssm.get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"] == "outputs"
-        ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="new outputs", Type="String")  # as the program, applied again
+        ssm.put_parameter(
+            Name="/mayfly/mayfly/dev", Value="new outputs", Type="String"
+        )  # as the program, applied again
         with pytest.raises(ssm.exceptions.ParameterAlreadyExists):
             ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="newer", Type="String")
 
@@ -163,7 +188,9 @@ def test_two_commands_share_one_server(root: Path) -> None:
 def test_a_server_ends_after_its_last_lease_unless_a_node_runs_and_leaves_nothing(
     root: Path, tmp_path: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
 ) -> None:
-    """Two servers, side by side: one whose node runs on after its launcher was killed, and one that nobody needs any more."""
+    """Two servers, side by side: one whose node runs on after its launcher was killed, and one that nobody
+    needs any more.
+    """
     idle_root = tmp_path / "idle"
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     server, idle = lease_server(root, holder=holder.pid), lease_server(idle_root, holder=holder.pid)
@@ -204,7 +231,9 @@ def test_a_killed_server_leaves_no_node_and_tells_what_was_lost(
             assert (found["InstanceId"], found["State"]["Name"]) == (instance_id, "terminated")
 
 
-def test_stop_ends_what_runs(root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]) -> None:
+def test_stop_ends_what_runs(
+    root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
+) -> None:
     with rehearsal(root, program=False) as access:
         desk = make_desk(access, user_data=SLEEPER)
         pid_file = root / "sandbox" / desk.launched() / "pid"
@@ -215,12 +244,14 @@ def test_stop_ends_what_runs(root: Path, make_desk: Callable[..., Any], wait_unt
         assert not stop_server(root)
 
 
-# --- memory that can't be read, and a disk that is full ----------------------------------------------------------------
+# --- memory that can't be read, and a disk that is full
+# ----------------------------------------------------------------
 
 
 def remembered(root: Path) -> None:
     """Leave a bucket with an object and an ended instance behind."""
-    account = "900000000011"  # not the first of this process: moto keeps accounts by number, and this server forgets its own
+    # not the first of this process: moto keeps accounts by number, and this server forgets its own
+    account = "900000000011"
     with EmbeddedAws(root, run_nodes=False) as aws:
         s3 = aws.access(account).client("s3")
         s3.create_bucket(Bucket="remembered")
@@ -303,7 +334,9 @@ def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path, full: lis
     assert "No space left" in failed.value.response["Error"]["Message"]
 
 
-def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repeated(tmp_path: Path, full: list[str]) -> None:
+def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repeated(
+    tmp_path: Path, full: list[str]
+) -> None:
     root, key = tmp_path / "root", {"Bucket": "full-disk", "Key": "model"}
     with EmbeddedAws(root, run_nodes=False) as aws:
         s3 = aws.access("900000000009").client("s3", total_max_attempts=1)

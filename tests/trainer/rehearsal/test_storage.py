@@ -1,4 +1,6 @@
-"""S3 and SSM: conditions that hold, one winner in a race, policies kept, the parameters by which AWS names images."""
+"""S3 and SSM: conditions that hold, one winner in a race, policies kept, the parameters by which AWS names
+images.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,12 @@ def test_a_copy_onto_what_is_missing_is_not_found(access: Access, bucket: str) -
     s3 = access.client("s3")
     s3.put_object(Bucket=bucket, Key="challenger", Body=b"challenger")
     with pytest.raises(ClientError) as failed:
-        s3.copy_object(Bucket=bucket, Key="production", CopySource={"Bucket": bucket, "Key": "challenger"}, IfMatch='"0123"')
+        s3.copy_object(
+            Bucket=bucket,
+            Key="production",
+            CopySource={"Bucket": bucket, "Key": "challenger"},
+            IfMatch='"0123"',
+        )
     assert status_of(failed) == 404
 
 
@@ -113,7 +120,9 @@ def test_a_tls_only_policy_is_kept_and_stands_in_nobodys_way(access: Access, buc
 def test_image_parameters_stand_beside_our_own(access: Access) -> None:
     ssm = access.client("ssm")
     ssm.put_parameter(Name="/mayfly/mayfly/dev", Value="{}", Type="String")
-    public = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    public = (
+        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
+    )
     answer = ssm.get_parameters(Names=[public, "/mayfly/mayfly/dev", "/nothing"])
     assert {one["Name"] for one in answer["Parameters"]} == {public, "/mayfly/mayfly/dev"}
     assert answer["InvalidParameters"] == ["/nothing"]
@@ -131,7 +140,10 @@ def test_s3_checks_a_hash_that_a_writer_gives_and_keeps_it_for_copies(access: Ac
         s3.put_object(Bucket=bucket, Key="torn", Body=b"other bars", ChecksumSHA256=sha256)
     s3.put_object(Bucket=bucket, Key="whole", Body=b"bars", ChecksumSHA256=sha256)
     s3.put_object(Bucket=bucket, Key="claimed", Body=b"other bars", Metadata={"sha256": sha256})
-    for key, kept in (("whole", sha256), ("claimed", base64.b64encode(hashlib.sha256(b"other bars").digest()).decode())):
+    for key, kept in (
+        ("whole", sha256),
+        ("claimed", base64.b64encode(hashlib.sha256(b"other bars").digest()).decode()),
+    ):
         s3.copy_object(
             Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": key}, ChecksumAlgorithm="SHA256",
             MetadataDirective="REPLACE", Metadata={"sha256": "ours"},

@@ -1,4 +1,6 @@
-"""The program applied with every setting of storage that is off by default: what the account holds then, and for whom."""
+"""The program applied with every setting of storage that is off by default: what the account holds then, and
+for whom.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +38,40 @@ def own_tags(tags: list[dict[str, str]]) -> bool:
 
 
 def statements(access: Access, role: str, policy: str) -> list[dict[str, Any]]:
-    document = access.client("iam").get_role_policy(RoleName=f"{PREFIX}-{role}", PolicyName=policy)["PolicyDocument"]
+    document = access.client("iam").get_role_policy(RoleName=f"{PREFIX}-{role}", PolicyName=policy)[
+        "PolicyDocument"
+    ]
     return list(document["Statement"])
 
 
-def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(applied: tuple[Access, Any]) -> None:
+def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(
+    applied: tuple[Access, Any],
+) -> None:
     access, outputs = applied
     efs, ec2 = access.client("efs"), access.client("ec2")
     (files,) = efs.describe_file_systems()["FileSystems"]
     assert files["FileSystemId"] == outputs["file_system"] and own_tags(files["Tags"])
-    assert files["Encrypted"] and files["KmsKeyId"].startswith("arn:aws:kms:") and files["ThroughputMode"] == "elastic"
+    assert (
+        files["Encrypted"]
+        and files["KmsKeyId"].startswith("arn:aws:kms:")
+        and files["ThroughputMode"] == "elastic"
+    )
     policies = efs.describe_lifecycle_configuration(FileSystemId=outputs["file_system"])["LifecyclePolicies"]
-    assert {"TransitionToIA": "AFTER_30_DAYS"} in policies and {"TransitionToArchive": "AFTER_90_DAYS"} in policies
+    assert {"TransitionToIA": "AFTER_30_DAYS"} in policies and {
+        "TransitionToArchive": "AFTER_90_DAYS"
+    } in policies
     (point,) = efs.describe_access_points(FileSystemId=outputs["file_system"])["AccessPoints"]
-    assert point["PosixUser"]["Uid"] and point["RootDirectory"]["Path"] == "/cache" and own_tags(point["Tags"])
+    assert (
+        point["PosixUser"]["Uid"] and point["RootDirectory"]["Path"] == "/cache" and own_tags(point["Tags"])
+    )
     targets = efs.describe_mount_targets(FileSystemId=outputs["file_system"])["MountTargets"]
     assert {target["SubnetId"] for target in targets} == set(outputs["subnets"].values())
     groups = {
         group
         for target in targets
-        for group in efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])["SecurityGroups"]
+        for group in efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])[
+            "SecurityGroups"
+        ]
     }
     (group,) = ec2.describe_security_groups(GroupIds=sorted(groups))["SecurityGroups"]
     (way_in,) = group["IpPermissions"]
@@ -67,32 +83,48 @@ def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(
     assert {rule["FromPort"] for rule in instances["IpPermissionsEgress"]} == {443, 2049}
 
 
-def test_the_file_systems_policy_refuses_what_has_no_tls_or_passes_the_access_point_by(applied: tuple[Access, Any]) -> None:
+def test_the_file_systems_policy_refuses_what_has_no_tls_or_passes_the_access_point_by(
+    applied: tuple[Access, Any],
+) -> None:
     access, outputs = applied
-    policy = json.loads(access.client("efs").describe_file_system_policy(FileSystemId=outputs["file_system"])["Policy"])
+    policy = json.loads(
+        access.client("efs").describe_file_system_policy(FileSystemId=outputs["file_system"])["Policy"]
+    )
     conditions = [(one["Effect"], one["Condition"]) for one in policy["Statement"]]
     (point,) = access.client("efs").describe_access_points()["AccessPoints"]
     own = {"elasticfilesystem:AccessPointArn": point["AccessPointArn"]}
-    assert conditions == [("Deny", {"Bool": {"aws:SecureTransport": "false"}}), ("Deny", {"StringNotEquals": own})]
+    assert conditions == [
+        ("Deny", {"Bool": {"aws:SecureTransport": "false"}}),
+        ("Deny", {"StringNotEquals": own}),
+    ]
     (use,) = statements(access, "instance", "cache")
     assert use["Condition"] == {"StringEquals": own} and use["Resource"].endswith(outputs["file_system"])
 
 
-def test_the_bucket_is_encrypted_by_a_key_that_rotates_and_roles_use_it_through_s3_alone(applied: tuple[Access, Any]) -> None:
+def test_the_bucket_is_encrypted_by_a_key_that_rotates_and_roles_use_it_through_s3_alone(
+    applied: tuple[Access, Any],
+) -> None:
     access, outputs = applied
-    (rule,) = access.client("s3").get_bucket_encryption(Bucket=outputs["bucket"])["ServerSideEncryptionConfiguration"]["Rules"]
+    (rule,) = access.client("s3").get_bucket_encryption(Bucket=outputs["bucket"])[
+        "ServerSideEncryptionConfiguration"
+    ]["Rules"]
     key = rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"]
     kms = access.client("kms")
     assert rule["BucketKeyEnabled"] and kms.get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
     assert own_tags(kms.list_resource_tags(KeyId=key)["Tags"])
     assert "alias/mayfly-dev" in {alias["AliasName"] for alias in kms.list_aliases()["Aliases"]}
-    for role, actions in {"instance": {"kms:Decrypt", "kms:GenerateDataKey"}, "sweeper": {"kms:Decrypt"}}.items():
+    for role, actions in {
+        "instance": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "sweeper": {"kms:Decrypt"},
+    }.items():
         (use,) = statements(access, role, "key")
         assert set(listed(use["Action"])) == actions and use["Resource"] == key
         assert use["Condition"] == {"StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"}}
 
 
-def test_access_logs_go_to_a_closed_bucket_that_only_the_logging_service_writes(applied: tuple[Access, Any]) -> None:
+def test_access_logs_go_to_a_closed_bucket_that_only_the_logging_service_writes(
+    applied: tuple[Access, Any],
+) -> None:
     access, outputs = applied
     s3 = access.client("s3")
     logs = s3.get_bucket_logging(Bucket=outputs["bucket"])["LoggingEnabled"]["TargetBucket"]
@@ -110,7 +142,9 @@ def test_candles_and_models_are_copied_to_a_bucket_of_another_region_and_nothing
 ) -> None:
     access, outputs = applied
     s3 = access.client("s3")
-    told = s3.get_bucket_replication(Bucket=outputs["bucket"])["ReplicationConfiguration"]  # moto forgets the prefixes
+    told = s3.get_bucket_replication(Bucket=outputs["bucket"])[
+        "ReplicationConfiguration"
+    ]  # moto forgets the prefixes
     assert [rule["ID"] for rule in told["Rules"]] == ["raw", "models", "backup"]
     assert {rule["DeleteMarkerReplication"]["Status"] for rule in told["Rules"]} == {"Disabled"}
     replica = told["Rules"][0]["Destination"]["Bucket"].removeprefix("arn:aws:s3:::")
@@ -122,7 +156,9 @@ def test_candles_and_models_are_copied_to_a_bucket_of_another_region_and_nothing
             assert "Delete" not in action
             for resource in listed(statement["Resource"]):
                 keys = {key.lower() for named in statement.get("Condition", {}).values() for key in named}
-                assert keys <= {re.sub(r"/.*", "/", key) for key in condition_keys(action, kind_of(action, resource))}
+                assert keys <= {
+                    re.sub(r"/.*", "/", key) for key in condition_keys(action, kind_of(action, resource))
+                }
 
 
 def test_doctor_sees_the_cache_and_names_the_zones_that_can_not_mount_it(applied: tuple[Access, Any]) -> None:
@@ -132,10 +168,14 @@ def test_doctor_sees_the_cache_and_names_the_zones_that_can_not_mount_it(applied
     assert "cache" not in stack_checks(access, replace(outputs, file_system=""))
     assert checks["cache"]().endswith("a month at the most")
     target = efs.describe_mount_targets(FileSystemId=outputs.file_system)["MountTargets"][0]
-    groups = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])["SecurityGroups"]
+    groups = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])[
+        "SecurityGroups"
+    ]
     efs.delete_mount_target(MountTargetId=target["MountTargetId"])
     with pytest.raises(ConfigError, match=f"no mount target in {target['AvailabilityZoneName']}"):
         checks["cache"]()
-    efs.create_mount_target(FileSystemId=outputs.file_system, SubnetId=target["SubnetId"], SecurityGroups=groups)
+    efs.create_mount_target(
+        FileSystemId=outputs.file_system, SubnetId=target["SubnetId"], SecurityGroups=groups
+    )
     with pytest.raises(ConfigError, match="fs-00000000 is gone"):
         stack_checks(access, replace(outputs, file_system="fs-00000000"))["cache"]()

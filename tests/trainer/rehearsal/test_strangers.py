@@ -1,4 +1,6 @@
-"""Whoever merely reaches the port gets nothing: no listing, no call, no credentials, whatever names or pages he brings."""
+"""Whoever merely reaches the port gets nothing: no listing, no call, no credentials, whatever names or pages
+he brings.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,24 @@ from trainer.access import Access
 from trainer.rehearsal.client import lease_server, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 
-RUN = {"Action": "RunInstances", "Version": "2016-11-15", "MinCount": "1", "MaxCount": "1", "InstanceType": "g5.xlarge"}
+RUN = {
+    "Action": "RunInstances",
+    "Version": "2016-11-15",
+    "MinCount": "1",
+    "MaxCount": "1",
+    "InstanceType": "g5.xlarge",
+}
 Answer = tuple[int, dict[str, str], bytes]
 
 
 def ask(
-    url: str, method: str, path: str, *, body: str = "", headers: dict[str, str] | None = None, host: str | None = None
+    url: str,
+    method: str,
+    path: str,
+    *,
+    body: str = "",
+    headers: dict[str, str] | None = None,
+    host: str | None = None,
 ) -> Answer:
     """Send one request as it stands, and return (status, headers, body)."""
     place = urllib.parse.urlsplit(url).netloc
@@ -55,7 +69,8 @@ def account_of(access: Access) -> str:
     return str(access.access_key)[4:16]
 
 
-# --- no signature ----------------------------------------------------------------------------------------------------
+# --- no signature
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["AKIA{}0000", "ASIA{}0000", "AKIA{}DESK"])
@@ -66,13 +81,18 @@ def test_a_form_of_a_web_page_runs_nothing(aws_server: EmbeddedAws, desk: Any, k
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     status, _, _ = ask(aws_server.url, "POST", f"/?{query}", body=body, headers=headers)
     assert status == 403
-    signed = {**headers, "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=0"}
+    signed = {
+        **headers,
+        "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=0",
+    }
     status, _, _ = ask(aws_server.url, "POST", "/", body=body, headers=signed)
     assert status in (401, 403)
     assert desk.ec2.describe_instances()["Reservations"] == []
 
 
-@pytest.mark.parametrize("path", ["/", "/some-bucket", "/moto-api/", "/moto-api/reset", "/latest/meta-data/", "/favicon.ico"])
+@pytest.mark.parametrize(
+    "path", ["/", "/some-bucket", "/moto-api/", "/moto-api/reset", "/latest/meta-data/", "/favicon.ico"]
+)
 def test_who_is_not_signed_in_reads_nothing(aws_server: EmbeddedAws, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         status, headers, _ = ask(aws_server.url, method, path)
@@ -87,7 +107,8 @@ def test_motos_own_pages_are_closed_to_who_is_signed_in_too(access: Access) -> N
     assert failed.value.response["ResponseMetadata"]["HTTPStatusCode"] in (403, 404)
 
 
-# --- a foreign place -------------------------------------------------------------------------------------------------
+# --- a foreign place
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,15 +130,26 @@ def test_a_signed_request_from_a_foreign_place_is_refused(access: Access, header
 def test_answers_say_nothing_of_cors(access: Access) -> None:
     for service, call in (("s3", "list_buckets"), ("sts", "get_caller_identity"), ("iam", "list_roles")):
         answer = getattr(access.client(service), call)()
-        assert not [name for name in answer["ResponseMetadata"]["HTTPHeaders"] if name.startswith("access-control-")]
+        assert not [
+            name for name in answer["ResponseMetadata"]["HTTPHeaders"] if name.startswith("access-control-")
+        ]
 
 
-# --- signatures ------------------------------------------------------------------------------------------------------
+# --- signatures
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_secret_is_refused_in_the_words_of_each_service(aws_server: EmbeddedAws, access: Access) -> None:
-    guess = Access(region="us-east-1", endpoint_url=aws_server.url, access_key=access.access_key, secret_key="rehearsal")
-    for service, call in (("ec2", "describe_instances"), ("s3", "list_buckets"), ("scheduler", "list_schedules")):
+def test_a_wrong_secret_is_refused_in_the_words_of_each_service(
+    aws_server: EmbeddedAws, access: Access
+) -> None:
+    guess = Access(
+        region="us-east-1", endpoint_url=aws_server.url, access_key=access.access_key, secret_key="rehearsal"
+    )
+    for service, call in (
+        ("ec2", "describe_instances"),
+        ("s3", "list_buckets"),
+        ("scheduler", "list_schedules"),
+    ):
         with pytest.raises(ClientError) as failed:
             getattr(guess.client(service), call)()
         assert code_of(failed) == "SignatureDoesNotMatch"
@@ -150,7 +182,9 @@ def _method(request: Any) -> None:
     ],
     ids=["body", "header", "query", "method"],
 )
-def test_what_was_changed_after_signing_is_refused(access: Access, service: str, call: str, change: Any) -> None:
+def test_what_was_changed_after_signing_is_refused(
+    access: Access, service: str, call: str, change: Any
+) -> None:
     client = changed_after_signing(access.client(service, total_max_attempts=1), change)
     with pytest.raises(ClientError) as failed:
         getattr(client, call)()
@@ -187,13 +221,19 @@ def test_a_presigned_url_is_refused(aws_server: EmbeddedAws, access: Access) -> 
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_object(Bucket=bucket, Key="key", Body=b"words")
-    url = urllib.parse.urlsplit(s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"}))
+    url = urllib.parse.urlsplit(
+        s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
+    )
     status, _, body = ask(aws_server.url, "GET", f"{url.path}?{url.query}")
     assert status == 403 and b"words" not in body
 
 
-def test_an_upload_in_chunks_with_a_trailing_checksum_is_taken(aws_server: EmbeddedAws, access: Access) -> None:
-    """As SDKs send streams whose hash they don't know beforehand: the head is signed, and the checksum comes last."""
+def test_an_upload_in_chunks_with_a_trailing_checksum_is_taken(
+    aws_server: EmbeddedAws, access: Access
+) -> None:
+    """As SDKs send streams whose hash they don't know beforehand: the head is signed, and the checksum comes
+    last.
+    """
     import botocore.session
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
@@ -219,7 +259,9 @@ def test_an_upload_in_chunks_with_a_trailing_checksum_is_taken(aws_server: Embed
     request.context["timestamp"] = ""
     assert botocore.session is not None
     Signer(Credentials(access.access_key, access.secret_key), "s3", "us-east-1").add_auth(request)
-    status, _, said = ask(aws_server.url, "PUT", f"/{bucket}/a%20b", body=body, headers=dict(request.headers.items()))
+    status, _, said = ask(
+        aws_server.url, "PUT", f"/{bucket}/a%20b", body=body, headers=dict(request.headers.items())
+    )
     assert status == 200, said
     assert s3.get_object(Bucket=bucket, Key="a b")["Body"].read() == b"hello"
 
@@ -228,17 +270,24 @@ def test_odd_names_are_signed_as_boto3_signs_them(access: Access) -> None:
     bucket, key = f"odd-{account_of(access)}", "a b/ü+%2F//~!'()*=&?#ç.txt"
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)
-    s3.put_object(Bucket=bucket, Key=key, Body=b"x" * 300_000, Metadata={"with_underscore": "a  b", "plain": " c "})
+    s3.put_object(
+        Bucket=bucket, Key=key, Body=b"x" * 300_000, Metadata={"with_underscore": "a  b", "plain": " c "}
+    )
     assert s3.head_object(Bucket=bucket, Key=key)["Metadata"]["with_underscore"] == "a  b"
     assert [one["Key"] for one in s3.list_objects_v2(Bucket=bucket, Prefix="a b/ü+")["Contents"]] == [key]
 
 
-# --- principals ------------------------------------------------------------------------------------------------------
+# --- principals
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_every_principal_has_a_key_and_a_secret_of_its_own(aws_server: EmbeddedAws, access: Access) -> None:
     account = account_of(access)
-    known = [aws_server.keyring.credentials(account, kind, name) for kind in ("NODE", "FUNC", "TIME") for name in ("a", "b")]
+    known = [
+        aws_server.keyring.credentials(account, kind, name)
+        for kind in ("NODE", "FUNC", "TIME")
+        for name in ("a", "b")
+    ]
     known += [aws_server.keyring.credentials(account), aws_server.keyring.credentials("999999999999")]
     assert len({one.access_key for one in known}) == len({one.secret_key for one in known}) == 8
     assert known[-2].secret_key == access.secret_key
@@ -253,11 +302,14 @@ def test_metadata_answers_who_knows_its_address_alone(aws_server: EmbeddedAws, d
     assert ask(aws_server.url, "PUT", f"{address}/latest/api/token", headers=headers)[0] == 200
     for path in (f"/imds/{mine}", f"/imds/{mine}/{'0' * 32}", address.replace(mine, other)):
         assert ask(aws_server.url, "PUT", f"{path}/latest/api/token", headers=headers)[0] == 404
-    status, _, _ = ask(aws_server.url, "PUT", f"{address}/latest/api/token", headers={**headers, "Origin": "null"})
+    status, _, _ = ask(
+        aws_server.url, "PUT", f"{address}/latest/api/token", headers={**headers, "Origin": "null"}
+    )
     assert status == 403
 
 
-# --- the server's own endpoints --------------------------------------------------------------------------------------
+# --- the server's own endpoints
+# --------------------------------------------------------------------------------------
 
 
 def test_the_servers_own_endpoints_ask_for_its_secret(root: Path) -> None:
@@ -350,11 +402,15 @@ def test_another_user_of_this_machine_gets_nothing(
     server = lease_server(root)
     access = server.access("000000000001")
     access.client("s3").create_bucket(Bucket="models")
-    instance_id = make_desk(access, user_data=b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n").launched()
+    instance_id = make_desk(
+        access, user_data=b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
+    ).launched()
     pid_file = root / "sandbox" / instance_id / "pid"
     wait_until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()))
     pids = [server.pid, int(pid_file.read_text())]
-    known = json.dumps([server.url, str(root), pids, instance_id, "models", access.access_key, access.secret_key])
+    known = json.dumps(
+        [server.url, str(root), pids, instance_id, "models", access.access_key, access.secret_key]
+    )
     command = [sys.executable, "-c", ATTACK]
     ended = subprocess.run(command, input=known, capture_output=True, text=True, check=False, timeout=500)
     assert ended.returncode == 0, ended.stderr

@@ -36,7 +36,11 @@ def test_states_take_their_time(world: World) -> None:
     instance = add(world)
     assert [instance.state(later(seconds)) for seconds in (0, 19, 20)] == ["pending", "pending", "running"]
     world.terminate(["i-1"], later(100))
-    assert [instance.state(later(seconds)) for seconds in (100, 139, 140)] == ["shutting-down", "shutting-down", "terminated"]
+    assert [instance.state(later(seconds)) for seconds in (100, 139, 140)] == [
+        "shutting-down",
+        "shutting-down",
+        "terminated",
+    ]
 
 
 def test_an_instance_comes_to_run_once(world: World) -> None:
@@ -131,7 +135,9 @@ def test_a_full_pool_rule_covers_what_it_does_not_name(world: World) -> None:
     world.fill(instance_type="g5.xlarge", market="spot")
     spot = Pool(instance_type="g5.xlarge", availability_zone="us-east-1b", market="spot")
     assert world.is_full(spot)
-    assert not world.is_full(Pool(instance_type="g5.xlarge", availability_zone="us-east-1b", market="on-demand"))
+    assert not world.is_full(
+        Pool(instance_type="g5.xlarge", availability_zone="us-east-1b", market="on-demand")
+    )
     assert not world.is_full(Pool(instance_type="g6.xlarge", availability_zone="us-east-1b", market="spot"))
 
 
@@ -146,7 +152,9 @@ def test_a_full_pool_rule_covers_what_it_does_not_name(world: World) -> None:
         ("availability-zone", ["us-east-1b"], []),
     ],
 )
-def test_filters_see_tags_and_the_state_of_the_moment(world: World, name: str, values: list[str], expected: list[str]) -> None:
+def test_filters_see_tags_and_the_state_of_the_moment(
+    world: World, name: str, values: list[str], expected: list[str]
+) -> None:
     add(world, "i-1", run_id="r1")
     add(world, "i-2", run_id="r2", deadline="2026-11-20T13:00:00Z")
     world.terminate(["i-2"], later(30))
@@ -167,7 +175,9 @@ def test_tags_change(world: World) -> None:
     assert instance.tags == {"deadline": "y"}
 
 
-def schedule(world: World, text: str, *, name: str = "s", delete: bool = True, end: datetime | None = None) -> None:
+def schedule(
+    world: World, text: str, *, name: str = "s", delete: bool = True, end: datetime | None = None
+) -> None:
     world.put_schedule(
         group="g",
         name=name,

@@ -51,14 +51,25 @@ def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
 def test_as_many_as_a_stack_may_have_leave_half_of_its_parameter_to_the_rest() -> None:
     import json
 
-    longest = {**WEEKLY, "cron": "cron(30 23 ? * MON,WED,FRI *)", "time_zone": "America/Argentina/Buenos_Aires"}
+    longest = {
+        **WEEKLY,
+        "cron": "cron(30 23 ? * MON,WED,FRI *)",
+        "time_zone": "America/Argentina/Buenos_Aires",
+    }
     schedules = read_schedules([{**longest, "name": f"{number:024d}"} for number in range(MOST_RETRAINS)])
     assert len(json.dumps([schedule.to_dict() for schedule in schedules])) < PARAMETER_LIMIT_BYTES / 2
 
 
 def test_a_month_is_one_of_the_schedules_own_time_zone() -> None:
     schedule = RetrainSchedule(**{**WEEKLY, "time_zone": "America/New_York"})
-    late, next_day = datetime(2026, 12, 1, 3, tzinfo=timezone.utc), datetime(2026, 12, 1, 6, tzinfo=timezone.utc)
-    assert schedule.same_month(datetime(2026, 11, 2, tzinfo=timezone.utc), late)  # there it is still the 30th of November
+    late, next_day = (
+        datetime(2026, 12, 1, 3, tzinfo=timezone.utc),
+        datetime(2026, 12, 1, 6, tzinfo=timezone.utc),
+    )
+    assert schedule.same_month(
+        datetime(2026, 11, 2, tzinfo=timezone.utc), late
+    )  # there it is still the 30th of November
     assert not schedule.same_month(late, next_day)
-    assert schedule.month_start(late) == datetime(2026, 11, 1, 4, tzinfo=timezone.utc)  # summer time ends that night
+    assert schedule.month_start(late) == datetime(
+        2026, 11, 1, 4, tzinfo=timezone.utc
+    )  # summer time ends that night

@@ -1,4 +1,6 @@
-"""Publications and entries as they lie in the bucket: what belongs to another key, or leads elsewhere, is one error."""
+"""Publications and entries as they lie in the bucket: what belongs to another key, or leads elsewhere, is one
+error.
+"""
 
 from __future__ import annotations
 

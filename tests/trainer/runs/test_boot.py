@@ -30,7 +30,9 @@ def test_a_node_reports_what_lies_between_its_stages() -> None:
         "code": 2.0, "environment": 31.0, "agent": 3.0, "baked": True,
     }  # fmt: skip
     assert report.boot(at(0), (), at(36), baked=False) == {}
-    assert report.boot(at(9), (at(2), at(33)), at(30), baked=False)["code"] == 0.0  # its clock was set meanwhile
+    assert (
+        report.boot(at(9), (at(2), at(33)), at(30), baked=False)["code"] == 0.0
+    )  # its clock was set meanwhile
 
 
 def test_a_result_without_a_boot_has_none_and_one_without_an_import_took_none() -> None:
@@ -41,7 +43,8 @@ def test_a_result_without_a_boot_has_none_and_one_without_an_import_took_none() 
 
 
 @pytest.mark.parametrize(
-    "boot", [{"code": -1}, {"code": 1e9}, {"environment": "31"}, {"import": True}, {"baked": 1}, [1], {"code": [1]}]
+    "boot",
+    [{"code": -1}, {"code": 1e9}, {"environment": "31"}, {"import": True}, {"baked": 1}, [1], {"code": [1]}],
 )
 def test_a_senseless_boot_makes_the_result_unsound(boot: Any) -> None:
     with pytest.raises(Unsound):
@@ -53,7 +56,11 @@ def test_what_is_remembered_is_a_mean_by_type_and_kind_of_image() -> None:
     known = with_boot(known, "g6.xlarge", {**BOOT, "environment": 41.0})
     known = with_boot(known, "g6.xlarge", {**BOOT, "environment": 1.0, "baked": True})
     known = boots_from(to_bytes(with_boot(known, "g5.xlarge", BOOT)))
-    assert known["g6.xlarge"]["plain"] == {"runs": 2.0, **{step: BOOT[step] for step in STEPS}, "environment": 36.0}
+    assert known["g6.xlarge"]["plain"] == {
+        "runs": 2.0,
+        **{step: BOOT[step] for step in STEPS},
+        "environment": 36.0,
+    }
     assert known["g6.xlarge"]["baked"]["environment"] == 1.0 and known["g5.xlarge"]["plain"]["runs"] == 1.0
     for _ in range(200):  # a type that became faster is known to be
         known = with_boot(known, "g6.xlarge", {**BOOT, "environment": 10.0})
@@ -61,7 +68,8 @@ def test_what_is_remembered_is_a_mean_by_type_and_kind_of_image() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b'{"types": {"g6.xlarge": {"plain": {"runs": 0}}}}', b'{"types": [1]}', b"x" * (1 << 21)]
+    "body",
+    [b"", b"[]", b'{"types": {"g6.xlarge": {"plain": {"runs": 0}}}}', b'{"types": [1]}', b"x" * (1 << 21)],
 )
 def test_a_damaged_memory_is_none(body: bytes) -> None:
     assert boots_from(body) == {}

@@ -62,8 +62,14 @@ def test_it_runs_until_its_agent_reports(record):
     assert reconcile(record, quiet, now) == (Wait(why=""),)
     assert reconcile(record, Observation(), now) == (Wait(why=""),)  # silent, which may be its network
     assert outcome(reconcile(record, Observation(result=NodeResult(state="done")), now)) == "done"
-    assert outcome(reconcile(record, Observation(result=NodeResult(state="stopped", exit_code=130)), now)) == "stopped"
-    assert outcome(reconcile(record, Observation(result=NodeResult(state="expired", exit_code=104)), now)) == "expired"
+    assert (
+        outcome(reconcile(record, Observation(result=NodeResult(state="stopped", exit_code=130)), now))
+        == "stopped"
+    )
+    assert (
+        outcome(reconcile(record, Observation(result=NodeResult(state="expired", exit_code=104)), now))
+        == "expired"
+    )
     ended = replace(record, state="ending", outcome="done", ending_at=now)
     assert isinstance(reconcile(ended, Observation(), now)[0], Wait)
     (close,) = reconcile(ended, Observation(result=NodeResult(state="done"), models=()), now)
@@ -88,8 +94,13 @@ def test_past_its_deadline_one_that_is_silent_is_closed(record):
 
 
 def test_its_receipt_says_that_there_is_no_instance_and_costs_nothing(record):
-    closed = replace(record, state="closed", outcome="done", closed_at=record.created_at + timedelta(minutes=1))
+    closed = replace(
+        record, state="closed", outcome="done", closed_at=record.created_at + timedelta(minutes=1)
+    )
     receipt = make_receipt(closed, Observation(result=NodeResult(state="done"), models=()))
-    assert (receipt["instances"], receipt["dollars"]) == ([], {"estimated": 0.5, "spent_low": 0.0, "spent_high": 0.0})
+    assert (receipt["instances"], receipt["dollars"]) == (
+        [],
+        {"estimated": 0.5, "spent_low": 0.0, "spent_high": 0.0},
+    )
     assert receipt["host"] == "desk" and receipt["note"].startswith("No instance")
     assert receipt_from_json(json.dumps(receipt).encode(), closed.run_id)["host"] == "desk"

@@ -1,4 +1,6 @@
-"""The index of runs, against the embedded AWS: an open run is in it, and one that is missing or damaged is made anew."""
+"""The index of runs, against the embedded AWS: an open run is in it, and one that is missing or damaged is
+made anew.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_run_is_in_the_index_from_before_its_record_until_it_is_taken_out(obje
 
 
 def test_a_stack_of_an_earlier_version_gets_its_index_from_one_listing(objects, make_record):
-    """The older run closed after its receipt; the younger one has a receipt, and its launcher died before it closed."""
+    """The older run closed after its receipt; the younger one has a receipt, and its launcher died before it
+    closed.
+    """
     for run_id in (OLD, NEW):
         create_record(objects, make_record(run_id=run_id))
     for run_id in (OLD, NEW):
@@ -43,7 +47,8 @@ def test_a_stack_of_an_earlier_version_gets_its_index_from_one_listing(objects, 
         now = {item.key: item.modified_at for item in shown(prefix=prefix)}
         first = min(now.values())
         return tuple(
-            replace(item, modified_at=first.replace(year=first.year + late.get(item.key, 0))) for item in shown(prefix=prefix)
+            replace(item, modified_at=first.replace(year=first.year + late.get(item.key, 0)))
+            for item in shown(prefix=prefix)
         )
 
     objects.list = dated

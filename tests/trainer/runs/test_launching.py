@@ -25,7 +25,13 @@ def at(seconds: float) -> datetime:
 
 
 def intent(rung: int = 0, **fields: Any) -> Launch:
-    values = {"rung": rung, "token": f"t{rung}", "deadline": DEADLINE, "deadline_cause": "max_duration", "intended_at": at(1)}
+    values = {
+        "rung": rung,
+        "token": f"t{rung}",
+        "deadline": DEADLINE,
+        "deadline_cause": "max_duration",
+        "intended_at": at(1),
+    }
     return Launch(**(values | fields))
 
 
@@ -52,14 +58,21 @@ def ladder(make_record):
 
     def build(*types: tuple[str, int, str]) -> tuple[Rung, ...]:
         rung = make_record().ladder[0]
-        return tuple(replace(rung, instance_type=name, vcpus=vcpus, quota_code=code) for name, vcpus, code in types)
+        return tuple(
+            replace(rung, instance_type=name, vcpus=vcpus, quota_code=code) for name, vcpus, code in types
+        )
 
     return build
 
 
 def test_a_new_run_stores_its_intent_before_anything_else(starting):
     launch = only_store(reconcile(starting(deadline_cause="max_duration"), Observation(), at(1))).last_launch
-    assert (launch.rung, launch.outcome, launch.deadline, launch.deadline_cause) == (0, "intended", DEADLINE, "max_duration")
+    assert (launch.rung, launch.outcome, launch.deadline, launch.deadline_cause) == (
+        0,
+        "intended",
+        DEADLINE,
+        "max_duration",
+    )
     assert launch.called_at is None
 
 
@@ -98,7 +111,9 @@ CLOSED = {"code": "NoClearAnswer", "message": "2 calls brought no instance withi
     "launch",
     [
         intent(**UNCLEAR_TWICE),
-        refused("RequestLimitExceeded", unanswered=True, **UNCLEAR_TWICE),  # it says nothing of the first call
+        refused(
+            "RequestLimitExceeded", unanswered=True, **UNCLEAR_TWICE
+        ),  # it says nothing of the first call
         refused("InsufficientInstanceCapacity", unanswered=True, **UNCLEAR_TWICE),
         refused("VcpuLimitExceeded", unanswered=True, **UNCLEAR_TWICE),
     ],
@@ -111,7 +126,11 @@ def test_after_an_unclear_replay_an_instance_is_looked_for_by_its_tag_for_five_m
     for now in (at(11), at(60), over - timedelta(milliseconds=1)):
         assert [type(action) for action in reconcile(record, Observation(), now)] == [Wait]
     closed = only_store(reconcile(record, Observation(), over))
-    assert (closed.state, closed.last_launch.outcome, closed.last_launch.is_open) == ("starting", "refused", False)
+    assert (closed.state, closed.last_launch.outcome, closed.last_launch.is_open) == (
+        "starting",
+        "refused",
+        False,
+    )
     assert {"code": closed.last_launch.error_code, "message": closed.last_launch.error_message} == CLOSED
     again = only_store(reconcile(closed, Observation(), over)).last_launch
     assert (again.rung, again.outcome, again.calls) == (0, "intended", 0)
@@ -119,7 +138,9 @@ def test_after_an_unclear_replay_an_instance_is_looked_for_by_its_tag_for_five_m
 
 
 def test_a_call_without_a_clear_answer_is_not_replayed_once_the_job_could_not_be_done(starting):
-    """An answer that comes so late would buy a machine for nothing; the run looks for one by its tag, and then ends."""
+    """An answer that comes so late would buy a machine for nothing; the run looks for one by its tag, and
+    then ends.
+    """
     record, half = starting(intent(called_at=at(1790), calls=1)), at(1800)
     before = reconcile(record, Observation(schedules={SWEEP: DEADLINE}), half - timedelta(milliseconds=1))
     assert isinstance(before[-1], Create)
@@ -145,8 +166,12 @@ def test_pauses_grow_are_bounded_and_differ_by_token():
     assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
 
 
-def test_a_refusal_for_good_after_an_unclear_answer_ends_the_run_which_looks_for_the_instance_of_the_first_call(starting):
-    """Credentials that ran out between two calls say nothing of the first one, which may have made an instance."""
+def test_a_refusal_for_good_after_an_unclear_answer_ends_the_run_which_looks_for_the_instance_of_the_first_call(
+    starting,
+):
+    """Credentials that ran out between two calls say nothing of the first one, which may have made an
+    instance.
+    """
     launch = refused("ExpiredToken", calls=2, unanswered=True)
     stored = only_store(reconcile(starting(launch), Observation(), at(9)))
     assert (stored.state, stored.error["code"], stored.last_launch.is_open) == ("ending", 103, True)
@@ -154,8 +179,12 @@ def test_a_refusal_for_good_after_an_unclear_answer_ends_the_run_which_looks_for
 
 def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
     first = only_store(reconcile(starting(), Observation(), at(1))).last_launch
-    second = only_store(reconcile(starting(refused("InsufficientInstanceCapacity")), Observation(), at(2))).last_launch
-    again = only_store(reconcile(starting(refused("InternalError", called_at=at(2))), Observation(), at(9))).last_launch
+    second = only_store(
+        reconcile(starting(refused("InsufficientInstanceCapacity")), Observation(), at(2))
+    ).last_launch
+    again = only_store(
+        reconcile(starting(refused("InternalError", called_at=at(2))), Observation(), at(9))
+    ).last_launch
     assert (second.rung, again.rung) == (1, 0)
     assert len({first.token, second.token, again.token}) == 3
 
@@ -168,7 +197,11 @@ def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
         ("Unsupported", 103, True),
         ("InvalidFleetConfiguration", 103, True),
         ("SpotMaxPriceTooLow", 103, True),
-        ("VcpuLimitExceeded", 102, False),  # both rungs of this ladder need the same, as far as the record shows
+        (
+            "VcpuLimitExceeded",
+            102,
+            False,
+        ),  # both rungs of this ladder need the same, as far as the record shows
         ("UnauthorizedOperation", 103, False),
         ("InvalidAMIID.NotFound", 103, False),
         ("PendingVerification", 103, False),
@@ -193,7 +226,10 @@ def test_an_unknown_code_is_printed_with_its_message(starting):
 
 def test_a_quota_leads_to_a_type_that_needs_less_or_counts_against_another_quota(starting, ladder):
     rungs = ladder(
-        ("g5.12xlarge", 48, G_QUOTA), ("g6.12xlarge", 48, G_QUOTA), ("g6.xlarge", 4, G_QUOTA), ("p3.8xlarge", 32, P_QUOTA)
+        ("g5.12xlarge", 48, G_QUOTA),
+        ("g6.12xlarge", 48, G_QUOTA),
+        ("g6.xlarge", 4, G_QUOTA),
+        ("p3.8xlarge", 32, P_QUOTA),
     )
     over = refused("VcpuLimitExceeded")
     second = only_store(reconcile(starting(over, ladder=rungs), Observation(), at(2))).last_launch
@@ -241,7 +277,9 @@ PROFILE = "Invalid IAM Instance Profile name"
 
 def test_patience_with_a_role_that_does_not_arrive_ends_the_run_because_every_rung_needs_it(starting):
     first = refused("InvalidParameterValue", error_message=PROFILE)
-    last = refused("InvalidParameterValue", error_message=PROFILE, token="t0b", intended_at=at(40), called_at=at(40))
+    last = refused(
+        "InvalidParameterValue", error_message=PROFILE, token="t0b", intended_at=at(40), called_at=at(40)
+    )
     over = first.intended_at + PATIENCE["consistency"]
     goes_on = reconcile(starting(first, last), Observation(), over - timedelta(seconds=1))[0]
     assert goes_on.record.last_launch.outcome == "intended"
@@ -253,12 +291,22 @@ def test_patience_with_a_role_that_does_not_arrive_ends_the_run_because_every_ru
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError", "Unavailable"])
 def test_a_rung_on_which_aws_stays_busy_gives_way_to_the_next_one(starting, code):
     over = at(1) + PATIENCE["throttling"]
-    first, last = refused(code), refused(code, token="t0b", intended_at=over - timedelta(seconds=9), called_at=at(292))
-    assert only_store(reconcile(starting(first, last), Observation(), over - timedelta(seconds=1))).last_launch.rung == 0
+    first, last = (
+        refused(code),
+        refused(code, token="t0b", intended_at=over - timedelta(seconds=9), called_at=at(292)),
+    )
+    assert (
+        only_store(
+            reconcile(starting(first, last), Observation(), over - timedelta(seconds=1))
+        ).last_launch.rung
+        == 0
+    )
     assert only_store(reconcile(starting(first, last), Observation(), over)).last_launch.rung == 1
 
 
-def test_a_rung_on_which_the_job_could_not_be_done_any_more_is_not_asked_because_aws_stays_busy(starting, make_record):
+def test_a_rung_on_which_the_job_could_not_be_done_any_more_is_not_asked_because_aws_stays_busy(
+    starting, make_record
+):
     rungs = make_record().ladder
     over, record = at(1) + PATIENCE["throttling"], starting(refused("Unavailable"), ladder=rungs)
     for p90, rung in ((3300.0, 0), (3298.0, 1)):  # 55 minutes are left at minute 5
@@ -267,15 +315,22 @@ def test_a_rung_on_which_the_job_could_not_be_done_any_more_is_not_asked_because
 
 
 @pytest.mark.parametrize(
-    ("p90", "minutes"), [(900.0, 45), (0.0, 30), (7200.0, 6)], ids=["P90", "no estimate", "longer than the run"]
+    ("p90", "minutes"),
+    [(900.0, 45), (0.0, 30), (7200.0, 6)],
+    ids=["P90", "no estimate", "longer than the run"],
 )
-def test_the_last_rung_is_asked_as_long_as_the_job_could_still_be_done_there(starting, make_record, p90, minutes):
+def test_the_last_rung_is_asked_as_long_as_the_job_could_still_be_done_there(
+    starting, make_record, p90, minutes
+):
     ladder = (replace(make_record().ladder[0], p90_seconds=p90),)
     begin = NOON + timedelta(minutes=1)
     first = refused("InternalError", intended_at=begin, called_at=begin)
     record = starting(first, replace(first, token="t0b"), ladder=ladder)
     over = NOON + timedelta(minutes=minutes)
-    assert only_store(reconcile(record, Observation(), over - timedelta(seconds=1))).last_launch.outcome == "intended"
+    assert (
+        only_store(reconcile(record, Observation(), over - timedelta(seconds=1))).last_launch.outcome
+        == "intended"
+    )
     stored = only_store(reconcile(record, Observation(), over))
     assert (stored.state, stored.error["code"]) == ("ending", 103)
     assert "AWS is busy or failing" in stored.error["do"], "no setting is wrong"
@@ -283,9 +338,14 @@ def test_the_last_rung_is_asked_as_long_as_the_job_could_still_be_done_there(sta
 
 @pytest.mark.parametrize(
     ("code", "message", "rungs", "lasts"),
-    [("InternalError", "oops", {0, 1}, timedelta(minutes=30)), ("InvalidParameterValue", PROFILE, {0}, timedelta(minutes=1))],
+    [
+        ("InternalError", "oops", {0, 1}, timedelta(minutes=30)),
+        ("InvalidParameterValue", PROFILE, {0}, timedelta(minutes=1)),
+    ],
 )
-def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice(starting, code, message, rungs, lasts):
+def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice(
+    starting, code, message, rungs, lasts
+):
     """Answer every call with the same error, at the pace that reconcile asks for."""
     record, now = starting(), at(0)
     while record.state == "starting":
@@ -304,13 +364,17 @@ def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice
     assert lasts <= now - at(0) <= lasts + timedelta(seconds=40)
 
 
-def test_a_token_that_is_answered_badly_for_ever_is_called_twice_and_none_is_open_when_the_next_is_taken(starting):
+def test_a_token_that_is_answered_badly_for_ever_is_called_twice_and_none_is_open_when_the_next_is_taken(
+    starting,
+):
     """No call ever gets a clear answer, and no machine appears."""
     record, now, ends_at = starting(), at(0), at(0)
     while record.state == "starting":
         for action in reconcile(record, Observation(schedules={SWEEP: DEADLINE}), now):
             if isinstance(action, Store):
-                new = len(action.record.attempts[0].launches) > len(record.attempts[0].launches if record.attempts else ())
+                new = len(action.record.attempts[0].launches) > len(
+                    record.attempts[0].launches if record.attempts else ()
+                )
                 assert not new or now >= ends_at, "the last token's instance may still appear"
                 record = action.record
             if isinstance(action, Create):
@@ -328,7 +392,10 @@ def test_a_failed_launch_lists_every_pool_with_the_code_that_refused_it(starting
     record = starting(refused("NeverHeardOf"), refused("InsufficientInstanceCapacity", 1))
     error = only_store(reconcile(record, Observation(), at(3))).error
     assert error["code"] == 101
-    assert "g5.12xlarge on-demand in us-east-1a: NeverHeardOf, g5.12xlarge on-demand in us-east-1b" in error["why"]
+    assert (
+        "g5.12xlarge on-demand in us-east-1a: NeverHeardOf, g5.12xlarge on-demand in us-east-1b"
+        in error["why"]
+    )
 
 
 def test_whoever_may_not_start_waits(starting):
@@ -357,7 +424,9 @@ def test_the_attempts_deadline_is_the_runs_or_what_the_budget_buys(make_record):
     assert (budget.at, budget.cause) == (NOON + timedelta(minutes=12), "budget")
     faster = attempt_deadline(record, replace(rung, default_seconds=1800.0), at(5))
     assert (faster.at, faster.cause) == (at(1805), "default_duration")
-    measured = attempt_deadline(replace(record, deadline_cause="max_duration"), replace(rung, estimate_seconds=1800.0), at(5))
+    measured = attempt_deadline(
+        replace(record, deadline_cause="max_duration"), replace(rung, estimate_seconds=1800.0), at(5)
+    )
     assert (measured.at, measured.cause) == (at(1805), "estimate")
 
 

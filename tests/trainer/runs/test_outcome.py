@@ -1,4 +1,6 @@
-"""Endings that only the reason of EC2 or the deadline's cause tells apart. The others are in test_reconcile."""
+"""Endings that only the reason of EC2 or the deadline's cause tells apart. The others are in
+test_reconcile.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def ended(make_record):
 
     def build(reason: str, *, cause: str = "budget") -> RunRecord:
         deadline = NOON + timedelta(minutes=30)
-        launch = Launch(rung=0, token="t", deadline=deadline, deadline_cause=cause, intended_at=NOON, outcome="created")
+        launch = Launch(
+            rung=0, token="t", deadline=deadline, deadline_cause=cause, intended_at=NOON, outcome="created"
+        )
         seen = InstanceSeen(
             instance_id="i-1",
             attempt=1,
@@ -34,7 +38,9 @@ def ended(make_record):
             reason=reason,
         )
         return make_record(
-            state="running", attempts=(Attempt(number=1, launches=(launch,), created_at=NOON),), instances=(seen,)
+            state="running",
+            attempts=(Attempt(number=1, launches=(launch,), created_at=NOON),),
+            instances=(seen,),
         )
 
     return build
@@ -52,7 +58,9 @@ def ended(make_record):
         ("Client.InstanceInitiatedShutdown", "failed", 100, "mayfly logs"),
     ],
 )
-def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reason(ended, reason, outcome, code, remedy):
+def test_an_instance_that_aws_could_not_start_fails_with_the_remedy_of_its_reason(
+    ended, reason, outcome, code, remedy
+):
     ending = ending_of(ended(reason), Observation(), NOON + timedelta(minutes=2))
     assert (ending.outcome, ending.error["code"]) == (outcome, code)
     assert remedy in ending.error["do"]
@@ -76,9 +84,14 @@ def test_an_instance_that_the_sweeper_ended_without_a_heartbeat_fell_silent(ende
     allowance = timedelta(seconds=record.ladder[0].boot_seconds)
     for late, outcome in ((timedelta(0), "interrupted"), (timedelta(seconds=20), "failed")):
         seen = replace(record.instances[0], terminated_at=NOON + allowance + late)
-        ending = ending_of(replace(record, instances=(seen,)), Observation(), NOON + allowance + timedelta(minutes=2))
+        ending = ending_of(
+            replace(record, instances=(seen,)), Observation(), NOON + allowance + timedelta(minutes=2)
+        )
         assert ending.outcome == outcome
-    assert (ending.error["what"], ending.error["why"]) == ("the node fell silent", "it never sent a heartbeat")
+    assert (ending.error["what"], ending.error["why"]) == (
+        "the node fell silent",
+        "it never sent a heartbeat",
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +106,12 @@ def test_an_instance_that_the_sweeper_ended_without_a_heartbeat_fell_silent(ende
 )
 def test_an_expired_run_names_the_instant_and_the_cause_on_record(ended, cause, why, remedy):
     record = ended("", cause=cause)
-    record = replace(record, instances=(replace(record.instances[0], state="running", terminated_at=None, proof=""),))
+    record = replace(
+        record, instances=(replace(record.instances[0], state="running", terminated_at=None, proof=""),)
+    )
     ending = ending_of(record, Observation(), NOON + timedelta(minutes=30))
-    assert (ending.outcome, ending.error["what"]) == ("expired", "the run reached its deadline at 2026-11-20T12:30:00Z")
+    assert (ending.outcome, ending.error["what"]) == (
+        "expired",
+        "the run reached its deadline at 2026-11-20T12:30:00Z",
+    )
     assert ending.error["why"] == why and remedy in ending.error["do"]

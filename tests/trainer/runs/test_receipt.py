@@ -33,7 +33,9 @@ def at(number: float) -> datetime:
 @pytest.fixture
 def ended(make_record):
     """A run that was launched at 10 s, seen running at 40 s and ended at 400 s."""
-    launch = Launch(rung=0, token="t", deadline=at(3600), intended_at=at(1), outcome="created", instance_ids=("i-1",))
+    launch = Launch(
+        rung=0, token="t", deadline=at(3600), intended_at=at(1), outcome="created", instance_ids=("i-1",)
+    )
     instance = InstanceSeen(
         instance_id="i-1",
         attempt=1,
@@ -86,7 +88,9 @@ def test_the_phases_sum_to_the_total(ended):
     assert sum(told[phase] for phase in PHASES) == pytest.approx(told["total"], abs=1e-9)
 
 
-@pytest.mark.parametrize("phases", [{}, {"stage": at(70)}, {"train": at(50), "upload": at(40), "end": at(9999)}])
+@pytest.mark.parametrize(
+    "phases", [{}, {"stage": at(70)}, {"train": at(50), "upload": at(40), "end": at(9999)}]
+)
 def test_the_phases_sum_to_the_total_when_the_node_said_little_or_its_clock_is_off(ended, phases):
     told = seconds(ended, Observation(result=result(phases=phases)))
     assert sum(told[phase] for phase in PHASES) == pytest.approx(told["total"], abs=1e-9)
@@ -95,7 +99,9 @@ def test_the_phases_sum_to_the_total_when_the_node_said_little_or_its_clock_is_o
 
 
 def test_without_a_result_the_last_heartbeat_tells_the_phases(ended):
-    beat = Heartbeat(instance_id="i-1", at=at(300), lease_until=at(390), phase="train", phases={"train": at(100)})
+    beat = Heartbeat(
+        instance_id="i-1", at=at(300), lease_until=at(390), phase="train", phases={"train": at(100)}
+    )
     assert seconds(ended, Observation(heartbeat=beat))["train"] == 290.0
 
 
@@ -125,7 +131,9 @@ def test_an_instance_that_was_never_seen_running_may_have_cost_nothing(ended):
 
 def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
-    receipt = make_receipt(ended, Observation(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),)))
+    receipt = make_receipt(
+        ended, Observation(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),))
+    )
     assert [(model["piece"], model["family"]) for model in receipt["models"]] == [("BTC-USD", "lstm")]
     assert [item["piece"] for item in receipt["failed"]] == ["ETH-USD"]
 
@@ -133,7 +141,14 @@ def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
 @pytest.mark.parametrize(
     ("format", "job"),
     [
-        (3, {"name": "crypto", "data": {"symbols": ["BTC-USD"], "folds": 2}, "train": {"seeds": 2, "seed": 3}}),
+        (
+            3,
+            {
+                "name": "crypto",
+                "data": {"symbols": ["BTC-USD"], "folds": 2},
+                "train": {"seeds": 2, "seed": 3},
+            },
+        ),
         (2, {"name": "crypto", "data": "candles", "symbols": ["BTC-USD"], "folds": 2, "seeds": 2, "seed": 3}),
     ],
     ids=["tables", "flat, of format 2"],
@@ -162,10 +177,20 @@ def test_a_piece_that_the_record_names_is_found_by_its_models_name_and_missed_by
     key = "models/experiments/r/1/lstm-direction_both_1m.safetensors"
     seen = Observation(models=(ModelSeen(key=key, version_id="v", sha256="s"),))
     receipt = make_receipt(replace(ended, pieces=(pool, lost)), seen)
-    assert receipt["models"][0] | {"piece": "both", "kind": "pooled", "series": ["A", "B"], "seed": 7} == receipt["models"][0]
+    assert (
+        receipt["models"][0] | {"piece": "both", "kind": "pooled", "series": ["A", "B"], "seed": 7}
+        == receipt["models"][0]
+    )
     assert receipt["failed"] == [lost.identity | {"reason": "not finished when the run ended (done)"}]
     # A node's own words for it count for nothing.
-    reported = {**named("ETH-USD"), "family": "lstm", "key": key, "version_id": "v", "sha256": "s", "metrics": {}}
+    reported = {
+        **named("ETH-USD"),
+        "family": "lstm",
+        "key": key,
+        "version_id": "v",
+        "sha256": "s",
+        "metrics": {},
+    }
     told = make_receipt(replace(ended, pieces=(pool, lost)), Observation(result=result(models=(reported,))))
     assert told["models"][0] | {"piece": "both", "series": ["A", "B"]} == told["models"][0]
 
@@ -191,7 +216,12 @@ def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_r
     prefix, sha256 = f"models/experiments/AROA:i-1/{ended.run_id}/1/out/", "0" * 64
     file = {"file": "a/m.pt", "key": f"{prefix}{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
     piece = {"piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
-    run = replace(ended, work="script", job={"name": "s"}, pieces=(RunPiece(model="script_s", **{**piece, "series": ()}),))
+    run = replace(
+        ended,
+        work="script",
+        job={"name": "s"},
+        pieces=(RunPiece(model="script_s", **{**piece, "series": ()}),),
+    )
     end = {
         **piece,
         "sha256": "",
@@ -207,21 +237,38 @@ def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_r
     lost = make_receipt(replace(run, outcome="interrupted"), Observation(outputs=(file,)))
     assert (lost["files"], lost["scripts"]) == ([file], [])
     assert lost["failed"] == [{**piece, "reason": "not finished when the run ended (interrupted)"}]
-    for wrong in ({"key": f"models/production/{sha256}"}, {"file": "../x"}, {"key": f"{prefix.replace('/out/', '/')}{sha256}"}):
+    for wrong in (
+        {"key": f"models/production/{sha256}"},
+        {"file": "../x"},
+        {"key": f"{prefix.replace('/out/', '/')}{sha256}"},
+    ):
         with pytest.raises(Unsound):
             receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)
 
 
 def test_the_documented_states_are_those_of_the_code():
     table = {row[0]: row[1] for row in rows("state")}
-    assert table == {state: str(code) if state != "failed" else "100 to 103" for state, code in EXIT_CODES.items()}
+    assert table == {
+        state: str(code) if state != "failed" else "100 to 103" for state, code in EXIT_CODES.items()
+    }
 
 
 def test_the_documented_error_is_the_produced_one():
-    assert set(documented("field", after="## The error")) == {f"error.{key}" for key in UsageError("x").as_dict()}
+    assert set(documented("field", after="## The error")) == {
+        f"error.{key}" for key in UsageError("x").as_dict()
+    }
 
 
-OPEN = {"error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}  # documented as a whole
+OPEN = {
+    "error",
+    "job",
+    "boot",
+    "inputs",
+    "devices",
+    "data.files",
+    "files",
+    "models[].metrics",
+}  # documented as a whole
 
 
 def paths(value: Any, path: str = "") -> set[str]:
@@ -236,7 +283,9 @@ def rows(first_header: str, after: str = "# The receipt") -> list[list[str]]:
     text = DOCUMENT.read_text(encoding="utf-8").split(after, 1)[1]
     table = re.search(rf"\| {first_header} \|.*\n\|[ -|]*\n((?:\|.*\n)+)", text)
     assert table is not None
-    return [[cell.strip().strip("`") for cell in line.strip("|\n ").split("|")] for line in table[1].splitlines()]
+    return [
+        [cell.strip().strip("`") for cell in line.strip("|\n ").split("|")] for line in table[1].splitlines()
+    ]
 
 
 def documented(first_header: str, after: str) -> list[str]:

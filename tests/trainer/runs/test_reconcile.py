@@ -42,7 +42,9 @@ def heartbeat(seconds: float, phase: str = "train") -> Heartbeat:
 
 
 def intent(rung: int = 0, **fields: Any) -> Launch:
-    return Launch(**({"rung": rung, "token": f"t{rung}", "deadline": DEADLINE, "intended_at": at(1)} | fields))
+    return Launch(
+        **({"rung": rung, "token": f"t{rung}", "deadline": DEADLINE, "intended_at": at(1)} | fields)
+    )
 
 
 def created(**fields: Any) -> Launch:
@@ -62,11 +64,15 @@ def running(make_record):
 
     def build(state: str = "running", launch: Launch | None = None, **fields: Any) -> RunRecord:
         record = make_record(
-            state=state, attempts=(Attempt(number=1, launches=(launch or created(),), created_at=at(5)),), **fields
+            state=state,
+            attempts=(Attempt(number=1, launches=(launch or created(),), created_at=at(5)),),
+            **fields,
         )
         if "instances" in fields:
             return record
-        return only_store(reconcile(record, Observation(instances=(instance(),)), at(30)))  # the instance is seen
+        return only_store(
+            reconcile(record, Observation(instances=(instance(),)), at(30))
+        )  # the instance is seen
 
     return build
 
@@ -107,7 +113,9 @@ def test_a_stop_is_passed_on_to_a_node_that_speaks(running):
     record = running(stop_requested_at=at(99))
     observed = Observation(instances=(instance(),), heartbeat=heartbeat(95))
     assert reconcile(record, observed, at(100)) == (WriteStop(attempt=1, requested_at=at(99)),)
-    assert [type(action) for action in reconcile(record, replace(observed, stop_written=True), at(110))] == [Wait]
+    assert [type(action) for action in reconcile(record, replace(observed, stop_written=True), at(110))] == [
+        Wait
+    ]
 
 
 def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
@@ -118,7 +126,9 @@ def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
 
 
 def test_a_stop_ends_a_node_that_still_boots_at_once(running):
-    booting = Observation(instances=(instance(),), heartbeat=replace(heartbeat(48), phase=""))  # the bootstrap's lease
+    booting = Observation(
+        instances=(instance(),), heartbeat=replace(heartbeat(48), phase="")
+    )  # the bootstrap's lease
     record = settle(running(stop_requested_at=at(50), state="running"), booting, at(51))
     assert (record.state, record.outcome) == ("ending", "stopped")
 
@@ -135,22 +145,51 @@ def test_a_stop_ends_a_node_that_still_boots_at_once(running):
             "failed",
             100,
         ),
-        (at(300), Observation(instances=(instance("terminated", reason="Client.UserInitiatedShutdown"),)), "interrupted", 105),
-        (at(300), Observation(instances=(instance("terminated", reason="Server.InternalError"),)), "interrupted", 105),
         (
             at(300),
-            Observation(instances=(instance("terminated", market="spot", reason="Server.SpotInstanceTermination"),)),
+            Observation(instances=(instance("terminated", reason="Client.UserInitiatedShutdown"),)),
             "interrupted",
             105,
         ),
-        (at(3597), Observation(instances=(instance("terminated", reason="Client.UserInitiatedShutdown"),)), "expired", 104),
-        (at(300), Observation(instances=(instance(),), result=NodeResult(state="done")), "done", None),
-        (at(300), Observation(instances=(instance(),), result=NodeResult(state="failed", exit_code=100)), "failed", 100),
-        (at(300), Observation(instances=(instance(),), result=NodeResult(state="expired")), "expired", 104),
-        (at(300), Observation(instances=(instance(),), result=NodeResult(state="stopped")), "interrupted", 105),
         (
             at(300),
-            Observation(instances=(instance(),), result=NodeResult(state="stopped", phases={"end": DEADLINE})),
+            Observation(instances=(instance("terminated", reason="Server.InternalError"),)),
+            "interrupted",
+            105,
+        ),
+        (
+            at(300),
+            Observation(
+                instances=(instance("terminated", market="spot", reason="Server.SpotInstanceTermination"),)
+            ),
+            "interrupted",
+            105,
+        ),
+        (
+            at(3597),
+            Observation(instances=(instance("terminated", reason="Client.UserInitiatedShutdown"),)),
+            "expired",
+            104,
+        ),
+        (at(300), Observation(instances=(instance(),), result=NodeResult(state="done")), "done", None),
+        (
+            at(300),
+            Observation(instances=(instance(),), result=NodeResult(state="failed", exit_code=100)),
+            "failed",
+            100,
+        ),
+        (at(300), Observation(instances=(instance(),), result=NodeResult(state="expired")), "expired", 104),
+        (
+            at(300),
+            Observation(instances=(instance(),), result=NodeResult(state="stopped")),
+            "interrupted",
+            105,
+        ),
+        (
+            at(300),
+            Observation(
+                instances=(instance(),), result=NodeResult(state="stopped", phases={"end": DEADLINE})
+            ),
             "expired",
             104,
         ),
@@ -192,7 +231,9 @@ def test_a_run_does_not_close_while_an_instance_is_only_shutting_down(running):
 
 def test_a_run_closes_once_every_instance_is_proven_gone(running):
     record = running(state="ending", outcome="expired", ending_at=at(3600))
-    observed = Observation(instances=(instance("terminated"),), models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE})
+    observed = Observation(
+        instances=(instance("terminated"),), models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE}
+    )
     record = settle(record, observed, at(3700))
     *deletes, close = reconcile(record, observed, at(3700))
     assert deletes == [DeleteSchedule(name=KILL), DeleteSchedule(name=SWEEP)]
@@ -205,7 +246,10 @@ def test_an_instance_that_is_not_found_is_gone_only_an_hour_after_its_deadline(r
     observed = Observation(models=())
     assert isinstance(reconcile(record, observed, DEADLINE + timedelta(minutes=59))[0], Wait)
     record = settle(record, observed, DEADLINE + timedelta(minutes=61))
-    assert (record.instances[0].state, record.instances[0].proof) == ("gone", "not found, deadline an hour past")
+    assert (record.instances[0].state, record.instances[0].proof) == (
+        "gone",
+        "not found, deadline an hour past",
+    )
     assert isinstance(reconcile(record, observed, DEADLINE + timedelta(minutes=61))[-1], Close)
 
 
@@ -221,14 +265,21 @@ def test_an_instance_that_was_announced_and_never_described_keeps_the_run_open(m
     assert isinstance(reconcile(record, Observation(models=()), at(600))[0], Wait)
 
 
-UNANSWERED = [intent(called_at=at(1), calls=1), intent(called_at=at(1), calls=2, outcome="refused", unanswered=True)]
+UNANSWERED = [
+    intent(called_at=at(1), calls=1),
+    intent(called_at=at(1), calls=2, outcome="refused", unanswered=True),
+]
 
 
 @pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
-def test_an_unanswered_launch_keeps_an_ending_run_open_for_five_minutes_and_its_schedule_until_its_time(starting, launch):
+def test_an_unanswered_launch_keeps_an_ending_run_open_for_five_minutes_and_its_schedule_until_its_time(
+    starting, launch
+):
     record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE})
-    assert reconcile(record, observed, at(300))[0] == Wait(why="an unanswered launch may still bring an instance")
+    assert reconcile(record, observed, at(300))[0] == Wait(
+        why="an unanswered launch may still bring an instance"
+    )
     stored = only_store(reconcile(record, observed, at(301)))
     assert stored.attempts[0].launches[0].outcome == "abandoned"
     delete, close = reconcile(stored, observed, at(302))
@@ -240,38 +291,57 @@ def test_an_instance_that_shows_itself_while_the_run_ends_is_terminated_and_then
     record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(instances=(instance("pending"),), models=())
     record = settle(record, observed, at(200))
-    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == ("ending", "created", ("i-1",))
+    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == (
+        "ending",
+        "created",
+        ("i-1",),
+    )
     assert reconcile(record, observed, at(200))[0].instance_ids == ("i-1",)
 
 
 @pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
 def test_an_instance_that_shows_itself_while_the_run_may_start_is_adopted(starting, launch):
     record = settle(starting(launch), Observation(instances=(instance("pending"),)), at(200))
-    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == ("running", "created", ("i-1",))
+    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == (
+        "running",
+        "created",
+        ("i-1",),
+    )
 
 
 NO_ANSWER = intent(called_at=at(1), calls=2, outcome="refused", error_code="NoClearAnswer")
 
 
 def test_a_launch_that_never_had_an_answer_leaves_the_runs_schedule_until_its_time(starting):
-    launches = (NO_ANSWER, intent(1, called_at=at(400), calls=1, outcome="refused", error_code="UnauthorizedOperation"))
+    launches = (
+        NO_ANSWER,
+        intent(1, called_at=at(400), calls=1, outcome="refused", error_code="UnauthorizedOperation"),
+    )
     record = starting(*launches, state="ending", outcome="failed", ending_at=at(401))
-    delete, close = reconcile(record, Observation(models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE}), at(402))
+    delete, close = reconcile(
+        record, Observation(models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE}), at(402)
+    )
     assert (delete, type(close)) == (DeleteSchedule(name=KILL), Close)
 
 
 def test_an_instance_that_appears_before_another_token_is_called_is_adopted_in_its_place(starting):
-    record = settle(starting(NO_ANSWER, intent(1, intended_at=at(301))), Observation(instances=(instance(),)), at(302))
+    record = settle(
+        starting(NO_ANSWER, intent(1, intended_at=at(301))), Observation(instances=(instance(),)), at(302)
+    )
     assert (record.state, record.last_launch.instance_ids) == ("running", ("i-1",))
 
 
 def test_of_two_instances_one_is_the_runs_and_the_other_is_terminated(starting):
-    """A call without an answer made a machine that showed itself only after another token had made one, too."""
+    """A call without an answer made a machine that showed itself only after another token had made
+    one, too.
+    """
     second = created(rung=1, token="t1", instance_ids=("i-2",))
     record = starting(NO_ANSWER, second, state="running")
     both = Observation(instances=(instance(), instance(instance_id="i-2", launched_at=at(310))))
     record = settle(record, both, at(400))
-    assert reconcile(record, both, at(400)) == (Terminate(instance_ids=("i-1",), why="another instance does the run's work"),)
+    assert reconcile(record, both, at(400)) == (
+        Terminate(instance_ids=("i-1",), why="another instance does the run's work"),
+    )
     assert [keys.instance_id for keys in record.nodes] == ["i-2"]
     ended = Observation(instances=(instance("terminated"), both.instances[1]))
     record = settle(record, ended, at(460))
@@ -280,7 +350,9 @@ def test_of_two_instances_one_is_the_runs_and_the_other_is_terminated(starting):
 
 def test_of_two_instances_that_nobody_answered_for_the_first_alive_is_adopted(starting):
     both = (instance("terminated"), instance(instance_id="i-2"), instance(instance_id="i-3"))
-    record = settle(starting(NO_ANSWER, intent(1, called_at=at(302), calls=1)), Observation(instances=both), at(303))
+    record = settle(
+        starting(NO_ANSWER, intent(1, called_at=at(302), calls=1)), Observation(instances=both), at(303)
+    )
     assert record.last_launch.instance_ids == ("i-2",)
 
 
@@ -302,11 +374,15 @@ def test_an_instance_that_appears_after_the_run_closed_is_terminated(running):
 def test_models_that_are_not_what_the_node_reported_make_the_run_failed(running):
     model = {"symbol": "BTC-USD", "family": "lstm", "key": "k", "version_id": "v1", "sha256": "abc"}
     record = running(state="ending", outcome="done", ending_at=at(300))
-    observed = Observation(instances=(instance("terminated"),), result=NodeResult(state="done", models=(model,)))
+    observed = Observation(
+        instances=(instance("terminated"),), result=NodeResult(state="done", models=(model,))
+    )
     for models in ((), (ModelSeen(key="k", version_id="v1", sha256="other"),)):
         ended = settle(record, replace(observed, models=models), at(400))
         assert (ended.outcome, ended.error["code"]) == ("failed", 103)
-    ended = settle(record, replace(observed, models=(ModelSeen(key="k", version_id="v1", sha256="abc"),)), at(400))
+    ended = settle(
+        record, replace(observed, models=(ModelSeen(key="k", version_id="v1", sha256="abc"),)), at(400)
+    )
     assert ended.outcome == "done"
 
 

@@ -20,7 +20,10 @@ def test_run_ids_sort_by_time_across_jobs():
 def test_a_token_is_the_same_for_the_same_intent_only():
     token = client_token("run", 1, 0, 0)
     assert token == client_token("run", 1, 0, 0) and len(token) <= 64
-    assert len({token, client_token("run", 2, 0, 0), client_token("run", 1, 1, 0), client_token("run", 1, 0, 1)}) == 4
+    assert (
+        len({token, client_token("run", 2, 0, 0), client_token("run", 1, 1, 0), client_token("run", 1, 0, 1)})
+        == 4
+    )
 
 
 def test_instants_keep_their_zone():

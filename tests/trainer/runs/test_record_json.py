@@ -40,7 +40,10 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
         created_at=NOW,
         deadline=NOW + timedelta(hours=1),
         attempts=(
-            Attempt(number=1, launches=(Launch(rung=0, token="t", deadline=NOW, intended_at=NOW, instance_ids=("i-1",)),)),
+            Attempt(
+                number=1,
+                launches=(Launch(rung=0, token="t", deadline=NOW, intended_at=NOW, instance_ids=("i-1",)),),
+            ),
         ),
     )
     text = to_json(record)
@@ -51,7 +54,9 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
 
 
 def test_a_record_of_format_1_is_read_with_unknown_causes_and_keeps_its_format(make_record):
-    launch = Launch(rung=0, token="t", deadline=NOW, intended_at=NOW, outcome="refused", error_code="Unsupported")
+    launch = Launch(
+        rung=0, token="t", deadline=NOW, intended_at=NOW, outcome="refused", error_code="Unsupported"
+    )
     values = json.loads(to_json(make_record(attempts=(Attempt(number=1, launches=(launch,)),))))
     values["format"] = 1
     del values["deadline_cause"]

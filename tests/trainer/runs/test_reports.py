@@ -22,7 +22,11 @@ MODEL = {
     "metrics": {},
 }
 TABLE = [{"title": "AUC", "value": ["auc"], "beside": []}]
-ABOUT = {"headline": "auc", "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}}, "table": TABLE}
+ABOUT = {
+    "headline": "auc",
+    "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
+    "table": TABLE,
+}
 
 
 def read(**fields: object):

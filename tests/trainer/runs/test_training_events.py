@@ -13,7 +13,17 @@ from trainer.train.observing.observe import points_of
 
 TIME = "2026-11-20T12:00:00.250+00:00"
 NAMES = {"time": TIME, "model": "lstm-direction_BTC-USD_1m", "piece": "BTC-USD"}
-PROGRESS = {"event": "progress", **NAMES, "epoch": 1, "epochs": 2, "step": 3, "steps": 9, "loss": 0.7, "rate": 5.5, "worker": 0}
+PROGRESS = {
+    "event": "progress",
+    **NAMES,
+    "epoch": 1,
+    "epochs": 2,
+    "step": 3,
+    "steps": 9,
+    "loss": 0.7,
+    "rate": 5.5,
+    "worker": 0,
+}
 EPOCH = {"event": "epoch", **NAMES, "epoch": 1, "train_loss": 0.7, "validation_loss": None}
 DONE = {"event": "model_done", **NAMES, "metrics": {"test": {"auc": 0.53, "better": {"x": [1]}}, "about": {}}}
 GPU = {"event": "gpu", "time": TIME, "gpu": 0, "sample": 4, "use_percent": 91.0, "power_watts": None}

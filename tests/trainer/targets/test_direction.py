@@ -31,7 +31,9 @@ def test_a_label_is_the_sign_of_the_move_and_a_tie_is_none(make_candles) -> None
     np.testing.assert_array_equal(found.values_TK[:, 0], [np.nan, 1.0, np.nan, np.nan, np.nan])
     assert found.ends_T.tolist() == [2, 3, 4, -1, -1]
     candles = make_candles(3, close=[3.0, 2.0, 2.5])
-    np.testing.assert_array_equal(label(TARGET, candles, candles.timestamp).values_TK[:, 0], [0.0, 1.0, np.nan])
+    np.testing.assert_array_equal(
+        label(TARGET, candles, candles.timestamp).values_TK[:, 0], [0.0, 1.0, np.nan]
+    )
 
 
 def test_metrics_of_a_small_example_are_those_worked_out_by_hand():
@@ -55,7 +57,9 @@ def test_the_auc_equals_a_count_of_all_pairs():
     chances, labels = random.integers(0, 20, 200) / 20, random.integers(0, 2, 200)
     ones, zeros = chances[labels == 1], chances[labels == 0]
     wins = (ones[:, None] > zeros).sum() + 0.5 * (ones[:, None] == zeros).sum()
-    assert metrics(TARGET, chances, labels)["auc"] == pytest.approx(wins / (len(ones) * len(zeros)), abs=1e-15)
+    assert metrics(TARGET, chances, labels)["auc"] == pytest.approx(
+        wins / (len(ones) * len(zeros)), abs=1e-15
+    )
 
 
 def test_one_class_only_has_no_auc_and_a_constant_answer_no_correlation():
@@ -71,7 +75,9 @@ def test_the_loss_is_the_log_loss_of_the_probabilities():
     logits, labels = np.array([[-30.0], [2.0], [0.0]]), np.array([[0.0], [1.0], [1.0]])
     each = loss(TARGET, torch.from_numpy(logits), torch.from_numpy(labels))
     assert each.shape == (3,)
-    assert float(each.mean()) == pytest.approx(metrics(TARGET, forecast(TARGET, logits, {}), labels)["log_loss"])
+    assert float(each.mean()) == pytest.approx(
+        metrics(TARGET, forecast(TARGET, logits, {}), labels)["log_loss"]
+    )
 
 
 def test_weights_of_one_give_the_metrics_of_the_card(guesses) -> None:

@@ -1,4 +1,6 @@
-"""What every target promises: labels that end where they say, wherever the series begins; a loss a label; baselines; words."""
+"""What every target promises: labels that end where they say, wherever the series begins; a loss a label;
+baselines; words.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,15 @@ def moved(candles: Candles, after: int) -> Candles:
     random = np.random.default_rng(after)
     factor = np.ones(len(candles))
     factor[after + 1 :] = np.exp(random.normal(0, 0.2, len(candles) - after - 1))
-    return replace(candles, **{name: getattr(candles, name) * factor for name in ("open", "high", "low", "close")})
+    return replace(
+        candles, **{name: getattr(candles, name) * factor for name in ("open", "high", "low", "close")}
+    )
 
 
 def changed_by_what_follows(target: TargetSettings, candles: Candles, *, short: int) -> int:
-    """Return how many of some labels move when the bars after their end move, were each end `short` bars earlier."""
+    """Return how many of some labels move when the bars after their end move, were each end `short` bars
+    earlier.
+    """
     before, changed = labels(target, candles), 0
     for bar in range(WARM, BARS - 200, 37):
         after = labels(target, moved(candles, int(before.ends_T[bar]) - short))
@@ -62,7 +68,14 @@ def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_bars_after_training_change_nothing_that_is_trained_on(model, name, candles):
-    settings = {"lookback": 12, "blocks": 2, "width": 4, "chunk": 32, "horizon_sessions": 2, "validation_fraction": 0.2}
+    settings = {
+        "lookback": 12,
+        "blocks": 2,
+        "width": 4,
+        "chunk": 32,
+        "horizon_sessions": 2,
+        "validation_fraction": 0.2,
+    }
     job = job_of(**keys_for(settings, model=model, target=name), test_fraction=0.2)
     data = prepare(candles, job)
     other = prepare(moved(candles, data.spans.train.stop - 1), job)
@@ -112,7 +125,9 @@ def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(t
         features=lambda bars: np.random.default_rng(0).normal(size=(len(bars), 3)).astype(np.float32),
     )
     simple, truth = scores.baselines(target, rows), rows.labels(rows.scored)
-    constant = [name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1]
+    constant = [
+        name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1
+    ]
     assert constant, "one forecast knows nothing of the bar"
     outputs = np.random.default_rng(1).normal(size=(len(rows.scored), target.outputs))
     fitted = scores.calibrate(target, outputs, truth, fitted)
@@ -121,9 +136,18 @@ def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(t
     weighted = scores.weighted(target, said, truth, np.zeros(len(said), dtype=np.int64))(np.ones(1))
     assert {name: metrics[name] for name in weighted} == pytest.approx(dict(weighted), rel=1e-12)
     described = {metric.name for metric in target.metrics}
-    assert metrics.keys() == described | {"n"} and set(target.gains) <= weighted.keys() and metrics["n"] == len(said)
+    assert (
+        metrics.keys() == described | {"n"}
+        and set(target.gains) <= weighted.keys()
+        and metrics["n"] == len(said)
+    )
     assert all(metric.better in (HIGHER, LOWER) and metric.title for metric in target.metrics)
-    shown = {"test": {**metrics, "baselines": {name: scores.metrics(target, one, truth) for name, one in simple.items()}}}
+    shown = {
+        "test": {
+            **metrics,
+            "baselines": {name: scores.metrics(target, one, truth) for name, one in simple.items()},
+        }
+    }
     for column in target.about()["table"]:
         for path in (column["value"], column["beside"]):
             value = shown["test"]
@@ -180,7 +204,9 @@ def test_quantiles_are_shifted_until_validation_is_covered():
     wide = scores.calibrate(target, 100 * narrow, truth, {})
     assert wide["shift"] < 0
     again = random.normal(size=(5000, 1))
-    assert scores.metrics(target, scores.forecast(target, narrow, fitted), again)["covered"] == pytest.approx(0.8, abs=0.03)
+    assert scores.metrics(target, scores.forecast(target, narrow, fitted), again)["covered"] == pytest.approx(
+        0.8, abs=0.03
+    )
 
 
 def test_a_correlation_from_sums_of_blocks_is_that_of_the_weighted_bars():

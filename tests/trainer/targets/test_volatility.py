@@ -15,7 +15,9 @@ from trainer.targets.volatility.scores import metrics, weighted
 TARGET = Volatility(horizon_sessions=1)
 
 
-def label_sessions(close: np.ndarray, clock: np.ndarray, sessions: int, make_candles) -> tuple[np.ndarray, np.ndarray]:
+def label_sessions(
+    close: np.ndarray, clock: np.ndarray, sessions: int, make_candles
+) -> tuple[np.ndarray, np.ndarray]:
     found = label(replace(TARGET, horizon_sessions=sessions), make_candles(len(close), close=close), clock)
     return found.values_TK[:, 0], found.ends_T
 

@@ -1,4 +1,6 @@
-"""Shared by the tests of training: candles with and without a signal, one small model trained on the former, the command."""
+"""Shared by the tests of training: candles with and without a signal, one small model trained on the former,
+the command.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ SECONDS = 500.0  # a hang, not slowness
 
 
 def _candles(*, bars: int, seed: int, signal: float) -> dict[str, np.ndarray]:
-    """Make a seeded random walk in which, with `signal`, the drift follows the volume of bars 20 to 40 back."""
+    """Make a seeded random walk in which, with `signal`, the drift follows the volume of bars 20 to
+    40 back.
+    """
     random = np.random.default_rng(seed)
     loudness = random.standard_normal(bars)
     total = np.concatenate([[0.0], np.cumsum(loudness)])
@@ -49,7 +53,14 @@ def _candles(*, bars: int, seed: int, signal: float) -> dict[str, np.ndarray]:
     wick = 1 + 1e-5 * random.random((2, bars))
     high, low = np.maximum(open_, close) * wick[0], np.minimum(open_, close) / wick[1]
     timestamp = START + np.arange(bars) * np.timedelta64(1, "m")
-    return {"timestamp": timestamp, "open": open_, "high": high, "low": low, "close": close, "volume": np.exp(loudness)}
+    return {
+        "timestamp": timestamp,
+        "open": open_,
+        "high": high,
+        "low": low,
+        "close": close,
+        "volume": np.exp(loudness),
+    }
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,7 +73,9 @@ def one_thread() -> None:
 def write_candles() -> WriteCandles:
     """Return a function that writes a symbol's minute candles into a folder and returns the file."""
 
-    def write(folder: Path, symbol: str, *, bars: int, seed: int = 0, signal: float = 0.0, first: int = 0) -> Path:
+    def write(
+        folder: Path, symbol: str, *, bars: int, seed: int = 0, signal: float = 0.0, first: int = 0
+    ) -> Path:
         columns = _candles(bars=bars, seed=seed, signal=signal)
         columns["timestamp"] = columns["timestamp"].astype("datetime64[ns]")
         path = folder / f"{symbol}_1m_2024-2024.parquet"
@@ -114,7 +127,11 @@ class OnePiece:
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
         self.done = close_piece(
-            self._opened, outputs_of_trained(self._opened, model, self._job), self._job, out=self._out, device="cpu"
+            self._opened,
+            outputs_of_trained(self._opened, model, self._job),
+            self._job,
+            out=self._out,
+            device="cpu",
         )
 
 
@@ -146,7 +163,9 @@ def train() -> Callable[..., Trained]:
 
 
 @pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory, write_candles: WriteCandles, train: Callable[..., Trained]) -> Trained:
+def planted(
+    tmp_path_factory: pytest.TempPathFactory, write_candles: WriteCandles, train: Callable[..., Trained]
+) -> Trained:
     """Return a small model trained on candles with a signal."""
     settings: dict[str, Any] = {"hidden": 16, "batch": 128, "epochs": 4, "learning_rate": 1e-2, "horizon": 1}
 
@@ -189,7 +208,9 @@ class Training:
         raise AssertionError(f"no {name} of {symbol} within {SECONDS} s: {self.events()}")
 
     def let_it_save(self, *, symbol: str) -> None:
-        """Have the next chunk of a model's training saved: `checkpoint_seconds=1` pass while its worker stands still."""
+        """Have the next chunk of a model's training saved: `checkpoint_seconds=1` pass while its worker
+        stands still.
+        """
         pid = [event["pid"] for event in self.events("model_started") if event["piece"] == symbol][-1]
         saved = len([event for event in self.events("checkpoint") if event["piece"] == symbol])
         os.kill(pid, signal.SIGSTOP)
@@ -206,7 +227,8 @@ class Training:
 def start(tmp_path: Path, python: list[str]) -> Iterator[Callable[..., Training]]:
     """Return a function that starts the command on a folder of candles; what still runs is killed at the end.
 
-    The command is a fork that has torch loaded, or with `anew` a new process, whose workers are its descendants.
+    The command is a fork that has torch loaded, or with `anew` a new process, whose workers are its
+    descendants.
     """
     started: list[Training] = []
 

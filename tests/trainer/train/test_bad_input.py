@@ -1,4 +1,6 @@
-"""Bad input among good, through the command as it is run: what is wrong is said by name, and its neighbours are trained."""
+"""Bad input among good, through the command as it is run: what is wrong is said by name, and its neighbours
+are trained.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def run(python: list[str], data: Path, folder: Path, *arguments: str) -> Outcome
 
 @pytest.fixture
 def candles(tmp_path: Path, write_candles: Any) -> Callable[..., None]:
-    """Return a function that writes a symbol's candles, changed by hand, and the folder they go to is `tmp_path / "data"`."""
+    """Return a function that writes a symbol's candles, changed by hand, and the folder they go to is
+    `tmp_path / "data"`.
+    """
     folder = tmp_path / "data"
     folder.mkdir()
 
@@ -88,7 +92,9 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["sequential", "fused"])
-def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(candles, tmp_path, strategy, python):
+def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(
+    candles, tmp_path, strategy, python
+):
     candles("GOOD-USD", seed=1)
     candles("STILL-USD", still_volume, seed=2)
     candles("HUGE-USD", volume_beyond_float64, seed=3)
@@ -108,7 +114,11 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     }
     assert set(found.reasons) == set(said)
     for symbol, words in said.items():
-        assert words in found.reasons[symbol] and symbol in found.reasons[symbol] and f"{symbol}  failed: " in found.stderr
+        assert (
+            words in found.reasons[symbol]
+            and symbol in found.reasons[symbol]
+            and f"{symbol}  failed: " in found.stderr
+        )
     (ended,) = [event for event in found.events if event["event"] == "ended"]
     assert (ended["done"], ended["failed"], ended["retries"]) == (3, 4, 0)
     # A feature that never moves is scaled to nothing, not to NaN.

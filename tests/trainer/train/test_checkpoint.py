@@ -1,4 +1,6 @@
-"""Checkpoints: a resumed run ends as one that was never interrupted, and only a whole and fitting one is resumed."""
+"""Checkpoints: a resumed run ends as one that was never interrupted, and only a whole and fitting one is
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from trainer.train.readers import WindowReader
 pytestmark = pytest.mark.slow
 
 # Sixty steps of the shorter model.
-JOB = job_of(hidden=6, lookback=8, batch=10, epochs=5, patience=5, learning_rate=1e-2, dropout=0.2, checkpoint_seconds=1)
+JOB = job_of(
+    hidden=6,
+    lookback=8,
+    batch=10,
+    epochs=5,
+    patience=5,
+    learning_rate=1e-2,
+    dropout=0.2,
+    checkpoint_seconds=1,
+)
 MARK = "the same job, data and code"
 
 
@@ -34,7 +45,9 @@ class Killed(Exception):
 
 
 class Worker:
-    """A roster of two runs. One that dies after a number of steps writes a checkpoint of each run after every step."""
+    """A roster of two runs. One that dies after a number of steps writes a checkpoint of each run after every
+    step.
+    """
 
     def __init__(self, folder: Path, *, dies_after: int | None = None, mark: str = MARK) -> None:
         self.folder, self.dies_after, self.mark = folder, dies_after, mark
@@ -67,22 +80,43 @@ def _run(number: int) -> Run:
     generator = torch.Generator().manual_seed(number)
     rows_TF = torch.randn(180 + 60 * number, 4, generator=generator)
     labels_TK = (rows_TF[:, 1:2] > 0).float()
-    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4))
+    member = Member(
+        name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4)
+    )
     last = len(rows_TF) - 60
     bars = torch.arange(last, last + 40) + JOB.model.lookback - 1
-    reader = WindowReader(rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=JOB.model.bars_seen)
+    reader = WindowReader(
+        rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=JOB.model.bars_seen
+    )
 
     def validate(model: nn.Module) -> float:
-        return float(loss_for(JOB)(torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()).mean())
+        return float(
+            loss_for(JOB)(
+                torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()
+            ).mean()
+        )
 
     return Run(
-        member=member, title=f"S{number}", reads=torch.arange(last), validate=validate, learning_rate=JOB.train.learning_rate
+        member=member,
+        title=f"S{number}",
+        reads=torch.arange(last),
+        validate=validate,
+        learning_rate=JOB.train.learning_rate,
     )
 
 
-def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places: int, job: Job = JOB) -> Worker:
+def _train(
+    worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places: int, job: Job = JOB
+) -> Worker:
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
-    train(worker, lambda members: form(members, job), job, lambda event: None, places=places, clock=lambda: next(ticks))
+    train(
+        worker,
+        lambda members: form(members, job),
+        job,
+        lambda event: None,
+        places=places,
+        clock=lambda: next(ticks),
+    )
     return worker
 
 
@@ -97,7 +131,9 @@ def _train(worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places
         (Streams, 41, 2, 0.0),
     ],
 )
-def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(tmp_path, strategy, dies_after, places, ema):
+def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(
+    tmp_path, strategy, dies_after, places, ema
+):
     job = with_settings(JOB, ema=ema)
     whole = _train(Worker(tmp_path / "whole"), strategy, places, job)
     with pytest.raises(Killed):
@@ -177,7 +213,9 @@ def test_checkpoints_of_another_job_that_came_farther_do_not_push_out_those_of_t
     with pytest.raises(Killed):
         _train(Worker(tmp_path, dies_after=3, mark="another job"), SequentialPack, 1)
     found = newest(tmp_path, "m0", "another job")
-    assert found is not None and found.state.batches == 3 + 1  # the first look at the clock starts the interval
+    assert (
+        found is not None and found.state.batches == 3 + 1
+    )  # the first look at the clock starts the interval
     assert len(list((tmp_path / "m0").iterdir())) == 2
 
 
@@ -211,8 +249,14 @@ def test_a_file_of_the_users_own_counts_by_its_hash_and_its_settings_and_not_by_
     mark = fingerprint(own, data={}, code_sha256="c")
     model = own.own_files["model"]
     same = [model.with_file("b/net.py"), model.with_copy(Path("c.py"))]
-    assert {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in same} == {mark}
-    others = [replace(model, sha256="2" * 64), replace(model, class_name="Other"), replace(model, arguments='{"hidden": 4}')]
+    assert {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in same} == {
+        mark
+    }
+    others = [
+        replace(model, sha256="2" * 64),
+        replace(model, class_name="Other"),
+        replace(model, arguments='{"hidden": 4}'),
+    ]
     marks = {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in others}
     assert len({mark, *marks}) == 4
 
@@ -225,13 +269,17 @@ def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tm
     writer.submit(run, state, MARK, snapshot_seconds=0.001)
     writer.flush()
     (event,) = events
-    assert event["event"] == "checkpoint" and event["write_seconds"] > 0 and event["snapshot_seconds"] == 0.001
+    assert (
+        event["event"] == "checkpoint" and event["write_seconds"] > 0 and event["snapshot_seconds"] == 0.001
+    )
     assert (tmp_path / "checkpoints" / event["folder"] / "manifest.json").exists()
     forget(tmp_path / "checkpoints", "m0")
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_models_that_are_due_together_are_written_beside_the_training_and_one_twice_waits_for_its_first(tmp_path):
+def test_models_that_are_due_together_are_written_beside_the_training_and_one_twice_waits_for_its_first(
+    tmp_path,
+):
     events: list[dict[str, Any]] = []
     disk_is_free = threading.Event()
 

@@ -26,8 +26,13 @@ TENSOR = torch.arange(15, dtype=torch.float64).view(5, 3)
 def checkpoint(place: Path) -> Path:
     """Write a checkpoint of one tensor in two shards, three rows and two."""
     halves = {"one.safetensors": (0, 3), "two.safetensors": (3, 2)}
-    chunks = [Chunk(shard=name, offsets=(first, 0), sizes=(rows, 3)) for name, (first, rows) in halves.items()]
-    shards = {name: put_tensors(place / name, {"w": TENSOR[first : first + rows]}) for name, (first, rows) in halves.items()}
+    chunks = [
+        Chunk(shard=name, offsets=(first, 0), sizes=(rows, 3)) for name, (first, rows) in halves.items()
+    ]
+    shards = {
+        name: put_tensors(place / name, {"w": TENSOR[first : first + rows]})
+        for name, (first, rows) in halves.items()
+    }
     CheckpointManifest(
         model="m",
         fingerprint="mark",

@@ -1,4 +1,6 @@
-"""Models that read a context: each series' own number through training, scores and predict; no look-ahead; memory."""
+"""Models that read a context: each series' own number through training, scores and predict; no look-ahead;
+memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from trainer.train.prepare import prepare
 from trainer.train.scores import reader_for
 from trainer.train.series import alone, lay
 
-SMALL = {"model": "transformer", "preset": "tiny", "width": 8, "blocks": 1, "lookback": 8, "epochs": 1, "batch": 64}
+SMALL = {
+    "model": "transformer",
+    "preset": "tiny",
+    "width": 8,
+    "blocks": 1,
+    "lookback": 8,
+    "epochs": 1,
+    "batch": 64,
+}
 
 
 def test_only_plain_models_of_windows_read_a_context():
@@ -36,7 +46,8 @@ def test_only_plain_models_of_windows_read_a_context():
 def test_series_laid_end_to_end_keep_their_numbers_and_the_pack_gathers_the_last_bars():
     job = job_of(**SMALL, dropout=0.0, hide_series=0.0)
     parts = [
-        prepare(synthetic_candles(name, bars=900, timeframe="1h", seed=2), job, series=n) for n, name in enumerate("AB", 1)
+        prepare(synthetic_candles(name, bars=900, timeframe="1h", seed=2), job, series=n)
+        for n, name in enumerate("AB", 1)
     ]
     laid = lay(parts, rows=[900, 900], padding=0)
     assert laid.context_RC is not None and laid.series[1].context_TC is not None
@@ -79,7 +90,9 @@ def test_no_output_moves_with_later_bars():
     later = replace(later, high=np.maximum(later.high, later.close), low=np.minimum(later.low, later.close))
     one, other = (prepare(each, job) for each in (candles, later))
     other = replace(other, mean_F=one.mean_F, std_F=one.std_F)  # fitted on training, which is before
-    member = Member(name="m", rows_TF=one.rows_TF, labels_TK=one.train_labels_TK, mean_F=one.mean_F, std_F=one.std_F)
+    member = Member(
+        name="m", rows_TF=one.rows_TF, labels_TK=one.train_labels_TK, mean_F=one.mean_F, std_F=one.std_F
+    )
     model = new_model(member, job)
     bars = np.arange(cut - 60, cut + 60)
     before, after = (reader_for(each, job).outputs(model, bars) for each in (one, other))
@@ -89,7 +102,9 @@ def test_no_output_moves_with_later_bars():
 
 def test_the_context_is_counted_among_the_rows():
     with_it, without = (
-        footprint(job_of(model=name, target="direction"), features=3, bars=1_000, windows=1, on_gpu=False).rows
+        footprint(
+            job_of(model=name, target="direction"), features=3, bars=1_000, windows=1, on_gpu=False
+        ).rows
         for name in ("transformer", "lstm")
     )
     stacked = footprint(job_of(strategy="sequential"), features=3, bars=1_000, windows=1, on_gpu=False).rows
@@ -111,7 +126,9 @@ def test_a_model_of_several_series_predicts_what_its_card_was_scored_by(tmp_path
         assert scores[-1] == {key: series.metrics["test"][key] for key in scores[-1]}
     # Under the other's number a series gets other forecasts.
     tensors, _ = load(file)
-    save(tmp_path / "first.safetensors", tensors, replace(card, series=[replace(card.series[1], symbol="AAA")]))
+    save(
+        tmp_path / "first.safetensors", tensors, replace(card, series=[replace(card.series[1], symbol="AAA")])
+    )
     one = predict_file(tmp_path / "first.safetensors", tmp_path, last=3, symbol="AAA")
     second = [replace(card.series[0], symbol="CCC"), replace(card.series[1], symbol="AAA")]
     save(tmp_path / "second.safetensors", tensors, replace(card, series=second))

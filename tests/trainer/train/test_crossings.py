@@ -1,7 +1,8 @@
-"""Every model takes every target: it trains, its card describes itself, and predict says what the target's columns are.
+"""Every model takes every target: it trains, its card describes itself, and predict says what the target's
+columns are.
 
-What is planted for one pair is found by the other, too: a volatility by a model that reads windows, a direction by one that
-reads chunks. The full size, with chance, is benchmarks/learning.py.
+What is planted for one pair is found by the other, too: a volatility by a model that reads windows, a
+direction by one that reads chunks. The full size, with chance, is benchmarks/learning.py.
 """
 
 from __future__ import annotations
@@ -68,22 +69,37 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_card_of_before_there_were_targets_says_the_same(model: str, tmp_path, write_candles, train) -> None:
+def test_a_card_of_before_there_were_targets_says_the_same(
+    model: str, tmp_path, write_candles, train
+) -> None:
     write_candles(tmp_path, "SIG-USD", bars=14_000)
-    settings = keys_for({**SMALL, "batch": 8 if model == "tcn" else 64}, model=model, target=default_of(model))
+    settings = keys_for(
+        {**SMALL, "batch": 8 if model == "tcn" else 64}, model=model, target=default_of(model)
+    )
     trained = train(tmp_path, tmp_path / "out", **settings)
     tensors, card = load(trained.file)
     values = json.loads(card.to_json())
     (series,) = values.pop("series")
     values["architecture"].pop("outputs")
     scaler = {**series["scaler"], **series["fitted"], **card.target_settings}
-    own = {"symbol": series["symbol"], "calendar": series["calendar"], "splits": series["splits"], "scaler": scaler}
+    own = {
+        "symbol": series["symbol"],
+        "calendar": series["calendar"],
+        "splits": series["splits"],
+        "scaler": scaler,
+    }
     unknown = ("piece", "kind", "target", "target_settings")
     horizon = getattr(trained.job.target, "horizon", 5)
-    old = {key: value for key, value in values.items() if key not in unknown} | own | {"horizon": horizon, "format": 1}
+    old = (
+        {key: value for key, value in values.items() if key not in unknown}
+        | own
+        | {"horizon": horizon, "format": 1}
+    )
     for name, written in (("old", old), ("stranger", old | {"family": "gru"})):
         save_file(tensors, tmp_path / f"{name}.safetensors", metadata={METADATA_KEY: json.dumps(written)})
-    assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(trained.file, tmp_path, last=9)
+    assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(
+        trained.file, tmp_path, last=9
+    )
     with pytest.raises(DataError, match="is a gru model"):
         predict_file(tmp_path / "stranger.safetensors", tmp_path)
 

@@ -1,4 +1,6 @@
-"""A head on a pretrained encoder: what must match, what it takes over, what trains when, and its unseen bars."""
+"""A head on a pretrained encoder: what must match, what it takes over, what trains when, and its
+unseen bars.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def encoders(bars: Path) -> dict[str, Path]:
             )
             for number, symbol in enumerate(NAMES)
         ]
-        make_model(made[name], name, "return", features=FEATURES, series=series, model=made[name].stem, seed=3)
+        make_model(
+            made[name], name, "return", features=FEATURES, series=series, model=made[name].stem, seed=3
+        )
     return made
 
 
@@ -100,7 +104,9 @@ def test_a_head_takes_all_weights_but_its_own_and_the_scaler_of_its_series(name,
     run = opened(job, bars / "all")
     tensors, card = load(encoders[name])
     network = new_model(run.member, job)
-    drawn = new_model(run.member, job_of(**{**job.model.to_keys(), "model": name, "encoder": "", "target": "direction"}))
+    drawn = new_model(
+        run.member, job_of(**{**job.model.to_keys(), "model": name, "encoder": "", "target": "direction"})
+    )
     for key, weight in network.named_parameters():
         if key.startswith("head."):
             assert torch.equal(weight, drawn.get_parameter(key))
@@ -118,21 +124,31 @@ def test_a_head_takes_all_weights_but_its_own_and_the_scaler_of_its_series(name,
 def test_a_heads_file_is_whole_and_its_card_names_its_parent(name, encoders, bars, tmp_path, train_piece):
     file = edited(encoders[name], tmp_path, lambda card: card)
     job = head(file, encoder_training="frozen")
-    trained = tmp_path / "out" / train_piece(piece_of(job, "SIG-USD"), job, bars / "all", tmp_path / "out")["file"]
+    trained = (
+        tmp_path / "out" / train_piece(piece_of(job, "SIG-USD"), job, bars / "all", tmp_path / "out")["file"]
+    )
     file.unlink()
     card = read_card(trained)
     assert card_from_json(card.to_json()) == card
     assert card.parent["model"] == f"{name}-return_ticks_1m" and card.parent["training"] == "frozen"
-    assert card.parent["sha256"] == job.model.encoder_sha256 and card.parent["until"] == job.model.encoder_until
+    assert (
+        card.parent["sha256"] == job.model.encoder_sha256 and card.parent["until"] == job.model.encoder_until
+    )
     before, after = load(encoders[name])[0], load(trained)[0]
-    moved = {key for key in after if key != "context.tables.series" and not torch.equal(before[key], after[key])}
+    moved = {
+        key for key in after if key != "context.tables.series" and not torch.equal(before[key], after[key])
+    }
     assert moved == {"head.weight", "head.bias"}
     rows = predict_file(trained, bars / "all", last=5)
-    assert all(0 < row.values["probability"] < 1 for row in rows), "the encoder's file is gone: the model is whole"
+    assert all(0 < row.values["probability"] < 1 for row in rows), (
+        "the encoder's file is gone: the model is whole"
+    )
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_blocks_begin_to_train_one_after_another_from_the_head_on_also_after_a_restart(restored, encoders, bars):
+def test_blocks_begin_to_train_one_after_another_from_the_head_on_also_after_a_restart(
+    restored, encoders, bars
+):
     job = head(encoders["transformer"], encoder_training="unfreeze", unfreeze_steps=2)
     run = opened(job, bars / "all")
     member = run.member
@@ -149,11 +165,19 @@ def test_blocks_begin_to_train_one_after_another_from_the_head_on_also_after_a_r
         moved.append({key.rsplit(".", 1)[0] for key in after if not torch.equal(before[key], after[key])})
     first = {key for key in moved[2] if key.startswith("blocks.")}
     assert moved[0] == moved[1] == {"head"}
-    assert first and all(key.startswith("blocks.1.") for key in first) and moved[2] == moved[3] == {"head", *first}
+    assert (
+        first
+        and all(key.startswith("blocks.1.") for key in first)
+        and moved[2] == moved[3] == {"head", *first}
+    )
     assert {key.split(".")[1] for key in moved[4] if key.startswith("blocks.")} == {"0", "1"}
     assert not {"patches", "norm"} & moved[5] and {"patches", "norm"} <= moved[6]
     uneven = pack.snapshot(0)
-    assert (uneven.updates, uneven.steps["blocks.1.attended.weight"], uneven.steps["patches.weight"]) == (7, 5, 1)
+    assert (uneven.updates, uneven.steps["blocks.1.attended.weight"], uneven.steps["patches.weight"]) == (
+        7,
+        5,
+        1,
+    )
 
 
 def test_a_restart_gives_the_weights_that_go_on_had_given(encoders, bars):
@@ -217,14 +241,21 @@ def test_an_encoder_of_another_network_is_refused(encoders, tmp_path):
 def test_an_encoder_of_other_inputs_is_refused(encoders, tmp_path):
     path = encoders["transformer"]
     check_inputs(head(path))
-    with pytest.raises(DataError, match="other features [(]it reads 2 inputs, this job 3; only one of them has rsi_14"):
+    with pytest.raises(
+        DataError, match="other features [(]it reads 2 inputs, this job 3; only one of them has rsi_14"
+    ):
         check_inputs(head(path, features="log_return_1,bar_range,rsi_14"))
-    with pytest.raises(DataError, match="another timeframe [(]it was trained on bars of 1m, this job has bars of 1h"):
+    with pytest.raises(
+        DataError, match="another timeframe [(]it was trained on bars of 1m, this job has bars of 1h"
+    ):
         check_inputs(head(path, timeframe="1h"))
     old = edited(path, tmp_path, lambda card: replace(card, features_version="0.9"))
     with pytest.raises(DataError, match="other features [(]they were of version 0.9"):
         check_inputs(head(old))
-    with pytest.raises(DataError, match="another scaler [(]its inputs are those of single series, this job's those of a panel"):
+    with pytest.raises(
+        DataError,
+        match="another scaler [(]its inputs are those of single series, this job's those of a panel",
+    ):
         check_inputs(replace(head(path), data=replace(head(path).data, panel=True)))
 
 
@@ -239,7 +270,9 @@ def test_an_encoder_of_other_inputs_is_refused(encoders, tmp_path):
 )
 def test_a_card_that_does_not_say_when_its_training_ended_makes_no_encoder(splits, error, encoders, tmp_path):
     path = edited(
-        encoders["tcn"], tmp_path, lambda card: replace(card, series=[replace(one, splits=splits) for one in card.series])
+        encoders["tcn"],
+        tmp_path,
+        lambda card: replace(card, series=[replace(one, splits=splits) for one in card.series]),
     )
     with pytest.raises(DataError, match=error):
         head(path)
@@ -260,22 +293,44 @@ def test_a_file_that_has_changed_or_holds_other_tensors_is_refused(encoders, bar
 
 def test_a_training_says_in_one_line_what_is_wrong_with_its_encoder(encoders, bars, tmp_path, capsys):
     sizes = [part for key, value in {**SIZES, **COMMON}.items() for part in ("--set", f"{key}={value}")]
-    known = ["--data", str(bars / "early"), "--out", str(tmp_path / "out"), "--device", "cpu", "--workers", "1", *sizes]
+    known = [
+        "--data",
+        str(bars / "early"),
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+        "--workers",
+        "1",
+        *sizes,
+    ]
     for encoder, more, message in (
-        (tmp_path / "no.safetensors", (), "no.safetensors can't be read (No such file or directory). Check model.encoder"),
+        (
+            tmp_path / "no.safetensors",
+            (),
+            "no.safetensors can't be read (No such file or directory). Check model.encoder",
+        ),
         (bars / "early" / "AAA_1m_2024-2024.parquet", (), "is not a whole model file"),
-        (encoders["transformer"], (), "none of the 2 symbols can be trained on (the encoder has seen bars and labels until"),
+        (
+            encoders["transformer"],
+            (),
+            "none of the 2 symbols can be trained on (the encoder has seen bars and labels until",
+        ),
         (encoders["transformer"], ("--model", "lstm"), "unknown job key 'encoder'"),
     ):
         arguments = (
-            [*known, "--set", f"model.encoder={encoder}"] if not more else [*known[:8], *more, "--set", f"encoder={encoder}"]
+            [*known, "--set", f"model.encoder={encoder}"]
+            if not more
+            else [*known[:8], *more, "--set", f"encoder={encoder}"]
         )
         assert main(arguments) == 2
         error = capsys.readouterr().err.strip()
         assert message in error and len(error.splitlines()) == 1
 
 
-def test_a_job_file_names_its_encoder_from_its_own_folder_and_a_portable_job_has_no_folder(encoders, tmp_path):
+def test_a_job_file_names_its_encoder_from_its_own_folder_and_a_portable_job_has_no_folder(
+    encoders, tmp_path
+):
     (tmp_path / "job.toml").write_text('[model]\nname = "tcn"\nencoder = "models/one.safetensors"\n')
     assert load_job(tmp_path / "job.toml")["model"]["encoder"] == str(tmp_path / "models/one.safetensors")
     job = head(encoders["tcn"])

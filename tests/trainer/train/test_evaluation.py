@@ -60,7 +60,9 @@ def test_a_block_holds_a_day_and_the_horizon() -> None:
 
 def test_single_bars_give_the_textbook_interval() -> None:
     hits = (np.random.default_rng(3).random(2000) < 0.6).astype(float)
-    found = block_bootstrap(lambda w: {"mean": float((w * hits).sum() / w.sum())}, np.arange(2000), replicates=2000)["mean"]
+    found = block_bootstrap(
+        lambda w: {"mean": float((w * hits).sum() / w.sum())}, np.arange(2000), replicates=2000
+    )["mean"]
     assert found is not None
     error = 1.96 * np.sqrt(hits.mean() * (1 - hits.mean()) / 2000)
     assert found.low == pytest.approx(hits.mean() - error, abs=error / 8)
@@ -112,7 +114,9 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     report = evaluate(oracle, TARGET, trending.scored("test"), replicates=200)
     assert report["auc"] == metrics(TARGET, oracle, labels)["auc"] and report["block_bars"] == 24
     assert report["intervals"]["auc"][0] < report["auc"] < report["intervals"]["auc"][1]
-    assert all(report["better"][name]["auc"][0] > 0 for name in ("base_rate", "persistence", "reversal", "logistic"))
+    assert all(
+        report["better"][name]["auc"][0] > 0 for name in ("base_rate", "persistence", "reversal", "logistic")
+    )
     assert json.loads(json.dumps(report)) == report
 
 
@@ -121,7 +125,11 @@ def test_a_test_span_of_one_class_has_no_ranking_and_is_scored_all_the_same(tren
     labels[bars] = 1.0
     rows = replace(trending, labels_TK=labels).scored("test")
     report = evaluate(np.full(len(bars), 0.6), TARGET, rows, replicates=50)
-    assert report["auc"] is None and report["intervals"]["auc"] is None and report["better"]["logistic"]["auc"] is None
+    assert (
+        report["auc"] is None
+        and report["intervals"]["auc"] is None
+        and report["better"]["logistic"]["auc"] is None
+    )
     assert report["accuracy"] == report["base_rate"] == 1.0 and report["intervals"]["log_loss"] is not None
 
 

@@ -1,4 +1,6 @@
-"""A model's card is checked before anything is built: no memory for what its tensors are not, no numbers from half a card."""
+"""A model's card is checked before anything is built: no memory for what its tensors are not, no numbers from
+half a card.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,12 @@ def test_a_model_as_it_was_written_predicts(family: str, target: str, tmp_path: 
     ],
 )
 def test_a_card_that_does_not_fit_its_tensors_is_one_error(
-    family: str, changes: dict[str, Any], why: str, tmp_path: Path, candles: Path, monkeypatch: pytest.MonkeyPatch
+    family: str,
+    changes: dict[str, Any],
+    why: str,
+    tmp_path: Path,
+    candles: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "m.safetensors"
     card = make_model(path, family, "direction" if family == "lstm" else "volatility")
@@ -106,16 +113,25 @@ class Values(nn.Module):  # needs a value, which the meta device has not
 
 @pytest.mark.slow  # torch loads sympy for its first dispatched operation: 1.2 s
 @pytest.mark.parametrize("settings", [{"hidden": 60_000}, {"noise": 10**10}, {"noise": 100_000}], ids=str)
-def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(settings: dict[str, int], tmp_path: Path) -> None:
+def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(
+    settings: dict[str, int], tmp_path: Path
+) -> None:
     net = tmp_path / "net.py"
     net.write_text(VALUES)
-    own = {"class": "Values", "sha256": hashlib.sha256(VALUES.encode()).hexdigest(), "reads": "windows", "lookback": 20}
+    own = {
+        "class": "Values",
+        "sha256": hashlib.sha256(VALUES.encode()).hexdigest(),
+        "reads": "windows",
+        "lookback": 20,
+    }
     card = make_model(tmp_path / "m.safetensors")
     tensors = {"head.weight": torch.ones(1, 3), "head.bias": torch.zeros(1)}
 
     def built(**given: int) -> Any:
         architecture = {**own, "features": 3, "outputs": 1, "settings": given}
-        return network_from(replace(card, family="own", architecture=architecture), tensors, net, file=str(net))
+        return network_from(
+            replace(card, family="own", architecture=architecture), tensors, net, file=str(net)
+        )
 
     assert torch.equal(built().net.head.weight, torch.ones(1, 3))
     with pytest.raises(DataError, match="building its network takes more than 1,073,742,080 bytes"):

@@ -26,9 +26,13 @@ WINDOWS = 40
 
 def validation(member: Member, bars: torch.Tensor, job: Job) -> Callable[[nn.Module], float]:
     """Return the mean loss of a network over the windows that end at these bars."""
-    reader = WindowReader(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=job.model.bars_seen)
+    reader = WindowReader(
+        rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=job.model.bars_seen
+    )
     return lambda model: float(
-        loss_for(job)(torch.from_numpy(reader.outputs(model, bars.numpy())), member.labels_TK[bars].double()).mean()
+        loss_for(job)(
+            torch.from_numpy(reader.outputs(model, bars.numpy())), member.labels_TK[bars].double()
+        ).mean()
     )
 
 
@@ -65,7 +69,9 @@ class Scripted:
         self.learning_rates.append(learning_rate)
 
     def snapshot(self, member: int) -> ModelState:
-        return ModelState(weights=self.module.state_dict(), exp_avg={}, exp_avg_sq={}, updates=0, batches=len(self.visited))
+        return ModelState(
+            weights=self.module.state_dict(), exp_avg={}, exp_avg_sq={}, updates=0, batches=len(self.visited)
+        )
 
     def restore(self, member: int, state: ModelState) -> None:
         self.module.load_state_dict(dict(state.weights))
@@ -91,10 +97,20 @@ class Listed:
 def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
     job = job_of(lookback=2, batch=WINDOWS, **settings)
     member = Member(
-        name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
+        name="m",
+        rows_TF=torch.zeros(200, 1),
+        labels_TK=torch.ones(200, 1),
+        mean_F=torch.zeros(1),
+        std_F=torch.ones(1),
     )
     validate = validation(member, torch.arange(51, 61), job)
-    run = Run(member=member, title="S", reads=torch.arange(WINDOWS), validate=validate, learning_rate=job.train.learning_rate)
+    run = Run(
+        member=member,
+        title="S",
+        reads=torch.arange(WINDOWS),
+        validate=validate,
+        learning_rate=job.train.learning_rate,
+    )
     events: list[dict[str, Any]] = []
     train(Listed(run), lambda members: pack, job, events.append)
     return run, events
@@ -134,8 +150,15 @@ def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model(
 def test_a_model_that_takes_no_step_in_an_epoch_however_short_is_lowered_and_not_called_done():
     pack = Scripted([], broken=True)
     run, events = _train(pack, epochs=100, patience=100, learning_rate=0.8)  # one step an epoch
-    assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and len(pack.visited) == MAX_LOWERED + 1
-    assert "not finite" in run.failure and not run.history and not [event for event in events if event["event"] == "epoch"]
+    assert (
+        list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1]
+        and len(pack.visited) == MAX_LOWERED + 1
+    )
+    assert (
+        "not finite" in run.failure
+        and not run.history
+        and not [event for event in events if event["event"] == "epoch"]
+    )
 
 
 def test_progress_is_reported_about_once_a_second():
@@ -156,17 +179,27 @@ def _real_run(number: int, job: Job) -> Run:
     generator = torch.Generator().manual_seed(number)
     rows_TF = torch.randn(150 + 40 * number, 4, generator=generator)
     labels_TK = (rows_TF[:, 1:2] > 0).float()
-    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4))
+    member = Member(
+        name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4)
+    )
     last = len(rows_TF) - 60
     validate = validation(member, torch.arange(last, last + 40) + job.model.lookback - 1, job)
     reads = torch.arange(last)
-    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(
+        member=member,
+        title=f"S{number}",
+        reads=reads,
+        validate=validate,
+        learning_rate=job.train.learning_rate,
+    )
 
 
 REAL_JOB = job_of(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
 
 
-def _histories(form: Any, places: int, job: Job = REAL_JOB) -> tuple[dict[str, list[dict[str, Any]]], list[int]]:
+def _histories(
+    form: Any, places: int, job: Job = REAL_JOB
+) -> tuple[dict[str, list[dict[str, Any]]], list[int]]:
     """Train five runs; return each one's losses, and how many models each pack that was formed had."""
     sizes = []
 
@@ -186,13 +219,16 @@ def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compact
     packed, sizes = _histories(SequentialPack, places=2, job=job)
     assert one_by_one == [1, 1, 1, 1, 1]
     assert sizes == [2, 2, 2, 2, 1]
-    # Bit by bit: neither neighbours, nor being moved into another pack, nor the order of the queue changes a model.
+    # Bit by bit: neither neighbours, nor being moved into another pack, nor the order of the queue changes a
+    # model.
     assert packed == alone and len(alone) == 5
 
 
 @pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_packs_train(strategy, places, ema):
+def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_packs_train(
+    strategy, places, ema
+):
     job = with_settings(REAL_JOB, ema=ema)
     alone, _ = _histories(SequentialPack, places=1, job=job)
     stacked, sizes = _histories(strategy, places=places, job=job)
@@ -211,7 +247,13 @@ def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_bo
         formed.append(weakref.ref(pack))
         return pack
 
-    train(Listed(*(_real_run(number, REAL_JOB) for number in (2, 0, 1))), form, REAL_JOB, lambda event: None, places=2)
+    train(
+        Listed(*(_real_run(number, REAL_JOB) for number in (2, 0, 1))),
+        form,
+        REAL_JOB,
+        lambda event: None,
+        places=2,
+    )
     assert len(formed) > 1
 
 
@@ -249,9 +291,16 @@ def _broken(run: Run, first: int, last: int) -> Run:
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(strategy):
+def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(
+    strategy,
+):
     job = with_settings(REAL_JOB, batch=8, ema=0.9)
-    runs = [_real_run(0, job), _broken(_real_run(1, job), 0, 100), _broken(_real_run(2, job), 50, 51), _real_run(3, job)]
+    runs = [
+        _real_run(0, job),
+        _broken(_real_run(1, job), 0, 100),
+        _broken(_real_run(2, job), 50, 51),
+        _real_run(3, job),
+    ]
     roster = Listed(*runs)
     packs = list[Pack]()
 
@@ -268,7 +317,11 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
     # One row that is NaN breaks the few steps whose windows hold it, and no more.
     assert (scarred.failure, scarred.lowered, scarred.epoch) == ("", 0, job.train.epochs)
     assert 0 < scarred.skipped <= MAX_SKIPPED_STEPS
-    assert all(math.isfinite(losses[kind]) for losses in scarred.history for kind in ("train_loss", "validation_loss"))
+    assert all(
+        math.isfinite(losses[kind])
+        for losses in scarred.history
+        for kind in ("train_loss", "validation_loss")
+    )
     alone, _ = _histories(SequentialPack, places=1, job=job)
     for name in ("m0", "m3"):
         if strategy is SequentialPack:
@@ -281,11 +334,23 @@ def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
     job = job_of(lookback=2, batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
     pack = Scripted([1, 2, 3])
     member = Member(
-        name="m", rows_TF=torch.zeros(200, 1), labels_TK=torch.ones(200, 1), mean_F=torch.zeros(1), std_F=torch.ones(1)
+        name="m",
+        rows_TF=torch.zeros(200, 1),
+        labels_TK=torch.ones(200, 1),
+        mean_F=torch.zeros(1),
+        std_F=torch.ones(1),
     )
     validate, reads = validation(member, torch.arange(51, 61), job), torch.arange(WINDOWS)
     train(
-        Listed(Run(member=member, title="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate)),
+        Listed(
+            Run(
+                member=member,
+                title="S",
+                reads=reads,
+                validate=validate,
+                learning_rate=job.train.learning_rate,
+            )
+        ),
         lambda members: pack,
         job,
         lambda event: None,

@@ -65,7 +65,9 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
     (failed,) = training.events("model_failed")
     assert failed["piece"] == "BIG-USD" and "signal 9" in failed["reason"]
     assert [event["piece"] for event in training.events("model_done")] == ["LOW-USD"]
-    assert [path.name for path in training.out.glob("*.safetensors")] == ["lstm-direction_LOW-USD_1m.safetensors"]
+    assert [path.name for path in training.out.glob("*.safetensors")] == [
+        "lstm-direction_LOW-USD_1m.safetensors"
+    ]
     ended = training.events("ended")[0]
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 
@@ -73,7 +75,10 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
 def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_reported(start, data):
     training = start(data, "--workers", "1", *ENDLESS, "--set", "pack=2", "--set", "strategy=fused")
     for count in (1, 2):  # both models in one worker, which dies twice
-        pids = {training.await_event("model_started", symbol=symbol, count=count)["pid"] for symbol in ("BIG-USD", "LOW-USD")}
+        pids = {
+            training.await_event("model_started", symbol=symbol, count=count)["pid"]
+            for symbol in ("BIG-USD", "LOW-USD")
+        }
         assert len(pids) == 1
         os.kill(pids.pop(), signal.SIGKILL)
     first = training.await_event("retry", count=4)["piece"]  # now one by one
@@ -98,7 +103,9 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     _await_gone(family)
 
 
-def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(tmp_path, data, capsys, write_candles):
+def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(
+    tmp_path, data, capsys, write_candles
+):
     write_candles(tmp_path, "TINY-USD", bars=100)
     desk = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(desk) == 2

@@ -1,4 +1,6 @@
-"""A model and a target from outside the package are a line in a table each: they train, score, and predict as ours do."""
+"""A model and a target from outside the package are a line in a table each: they train, score, and predict as
+ours do.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ def hinted(folder: Path, *, extra: str = "hint") -> Path:
     columns = dict.fromkeys(("open", "high", "low", "close"), close)
     times = np.datetime64("2024-01-01", "ns") + np.arange(BARS) * np.timedelta64(60, "s")
     shown = np.where((np.arange(BARS) % 2 == 0) & (np.arange(BARS) >= FIRST), hint, np.nan)
-    table = pa.table({"timestamp": times, **columns, "volume": np.ones(BARS), extra: pa.array(shown, from_pandas=True)})
+    table = pa.table(
+        {"timestamp": times, **columns, "volume": np.ones(BARS), extra: pa.array(shown, from_pandas=True)}
+    )
     path = folder / "SIG-USD_1m.parquet"
     pq.write_table(table, path)
     return path
@@ -42,10 +44,24 @@ def hinted(folder: Path, *, extra: str = "hint") -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["lstm", "tcn"])
-def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_the_cards_numbers(model, tmp_path, train):
+def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_the_cards_numbers(
+    model, tmp_path, train
+):
     file = hinted(tmp_path)
-    settings = {"lookback": 5, "hidden": 8} if model == "lstm" else {"width": 8, "blocks": 2, "chunk": 64, "batch": 4}
-    keys = {"model": model, "target": "direction", "dropout": 0.0, "horizon": 1, "epochs": 4, "learning_rate": 1e-2, **settings}
+    settings = (
+        {"lookback": 5, "hidden": 8}
+        if model == "lstm"
+        else {"width": 8, "blocks": 2, "chunk": 64, "batch": 4}
+    )
+    keys = {
+        "model": model,
+        "target": "direction",
+        "dropout": 0.0,
+        "horizon": 1,
+        "epochs": 4,
+        "learning_rate": 1e-2,
+        **settings,
+    }
     trained = train(tmp_path, tmp_path / "out", **keys, columns="hint", features="none")
     card = read_card(trained.file)
     assert (card.features, card.columns, len(card.of().scaler["mean"])) == (["hint"], ["hint"], 1)
@@ -53,11 +69,16 @@ def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_th
     predictions = predict_file(trained.file, file)
     candles = read_candles(file)["SIG-USD"]
     rows = {
-        str(bar): row for row, bar in enumerate(np.datetime_as_string(candles.timestamp.astype("datetime64[ns]"), unit="s"))
+        str(bar): row
+        for row, bar in enumerate(np.datetime_as_string(candles.timestamp.astype("datetime64[ns]"), unit="s"))
     }
     first, last = (rows[card.of().splits["test"][end].rstrip("Z")] for end in ("first", "last"))
     scored = [(rows[one.bar.rstrip("Z")], one.values["probability"]) for one in predictions]
-    inside = [(row, chance) for row, chance in scored if first <= row < last and candles.close[row] != candles.close[row + 1]]
+    inside = [
+        (row, chance)
+        for row, chance in scored
+        if first <= row < last and candles.close[row] != candles.close[row + 1]
+    ]
     labels = np.array([[float(candles.close[row + 1] > candles.close[row])] for row, _ in inside])
     target = TARGETS["direction"](horizon=1)
     found = scores_of(target).metrics(target, np.array([chance for _, chance in inside]), labels)
@@ -69,11 +90,17 @@ def test_columns_join_the_features_in_card_and_prediction(tmp_path, train):
     file = hinted(tmp_path)
     trained = train(tmp_path, tmp_path / "out", hidden=4, lookback=5, epochs=1, columns="hint")
     card = read_card(trained.file)
-    assert card.features == [*FEATURES, "hint"] and card.columns == ["hint"] and card.architecture["features"] == 38
+    assert (
+        card.features == [*FEATURES, "hint"]
+        and card.columns == ["hint"]
+        and card.architecture["features"] == 38
+    )
     assert predict_file(trained.file, file, last=3)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(DataError, match="has no column hint .its columns besides those of a bar: hind.. Did you mean hind"):
+    with pytest.raises(
+        DataError, match="has no column hint .its columns besides those of a bar: hind.. Did you mean hind"
+    ):
         predict_file(trained.file, hinted(other, extra="hind"))
 
 
@@ -105,7 +132,9 @@ def test_no_input_before_a_cell_depends_on_it(tmp_path, features):
     for cut in sorted(random.integers(FIRST + 1, BARS, 5)):
         values = table.column("hint").to_numpy().copy()
         values[cut:] = np.where(random.random(BARS - cut) < 0.5, np.nan, random.normal(0, 9, BARS - cut))
-        pq.write_table(table.set_column(table.num_columns - 1, "hint", pa.array(values, from_pandas=True)), file)
+        pq.write_table(
+            table.set_column(table.num_columns - 1, "hint", pa.array(values, from_pandas=True)), file
+        )
         after = prepared()
         assert np.array_equal(after.rows_TF[:cut], before.rows_TF[:cut])
         assert not np.array_equal(after.rows_TF, before.rows_TF)

@@ -1,4 +1,6 @@
-"""Modules of a user's own train, re-pack, die, resume and predict as ours do: nothing of them is lost, no neighbour is felt."""
+"""Modules of a user's own train, re-pack, die, resume and predict as ours do: nothing of them is lost, no
+neighbour is felt.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ EVERY = pytest.mark.parametrize("name", NETS)
 
 def job_for(name: str, **settings: object) -> Job:
     """Return the job of a module, tried as the desk tries it."""
-    keys = {"lookback": 6, "chunk": 16, "batch": 4 if name == "Chunks" else 10, "learning_rate": 1e-2, **settings}
+    keys = {
+        "lookback": 6,
+        "chunk": 16,
+        "batch": 4 if name == "Chunks" else 10,
+        "learning_rate": 1e-2,
+        **settings,
+    }
     job = job_of(model=f"{FILE}:{name}", epochs=3, patience=5, checkpoint_seconds=1, **keys)
     model = replace(job.own_files["model"], sha256=hashlib.sha256(FILE.read_bytes()).hexdigest())
     job = job.with_own_files({"model": model})
@@ -52,9 +60,13 @@ class Killed(Exception):
 
 
 class Worker:
-    """A roster of runs. One that dies after a number of steps writes a checkpoint of each run after every step."""
+    """A roster of runs. One that dies after a number of steps writes a checkpoint of each run after every
+    step.
+    """
 
-    def __init__(self, job: Job, folder: Path, *, runs: Sequence[int] = (0, 1), dies_after: int | None = None) -> None:
+    def __init__(
+        self, job: Job, folder: Path, *, runs: Sequence[int] = (0, 1), dies_after: int | None = None
+    ) -> None:
         self._job, self._folder, self._dies_after, self._steps = job, folder, dies_after, 0
         self._waiting = [run_of(number, job) for number in runs]
         self.done: dict[str, Run] = {}
@@ -83,12 +95,21 @@ class Worker:
     def work(self, *, places: int) -> Worker:
         ticks = iter(range(10**6))  # every look at the clock is a second later: a checkpoint is always due
         job = self._job
-        train(self, lambda members: form_pack(members, job), job, lambda event: None, places=places, clock=lambda: next(ticks))
+        train(
+            self,
+            lambda members: form_pack(members, job),
+            job,
+            lambda event: None,
+            places=places,
+            clock=lambda: next(ticks),
+        )
         return self
 
 
 def run_of(number: int, job: Job) -> Run:
-    """Return the training of a model on rows of noise, 11 batches an epoch or more, the last of them of one window."""
+    """Return the training of a model on rows of noise, 11 batches an epoch or more, the last of them of one
+    window.
+    """
     generator = torch.Generator().manual_seed(number)
     rows_TF = torch.randn(241 + 60 * number, len(FEATURES), generator=generator)
     labels_TK = (rows_TF[:, 1:2] > 0).float()
@@ -101,9 +122,17 @@ def run_of(number: int, job: Job) -> Run:
     reader = reader_of(job.model.reads, **known)
 
     def validate(model: nn.Module) -> float:
-        return float(loss_for(job)(torch.from_numpy(reader.outputs(model, bars)), labels_TK[bars].double()).mean())
+        return float(
+            loss_for(job)(torch.from_numpy(reader.outputs(model, bars)), labels_TK[bars].double()).mean()
+        )
 
-    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(
+        member=member,
+        title=f"S{number}",
+        reads=reads,
+        validate=validate,
+        learning_rate=job.train.learning_rate,
+    )
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -136,13 +165,18 @@ def test_it_resumes_and_repacks_bit_by_bit_and_feels_no_neighbour(tmp_path, name
     job = job_for(name, ema=ema)
     before = torch.random.get_rng_state()
     whole = Worker(job, tmp_path / "alone", runs=(1,)).work(places=1).done["m1"]
-    together = Worker(job, tmp_path / "together").work(places=2)  # the other one ends first: the pack is formed anew
+    together = Worker(job, tmp_path / "together").work(
+        places=2
+    )  # the other one ends first: the pack is formed anew
     cut = Worker(job, tmp_path / "cut", dies_after=43)
     with pytest.raises(Killed):
         cut.work(places=2)
     resumed = Worker(job, tmp_path / "cut").work(places=2)
     assert torch.equal(torch.random.get_rng_state(), before), "torch's own generator is as it was"
-    assert set(resumed.resumed) == {"m0", "m1"} and whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
+    assert (
+        set(resumed.resumed) == {"m0", "m1"}
+        and whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
+    )
     for other in (together, resumed):
         assert other.done["m1"].history == whole.history
         assert same(other.done["m1"].best_weights, whole.best_weights)
@@ -201,10 +235,16 @@ def test_a_weight_of_another_shape_is_not_put_back():
 
 
 @EVERY
-def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(tmp_path, name, write_candles, train):
+def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
+    tmp_path, name, write_candles, train
+):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = job_for(name, batch=64 if name != "Chunks" else 4)
-    keys = {f"model.{key}": value for key, value in job.to_dict()["model"].items() if key not in ("name", "file", "class")}
+    keys = {
+        f"model.{key}": value
+        for key, value in job.to_dict()["model"].items()
+        if key not in ("name", "file", "class")
+    }
     settings = {"epochs": 2, "learning_rate": 1e-2, "batch": job.train.batch, "horizon": 1}
     trained = train(tmp_path, tmp_path / "out", model=f"{FILE}:{name}", **keys, **settings)
     card, (tensors, _) = read_card(trained.file), load(trained.file)
@@ -224,19 +264,45 @@ def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
         predict_file(trained.file, tmp_path, model_file=Path(__file__))
 
 
-def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach_the_run(tmp_path, write_candles, python):
+def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach_the_run(
+    tmp_path, write_candles, python
+):
     data, out, net, target = (tmp_path / name for name in ("data", "out", "my_net.py", "my_target.py"))
     data.mkdir()
     write_candles(data, "SIG-USD", bars=1200, signal=1.0)
     net.write_text(FILE.read_text())
     target.write_text(FILE.with_name("own_target.py").read_text())
-    words = ["-m", "trainer.train", "--data", str(data), "--out", str(out), "--device", "cpu", "--epochs", "1"]
-    words += ["--model", f"{net}:Norm", "--target", f"{target}:Range", "--set", "model.hidden=5", "--set", "lookback=7"]
+    words = [
+        "-m",
+        "trainer.train",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        "--epochs",
+        "1",
+    ]
+    words += [
+        "--model",
+        f"{net}:Norm",
+        "--target",
+        f"{target}:Range",
+        "--set",
+        "model.hidden=5",
+        "--set",
+        "lookback=7",
+    ]
     done = subprocess.run([*python, *words], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     file = out / "own-own_SIG-USD_1m.safetensors"
     card = read_card(file)
-    assert (card.architecture["settings"], card.lookback, card.metrics["about"]["headline"]) == ({"hidden": 5}, 7, "loss")
+    assert (card.architecture["settings"], card.lookback, card.metrics["about"]["headline"]) == (
+        {"hidden": 5},
+        7,
+        "loss",
+    )
     copies = {path.name: path.read_text() for path in (out / "own_files").iterdir()}
     assert copies == {f"{own['sha256']}.py": own["text"] for own in card.own_files.values()}
     assert len(predict_file(file, data, last=2, model_file=net)) == 2

@@ -1,4 +1,6 @@
-"""A target of a user's own is trained on like any other, and one whose labels reach further than they say is refused."""
+"""A target of a user's own is trained on like any other, and one whose labels reach further than they say is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ SMALL = {
 def tried(file: Path, name: str, **keys: object) -> Job:
     job = job_of(target=f"{file}:{name}", **keys)
     target = replace(job.own_files["target"], sha256=hashlib.sha256(file.read_bytes()).hexdigest())
-    return job.with_own_files({"target": measure_target(job.with_own_files({"target": target}), lambda stage: None)})
+    return job.with_own_files(
+        {"target": measure_target(job.with_own_files({"target": target}), lambda stage: None)}
+    )
 
 
 def test_columns_outputs_reach_and_ends_are_measured():
@@ -42,17 +46,26 @@ def test_columns_outputs_reach_and_ends_are_measured():
 
 @pytest.mark.parametrize("name", ["Range", "Both"])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_takes_it_and_its_card_predicts_without_its_file(tmp_path, model, name, write_candles, train):
+def test_every_model_takes_it_and_its_card_predicts_without_its_file(
+    tmp_path, model, name, write_candles, train
+):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = tried(FILE, name, model=model, **SMALL[model])
-    keys = {f"target.{key}": value for key, value in job.to_dict()["target"].items() if key not in ("name", "file", "class")}
+    keys = {
+        f"target.{key}": value
+        for key, value in job.to_dict()["target"].items()
+        if key not in ("name", "file", "class")
+    }
     settings = {**SMALL[model], **keys, "epochs": 3, "learning_rate": 1e-2}
     trained = train(tmp_path, tmp_path / "out", model=model, target=f"{FILE}:{name}", **settings)
     card = read_card(trained.file)
     assert card.own_files["target"]["text"] == FILE.read_text() and str(FILE) not in card.to_json()
     assert card.training["history"][-1]["train_loss"] < card.training["history"][0]["train_loss"]
     assert card.metrics["about"]["headline"] == "loss" and card.metrics["test"]["loss"] > 0
-    assert card.metrics["test"]["baselines"]["constant"]["loss"] > 0 and "loss" in card.metrics["test"]["better"]["constant"]
+    assert (
+        card.metrics["test"]["baselines"]["constant"]["loss"] > 0
+        and "loss" in card.metrics["test"]["better"]["constant"]
+    )
     said = predict_file(trained.file, tmp_path, last=3)
     assert set(said[0].values) == ({"output"} if name == "Range" else {"output_1", "output_2", "output_3"})
     assert all(np.isfinite(value) for one in said for value in one.values.values())
@@ -62,11 +75,15 @@ def test_the_constant_beside_it_is_the_best_there_is():
     job = tried(FILE, "Range", lookback=10, batch=64)
     data = prepare(synthetic_candles("AAA", bars=2000, timeframe="1m", seed=1), job)
     (constant,) = np.unique(scores_of(data.target).baselines(data.target, data.scored("test"))["constant"])
-    assert constant == pytest.approx(np.median(data.labels("train")), rel=0.02), "an absolute error's is the median"
+    assert constant == pytest.approx(np.median(data.labels("train")), rel=0.02), (
+        "an absolute error's is the median"
+    )
 
 
 def refusal(folder: Path, *lines: str) -> str:
-    (folder / "t.py").write_text("import numpy as np\nclass T:\n" + "".join(f"    {line}\n" for line in lines))
+    (folder / "t.py").write_text(
+        "import numpy as np\nclass T:\n" + "".join(f"    {line}\n" for line in lines)
+    )
     with pytest.raises(UsageError) as caught:
         tried(folder / "t.py", "T")
     line = str(caught.value)
@@ -83,13 +100,28 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
     [
         ([LOSS], "T has no method label"),
         (["def label(self, c): return 1, 2"], "T has no method loss"),
-        (["def label(self, c): return c.close", LOSS], "T.label returns ndarray (it must return labels and their ends)"),
+        (
+            ["def label(self, c): return c.close", LOSS],
+            "T.label returns ndarray (it must return labels and their ends)",
+        ),
         (["def label(self, c): raise KeyError('x')", LOSS], "T.label fails (KeyError: 'x')"),
-        (["def label(self, c): return c.close[1:], c.timestamp", LOSS], "T.label returns labels of shape (5999,)"),
+        (
+            ["def label(self, c): return c.close[1:], c.timestamp", LOSS],
+            "T.label returns labels of shape (5999,)",
+        ),
         (["def label(self, c): return c.close, c.close", LOSS], "ends that are not whole numbers"),
-        (["def label(self, c): return c.close, np.arange(len(c.close))", LOSS], "T.label returns invalid ends"),
-        (["def label(self, c): return c.close, np.arange(len(c.close)) + 1", LOSS], "T.label returns invalid ends"),
-        (["def label(self, c): return c.close * np.nan, np.full(len(c.close), -1)", LOSS], "T.label labels none of 6,000 bars"),
+        (
+            ["def label(self, c): return c.close, np.arange(len(c.close))", LOSS],
+            "T.label returns invalid ends",
+        ),
+        (
+            ["def label(self, c): return c.close, np.arange(len(c.close)) + 1", LOSS],
+            "T.label returns invalid ends",
+        ),
+        (
+            ["def label(self, c): return c.close * np.nan, np.full(len(c.close), -1)", LOSS],
+            "T.label labels none of 6,000 bars",
+        ),
         (
             ["def label(self, c):", ENDS, "    return np.roll(c.close, -4) / c.close, ends", LOSS],
             "T.label reads bars after its end",
@@ -99,7 +131,12 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
             "T.label reads bars after its end",
         ),
         (
-            ["def label(self, c):", ENDS, "    return c.close / np.concatenate([c.close[:2], c.close[:-2]]), ends", LOSS],
+            [
+                "def label(self, c):",
+                ENDS,
+                "    return c.close / np.concatenate([c.close[:2], c.close[:-2]]), ends",
+                LOSS,
+            ],
             "T.label reads further back than its reach",
         ),
         (["reach = -1", "def label(self, c): pass", LOSS], "T.reach is -1"),

@@ -1,4 +1,6 @@
-"""A panel: what it reads of each date, that nothing of it is later, its scores by series and by date, and its predictions."""
+"""A panel: what it reads of each date, that nothing of it is later, its scores by series and by date, and its
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ def job_with(scaler: str = "rank", **settings: Any) -> Job:
 def prepared(panel: list[Candles], job: Job) -> PieceData:
     """Return the data of a panel's only fold, as its plan in memory has it."""
     named = {one.symbol: one for one in panel}
-    entries = [symbol_plan(named[symbol], plans, files=[], rows=0) for symbol, plans in plan_panel(named, job).items()]
+    entries = [
+        symbol_plan(named[symbol], plans, files=[], rows=0)
+        for symbol, plans in plan_panel(named, job).items()
+    ]
     return read_panel(named, job, entries, 1)
 
 
@@ -91,7 +96,9 @@ def test_a_date_without_a_bar_is_masked_and_filled_from_neither_side(panel, scal
     assert seen > 10
 
 
-@pytest.mark.parametrize(("scaler", "settings"), [*((scaler, {}) for scaler in SCALERS), ("rank", TRANSFORMER)])
+@pytest.mark.parametrize(
+    ("scaler", "settings"), [*((scaler, {}) for scaler in SCALERS), ("rank", TRANSFORMER)]
+)
 def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scaler, settings):
     job = job_with(scaler, **settings)
     before = prepared(panel, job)
@@ -111,7 +118,9 @@ def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scale
     assert changed == len(panel) - 1  # all but the one that ended before
 
 
-def test_ranks_are_among_the_series_of_the_date_and_one_series_moves_the_ranks_of_others_on_no_date_before(panel):
+def test_ranks_are_among_the_series_of_the_date_and_one_series_moves_the_ranks_of_others_on_no_date_before(
+    panel,
+):
     job = job_with("rank")
     data = prepared(panel, job)
     column, rows = job.data.inputs.index("log_return_1"), dict[int, list[float]]()
@@ -133,9 +142,13 @@ def test_ranks_are_among_the_series_of_the_date_and_one_series_moves_the_ranks_o
 def test_scalers_are_what_their_names_say(panel):
     pooled, own, rank = (prepared(panel, job_with(scaler)) for scaler in SCALERS)
     assert all(torch.equal(mean, pooled.scalers[0][0]) for mean, _ in pooled.scalers)
-    assert not torch.equal(own.scalers[0][0], own.scalers[1][0]) and torch.equal(own.panel.mean_F, pooled.panel.mean_F)  # type: ignore[union-attr]
+    assert not torch.equal(own.scalers[0][0], own.scalers[1][0]) and torch.equal(
+        own.panel.mean_F, pooled.panel.mean_F
+    )  # type: ignore[union-attr]
     mean_F, std_F = rank.scalers[0]
-    assert mean_F[:3].tolist() == [0, 0, 0] and std_F[:3].tolist() == [1, 1, 1] and mean_F[3] != 0  # the clock is pooled
+    assert (
+        mean_F[:3].tolist() == [0, 0, 0] and std_F[:3].tolist() == [1, 1, 1] and mean_F[3] != 0
+    )  # the clock is pooled
 
 
 def test_a_series_without_a_window_of_training_has_the_number_0_and_the_scaler_of_all(panel):
@@ -213,8 +226,17 @@ def test_every_model_takes_every_target_on_a_panel_and_predicts_what_it_was_scor
     model: str, name: str, panel: list[Candles], folder: Path, tmp_path: Path, train_piece: Callable[..., Any]
 ) -> None:
     scaler = SCALERS[list(TARGETS).index(name) % 3]
-    keys = {"name": "planted", "panel": True, "scaler": scaler, "features": FEATURES, "timeframe": "1d", "calendar": "sessions"}
-    job = with_settings(Job(), **keys_for(SMALL, model=model, target=name), **keys, epochs=1, test_fraction=0.25)
+    keys = {
+        "name": "planted",
+        "panel": True,
+        "scaler": scaler,
+        "features": FEATURES,
+        "timeframe": "1d",
+        "calendar": "sessions",
+    }
+    job = with_settings(
+        Job(), **keys_for(SMALL, model=model, target=name), **keys, epochs=1, test_fraction=0.25
+    )
     job = with_settings(job, batch=4 if job.model.reads == CHUNKS else 128)
     done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
     file = tmp_path / done["file"]
@@ -255,19 +277,30 @@ def test_a_panel_predicts_symbols_that_it_never_saw_and_those_asked_for_by_the_r
         write_candles(path / "panel_1d.parquet", part)
     for scaler in SCALERS:
         job = job_with(scaler)
-        done = train_piece(piece_of(job, *(one.symbol for one in panel[:6]), timeframe="1d"), job, seen, tmp_path)
+        done = train_piece(
+            piece_of(job, *(one.symbol for one in panel[:6]), timeframe="1d"), job, seen, tmp_path
+        )
         file = tmp_path / done["file"]
         every = {one.symbol: one for one in predict_models([file], data) if isinstance(one, Predictions)}
         assert list(every) == [one.symbol for one in panel]  # S06 and S07 are new
         (some, none) = predict_models([file], data, symbols=["S06", "NEW"], last=3)
-        assert isinstance(none, Predictions) and none.symbol == "S06" and isinstance(some, NotPredicted) and some.absent
+        assert (
+            isinstance(none, Predictions)
+            and none.symbol == "S06"
+            and isinstance(some, NotPredicted)
+            and some.absent
+        )
         for name, values in none.columns.items():
             assert values.tolist() == every["S06"].columns[name][-3:].tolist()
     short = tmp_path / "short"
     short.mkdir()
     write_candles(short / "panel_1d.parquet", [panel[0], panel[1].rows(-10)])
     found = {one.symbol: one for one in predict_models([file], short)}
-    assert isinstance(found["S00"], Predictions) and isinstance(found["S01"], NotPredicted) and found["S01"].absent
+    assert (
+        isinstance(found["S00"], Predictions)
+        and isinstance(found["S01"], NotPredicted)
+        and found["S01"].absent
+    )
     assert "no bar of S01 has enough bars before it" in str(found["S01"].error)
 
 
@@ -277,14 +310,18 @@ def test_series_that_training_never_saw_share_one_embedding(panel, folder, tmp_p
     done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
     again = [replace(panel[0], symbol=name) for name in ("COPY", "NEW")]
     write_candles(tmp_path / "all_1d.parquet", [*again, *panel])
-    made = predict_models([tmp_path / done["file"]], tmp_path / "all_1d.parquet", symbols=["COPY", "NEW", "S00"])
+    made = predict_models(
+        [tmp_path / done["file"]], tmp_path / "all_1d.parquet", symbols=["COPY", "NEW", "S00"]
+    )
     copy, new, seen = (one.columns["volatilities"] for one in made if isinstance(one, Predictions))
     assert np.array_equal(copy, new) and not np.allclose(copy, seen)
 
 
 @pytest.mark.slow
 def test_a_planted_order_of_series_is_found_and_a_shuffled_one_is_not():
-    planted, chance = (scored(0, "rank", series=14, dates=300, shuffled=shuffled) for shuffled in (False, True))
+    planted, chance = (
+        scored(0, "rank", series=14, dates=300, shuffled=shuffled) for shuffled in (False, True)
+    )
     assert planted["rank correlation"] > 0.3 < planted["low"] + 0.1
     assert chance["low"] <= 0 <= chance["high"]
 

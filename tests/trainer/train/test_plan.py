@@ -1,4 +1,6 @@
-"""A training plans its data where nobody has, follows a plan that it is given, and asks it which models are finished."""
+"""A training plans its data where nobody has, follows a plan that it is given, and asks it which models are
+finished.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, w
     plan = read_plan((first.out / "plan.json").read_bytes())
     assert first.events("started")[0]["data"] == json.loads(json.dumps(plan.summary()))
     again = start(data, "--epochs", "1", "--plan", str(first.out / "plan.json"), name="again")
-    assert again.end() == 0 and (again.out / "plan.json").read_bytes() == (first.out / "plan.json").read_bytes()
+    assert (
+        again.end() == 0 and (again.out / "plan.json").read_bytes() == (first.out / "plan.json").read_bytes()
+    )
     model = "lstm-direction_AAA-USD_1m.safetensors"
     assert read_card(again.out / model).metrics == read_card(first.out / model).metrics
     assert not (again.out / ".candles").exists()

@@ -80,7 +80,9 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
     job = JOBS[name]
     parts = _series(job, data, "SIG-USD", "LOW-USD")
     both = lay([part.series[0] for part in parts], rows=[1500, 1350], padding=job.model.bars_out)
-    assert both.offsets == (0, 1500 + job.model.bars_out) and len(both.reads) == sum(len(part.reads) for part in parts)
+    assert both.offsets == (0, 1500 + job.model.bars_out) and len(both.reads) == sum(
+        len(part.reads) for part in parts
+    )
     seen = job.model.bars_seen
     taken = 0
     for part, offset in zip(parts, both.offsets, strict=True):
@@ -88,7 +90,9 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
         assert torch.equal(both.reads[taken : taken + len(reads)], reads + offset)
         taken += len(reads)
         if name == "chunks":
-            last = torch.tensor([len(part.rows_TF) - seen])  # begins at the last bar: all but that lies beyond the series
+            last = torch.tensor(
+                [len(part.rows_TF) - seen]
+            )  # begins at the last bar: all but that lies beyond the series
             steps = torch.arange(job.model.bars_out + seen - 1)
             place = torch.cat([reads, last])
             one = gather_chunks(part.rows_TF, place, steps, part.mean_F, part.std_F)
@@ -123,16 +127,28 @@ def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it_was_scored_by(data, tmp_path, train_piece):
-    job = job_of(name="mix", lookback=20, hidden=8, batch=64, epochs=2, learning_rate=1e-2, horizon=1, pooled=True)
+def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it_was_scored_by(
+    data, tmp_path, train_piece
+):
+    job = job_of(
+        name="mix", lookback=20, hidden=8, batch=64, epochs=2, learning_rate=1e-2, horizon=1, pooled=True
+    )
     piece = piece_of(job, "SIG-USD", "LOW-USD")
     done = train_piece(piece, job, data, tmp_path)
     file = tmp_path / done["file"]
     tensors, card = load(file)
-    assert done["file"] == "lstm-direction_mix_1m.safetensors" and done["piece"] == card.piece == "mix" and tensors
-    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD")) and done["series"] == list(card.symbols)
+    assert (
+        done["file"] == "lstm-direction_mix_1m.safetensors"
+        and done["piece"] == card.piece == "mix"
+        and tensors
+    )
+    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD")) and done["series"] == list(
+        card.symbols
+    )
     one, other = card.series
-    assert one.scaler["mean"] != other.scaler["mean"] and one.data["bars"] == 1500 and other.data["bars"] == 1350
+    assert (
+        one.scaler["mean"] != other.scaler["mean"] and one.data["bars"] == 1500 and other.data["bars"] == 1350
+    )
     assert one.splits["test"]["first"] == other.splits["test"]["first"]  # one split by time
     assert card.metrics["test"]["n"] == one.metrics["test"]["n"] + other.metrics["test"]["n"]
     assert card.metrics["test"]["baselines"].keys() == one.metrics["test"]["baselines"].keys()

@@ -46,7 +46,9 @@ def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
 def test_a_gpu_multiplies_in_bf16_where_it_and_its_library_have_it_and_do_not_emulate_it(
     monkeypatch, native, cudnn, model, expected
 ):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native
+    )
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
     assert matmul_dtype(job_of(model=model), CUDA) == expected
 
@@ -60,7 +62,10 @@ def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):
 def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
     torch.backends.cudnn.allow_tf32 = True
     assert resolve_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
-    assert resolve_precision(job_of(precision="fp32"), CUDA) == torch.float32 and not torch.backends.cudnn.allow_tf32
+    assert (
+        resolve_precision(job_of(precision="fp32"), CUDA) == torch.float32
+        and not torch.backends.cudnn.allow_tf32
+    )
 
 
 def test_sums_on_a_gpu_have_one_order_unless_the_user_has_said_otherwise(monkeypatch):
@@ -75,4 +80,8 @@ def test_sums_on_a_gpu_have_one_order_unless_the_user_has_said_otherwise(monkeyp
 
 
 def test_only_the_losses_of_fp16_are_scaled():
-    assert [first_scale(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)] == [1.0, 1.0, FIRST_SCALE]
+    assert [first_scale(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)] == [
+        1.0,
+        1.0,
+        FIRST_SCALE,
+    ]

@@ -38,7 +38,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.parametrize("last", [1, *SMALL_BATCHES, 40, None])
-def test_many_models_at_once_give_the_digits_of_each_alone(models: list[Path], data: Path, last: int | None) -> None:
+def test_many_models_at_once_give_the_digits_of_each_alone(
+    models: list[Path], data: Path, last: int | None
+) -> None:
     together = list(predict_models(models, data, last=last))
     assert [(item.model, item.symbol) for item in together] == [
         (path.stem, symbol) for path, symbol in zip(models, SYMBOLS, strict=True)
@@ -57,7 +59,9 @@ def test_chunks_at_once_give_the_digits_of_each_alone(tmp_path: Path, data: Path
     assert [path.suffix for path in paths] == [".safetensors"] * 2
     for path, item in zip(paths, predict_models(paths, data, last=3), strict=True):
         assert isinstance(item, Predictions)
-        assert item.columns["volatility"].tolist() == [row.values["volatility"] for row in predict_file(path, data)[-3:]]
+        assert item.columns["volatility"].tolist() == [
+            row.values["volatility"] for row in predict_file(path, data)[-3:]
+        ]
 
 
 def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
@@ -134,14 +138,21 @@ def test_what_can_not_be_predicted_is_named_and_the_others_go_on(
 
 
 def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], data: Path) -> None:
-    assert [item.symbol for item in predict_models(models, data, symbols=("CCC", "AAA"), last=1)] == ["AAA", "CCC"]
-    with pytest.raises(UsageError, match=r"no model of BBBB .*were trained on AAA, BBB, CCC, DDD\). Did you mean BBB"):
+    assert [item.symbol for item in predict_models(models, data, symbols=("CCC", "AAA"), last=1)] == [
+        "AAA",
+        "CCC",
+    ]
+    with pytest.raises(
+        UsageError, match=r"no model of BBBB .*were trained on AAA, BBB, CCC, DDD\). Did you mean BBB"
+    ):
         list(predict_models(models, data, symbols=("BBBB",)))
 
 
 def test_candles_of_another_timeframe_are_refused_with_both_names(tmp_path: Path, data: Path) -> None:
     make_model(tmp_path / "seconds.safetensors", symbols=("AAA",), timeframe="90s")
-    with pytest.raises(DataError, match=r"seconds was trained on bars of 90s \(.* no candles of timeframe 90s.*it holds 1m"):
+    with pytest.raises(
+        DataError, match=r"seconds was trained on bars of 90s \(.* no candles of timeframe 90s.*it holds 1m"
+    ):
         list(predict_models([tmp_path / "seconds.safetensors"], data))
 
 
@@ -152,7 +163,10 @@ def test_longer_bars_are_made_as_they_are_for_training(tmp_path: Path, data: Pat
     write_file(tmp_path / "AAA_2m.parquet", [candles])
     (read,) = predict_models([tmp_path / "twos.safetensors"], tmp_path / "AAA_2m.parquet")
     assert isinstance(made, Predictions) and isinstance(read, Predictions) and len(made.bar) > 20
-    assert made.bar.tolist() == read.bar.tolist() and (made.columns["probability"] == read.columns["probability"]).all()
+    assert (
+        made.bar.tolist() == read.bar.tolist()
+        and (made.columns["probability"] == read.columns["probability"]).all()
+    )
 
 
 def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_path: Path, data: Path) -> None:
@@ -162,7 +176,9 @@ def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_pat
     assert isinstance(short, Predictions) and isinstance(whole, Predictions)
     assert (len(short.bar), len(whole.bar)) == (700 - 60 - LOOKBACK + 1, 700 - 256 - LOOKBACK + 1)
     (last,) = predict_models([tmp_path / "short.safetensors"], data, last=1)
-    assert isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
+    assert (
+        isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
+    )
 
 
 def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_candles: Any) -> None:
@@ -172,14 +188,22 @@ def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_
     write_file(tmp_path / "BBB_1m.parquet", [make_candles(600, symbol="BBB", close=[100.0] * 600)])
     settings = {"horizon": 5, "volatility_bars": 10}
     for symbol in ("AAA", "BBB"):
-        make_model(tmp_path / f"{symbol}.safetensors", target="return", symbols=(symbol,), target_settings=settings)
+        make_model(
+            tmp_path / f"{symbol}.safetensors", target="return", symbols=(symbol,), target_settings=settings
+        )
     never, every = predict_models([tmp_path / "AAA.safetensors", tmp_path / "BBB.safetensors"], tmp_path)
     assert isinstance(every, Predictions) and np.isfinite(every.columns["log_return"]).all()
     assert every.bar[-1] == make_candles(600).timestamp[-11]
     (last,) = predict_models([tmp_path / "AAA.safetensors"], tmp_path, last=1)
-    assert isinstance(last, Predictions) and last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
+    assert (
+        isinstance(last, Predictions)
+        and last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
+    )
     assert isinstance(never, NotPredicted)
-    assert never.error.what == "no bar of BBB has a unit for the forecast of return" and "never moves" in never.error.why
+    assert (
+        never.error.what == "no bar of BBB has a unit for the forecast of return"
+        and "never moves" in never.error.why
+    )
 
 
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:

@@ -20,7 +20,8 @@ def test_the_scaler_comes_from_the_training_span_alone(make_candles) -> None:
     data = prepare(candles, JOB)
     late = np.arange(2000) >= data.spans.train.stop
     wild = {
-        name: np.where(late, getattr(candles, name) * 50, getattr(candles, name)) for name in ("open", "high", "low", "close")
+        name: np.where(late, getattr(candles, name) * 50, getattr(candles, name))
+        for name in ("open", "high", "low", "close")
     }
     other = prepare(replace(candles, **wild, volume=np.where(late, candles.volume * 9, candles.volume)), JOB)
     assert torch.equal(data.mean_F, other.mean_F) and torch.equal(data.std_F, other.std_F)
@@ -34,7 +35,9 @@ def test_scaled_training_rows_have_mean_zero_and_deviation_one(make_candles) -> 
     scaled = ((rows - data.mean_F) / data.std_F).double()
     varied = rows.std(0) > 1e-6
     torch.testing.assert_close(scaled.mean(0), torch.zeros(rows.shape[1]).double(), rtol=0, atol=2e-3)
-    torch.testing.assert_close(scaled.std(0)[varied], torch.ones(int(varied.sum())).double(), rtol=2e-3, atol=0)
+    torch.testing.assert_close(
+        scaled.std(0)[varied], torch.ones(int(varied.sum())).double(), rtol=2e-3, atol=0
+    )
 
 
 def test_a_constant_feature_is_scaled_by_one() -> None:

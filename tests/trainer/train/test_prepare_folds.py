@@ -1,4 +1,6 @@
-"""Folds of a symbol: what they share, what each has of its own, and what is refused by the name of the symbol."""
+"""Folds of a symbol: what they share, what each has of its own, and what is refused by the name of the
+symbol.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_no_label_of_a_fold_reaches_its_test_and_tests_follow_each_other(make_ca
 
 
 def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
-    job = job_of(model="tcn", blocks=2, width=4, chunk=64, folds=2, batch=2, test_fraction=0.3, validation_fraction=0.1)
+    job = job_of(
+        model="tcn", blocks=2, width=4, chunk=64, folds=2, batch=2, test_fraction=0.3, validation_fraction=0.1
+    )
     folds = folds_of(make_candles(40 * 24 * 3, timeframe="1h"), job)
     assert len({fold.target for fold in folds}) == 1 and folds[0].target.options() == (folds[0].target,)
     assert folds[0].rows_TF.data_ptr() == folds[1].rows_TF.data_ptr()
@@ -70,7 +74,9 @@ def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
         (420, {"folds": 4, "embargo": 30}, "AAA: 4 folds leave"),
     ],
 )
-def test_what_does_not_suffice_is_refused_by_the_name_of_the_symbol(make_candles, bars, settings, said) -> None:
+def test_what_does_not_suffice_is_refused_by_the_name_of_the_symbol(
+    make_candles, bars, settings, said
+) -> None:
     with pytest.raises(DataError, match=said):
         plan_folds(make_candles(bars), with_settings(JOB, **settings))
 

@@ -31,7 +31,9 @@ def test_a_warm_up_longer_than_the_training_never_ends():
 
 
 def torchs_rates(warmup: int, steps: int, *, first: int, factor: int) -> list[float]:
-    """Return the rates of torch's own schedulers, from a rate of one: linear, then cosines with warm restarts."""
+    """Return the rates of torch's own schedulers, from a rate of one: linear, then cosines with warm
+    restarts.
+    """
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     rising = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / warmup, total_iters=warmup - 1)
     falling = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=first, T_mult=factor)
@@ -54,9 +56,14 @@ def test_cosines_with_warm_restarts_are_torchs(factor):
 
 
 def test_the_rate_grows_with_the_batch_as_the_job_says():
-    rates = {scaling: base_rate(job_of(batch=1024, learning_rate=1e-3, rate_scaling=scaling)) for scaling in ("none", "linear")}
+    rates = {
+        scaling: base_rate(job_of(batch=1024, learning_rate=1e-3, rate_scaling=scaling))
+        for scaling in ("none", "linear")
+    }
     assert rates == {"none": 1e-3, "linear": pytest.approx(4e-3)}
-    assert base_rate(job_of(batch=1024, learning_rate=1e-3, rate_scaling="sqrt", rate_batch=64)) == pytest.approx(4e-3)
+    assert base_rate(
+        job_of(batch=1024, learning_rate=1e-3, rate_scaling="sqrt", rate_batch=64)
+    ) == pytest.approx(4e-3)
 
 
 def test_restarts_are_of_a_cosine():

@@ -23,7 +23,9 @@ def test_batch_order_depends_on_seed_model_and_epoch_and_not_on_what_was_drawn_b
     torch.rand(7)
     assert torch.equal(first, batch_order(50, seed=0, model="m", epoch=0))
     others = [batch_order(50, seed=1, model="m", epoch=0), batch_order(50, seed=0, model="n", epoch=0)]
-    assert not any(torch.equal(first, other) for other in [*others, batch_order(50, seed=0, model="m", epoch=1)])
+    assert not any(
+        torch.equal(first, other) for other in [*others, batch_order(50, seed=0, model="m", epoch=1)]
+    )
 
 
 def test_dropout_keys_differ_by_step_and_layer():
@@ -35,7 +37,9 @@ def test_seeding_on_a_cpu_asks_nothing_of_cuda_and_draws_what_torchs_own_seeding
     module = nn.Linear(2, 2)
     torch.manual_seed(5)
     expected, before = torch.rand(3), torch.get_rng_state()
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("it makes a stack trace, which takes 2 ms"))
+    monkeypatch.setattr(
+        torch.cuda, "manual_seed_all", lambda seed: pytest.fail("it makes a stack trace, which takes 2 ms")
+    )
     with drawing(module, seed=5, device=torch.device("cpu")):
         assert torch.equal(torch.rand(3), expected)
     assert torch.equal(torch.get_rng_state(), before)

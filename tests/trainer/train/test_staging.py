@@ -88,7 +88,10 @@ def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
 def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     staging = Staging(reader)
     staging.stage(_piece("A-USD"))
-    staged, plain = _taken(staging, "A-USD"), read_source(_piece("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path))
+    staged, plain = (
+        _taken(staging, "A-USD"),
+        read_source(_piece("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path)),
+    )
     assert staged.origin.mark == plain.origin.mark
     assert staged.folds.keys() == plain.folds.keys() == {1, 2}
     for fold in staged.folds:

@@ -1,4 +1,5 @@
-"""Volatility forecasts: metrics by hand, the simple forecasts, a planted signal that is found, and a model file that agrees.
+"""Volatility forecasts: metrics by hand, the simple forecasts, a planted signal that is found, and a model
+file that agrees.
 
 The planted candles: the size of a bar's move follows the volume of bars 20 to 40 back, its sign is chance.
 """
@@ -125,12 +126,19 @@ def test_a_volatility_that_follows_the_volume_of_bars_20_to_40_back_is_found(cap
     outputs = {span: made[0] for span, made in outputs_by_span(model, alone(data), JOB).items()}
     scores = score_series(outputs, data).scores["test"]
     with capsys.disabled():
-        beside = ", ".join(f"{name} {found['correlation'] or 0:.3f}" for name, found in scores["baselines"].items())
+        beside = ", ".join(
+            f"{name} {found['correlation'] or 0:.3f}" for name, found in scores["baselines"].items()
+        )
         print(f"\n  correlation {scores['correlation']:.3f} of {attainable:.3f} attainable, beside {beside}")
     assert attainable >= 0.95
     assert scores["correlation"] > 0.9
     low, high = scores["better"]["har"]["correlation"]
-    assert low > 0.2 and scores["intervals"]["correlation"][0] <= scores["correlation"] <= scores["intervals"]["correlation"][1]
+    assert (
+        low > 0.2
+        and scores["intervals"]["correlation"][0]
+        <= scores["correlation"]
+        <= scores["intervals"]["correlation"][1]
+    )
     assert high < 1
 
 
@@ -193,8 +201,12 @@ def test_har_learns_how_much_of_the_last_session_goes_on():
 
 
 @pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory, python: list[str]) -> tuple[Path, Path, dict[str, Any]]:
-    """Train through the command line, on a file with a hole; return the model, the candles and the last event."""
+def model_file(
+    tmp_path_factory: pytest.TempPathFactory, python: list[str]
+) -> tuple[Path, Path, dict[str, Any]]:
+    """Train through the command line, on a file with a hole; return the model, the candles and the last
+    event.
+    """
     folder = tmp_path_factory.mktemp("tcn")
     candles, _ = planted(bars=4000, seed=0)
     kept = np.delete(np.arange(4000), 3500)
@@ -203,11 +215,28 @@ def model_file(tmp_path_factory: pytest.TempPathFactory, python: list[str]) -> t
     data = folder / "VOL-USD_2h_2024-2024.parquet"
     write_candles(data, [candles], synthetic=True)
     settings = ["blocks=3", "width=8", "chunk=128", "batch=4", "horizon_sessions=1"]
-    arguments = ["--data", str(data), "--out", str(folder / "out"), "--events", str(folder), "--epochs", "2", "--model", "tcn"]
-    arguments += ["--device", "cpu", "--workers", "1"] + [part for setting in settings for part in ("--set", setting)]
+    arguments = [
+        "--data",
+        str(data),
+        "--out",
+        str(folder / "out"),
+        "--events",
+        str(folder),
+        "--epochs",
+        "2",
+        "--model",
+        "tcn",
+    ]
+    arguments += ["--device", "cpu", "--workers", "1"] + [
+        part for setting in settings for part in ("--set", setting)
+    ]
     subprocess.run([*python, "-m", "trainer.train", *arguments], check=True, stdout=subprocess.DEVNULL)
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return folder / "out" / "tcn-volatility_VOL-USD_2h.safetensors", data, next(e for e in events if e["event"] == "model_done")
+    return (
+        folder / "out" / "tcn-volatility_VOL-USD_2h.safetensors",
+        data,
+        next(e for e in events if e["event"] == "model_done"),
+    )
 
 
 def test_the_card_tells_what_was_made(model_file):
@@ -220,7 +249,12 @@ def test_the_card_tells_what_was_made(model_file):
         "dropout": 0.1,
         "outputs": 1,
     }
-    assert (card.family, card.lookback, card.of().horizon, card.target_settings["horizon_sessions"]) == ("tcn", 29, SESSION, 1)
+    assert (card.family, card.lookback, card.of().horizon, card.target_settings["horizon_sessions"]) == (
+        "tcn",
+        29,
+        SESSION,
+        1,
+    )
     assert card.data["synthetic"] and card.data["holes"] == 1
     assert card.metrics == done["metrics"]
     assert card.metrics["test"]["baselines"].keys() == {"mean", "trailing", "har"}
@@ -253,8 +287,12 @@ def test_a_forecast_needs_no_bar_before_what_it_sees_and_none_after(model_file, 
     write_candles(part, [candles.rows(1000, 2500)], synthetic=True)
     found = predict_file(file, part)
     assert found
-    np.testing.assert_allclose([item.values["volatility"] for item in found], [whole[item.bar] for item in found], rtol=1e-4)
-    assert [item.values["volatility"] for item in predict_file(file, data, last=5)] == list(whole.values())[-5:]
+    np.testing.assert_allclose(
+        [item.values["volatility"] for item in found], [whole[item.bar] for item in found], rtol=1e-4
+    )
+    assert [item.values["volatility"] for item in predict_file(file, data, last=5)] == list(whole.values())[
+        -5:
+    ]
 
 
 def test_the_command_writes_a_column_named_volatility(model_file, capsys):

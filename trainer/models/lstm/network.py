@@ -2,8 +2,9 @@
 
 Owns the architecture only; scaling, windows, loss and training are in `trainer.train`.
 
-Built from single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a process share, and a
-model's result must not depend on the others. Time is the first dimension, as oneDNN and cuDNN prefer.
+Built from single-layer `nn.LSTM`s, because `nn.LSTM(dropout=)` draws from a generator that all models of a
+process share, and a model's result must not depend on the others. Time is the first dimension, as oneDNN and
+cuDNN prefer.
 
 Shapes: T time steps, B batch, F features, H hidden size, O outputs.
 """
@@ -19,9 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from trainer.models.dropout import keep_mask
 from trainer.models.lstm.stacked import StackedLstm
 
-# Added to the forget gates' bias. torch draws it around zero, where a cell halves its content at each bar, and nothing twenty
-# bars back is ever learned (benchmarks/learning.py: AUC 0.51 without this, 0.95 with it). The usual remedy: Gers et al. 2000;
-# Jozefowicz et al. 2015, section 5 (https://proceedings.mlr.press/v37/jozefowicz15.html).
+# Added to the forget gates' bias. torch draws it around zero, where a cell halves its content at each bar,
+# and nothing twenty bars back is ever learned (benchmarks/learning.py: AUC 0.51 without this, 0.95 with it).
+# The usual remedy: Gers et al. 2000; Jozefowicz et al. 2015, section 5
+# (https://proceedings.mlr.press/v37/jozefowicz15.html).
 FORGET_BIAS = 1.0
 
 
@@ -30,7 +32,9 @@ def build(architecture: dict[str, Any], *, recompute: bool = False) -> Lstm:
     return Lstm(**architecture, recompute=recompute)
 
 
-def stacked(architecture: dict[str, Any], *, recompute: bool = False, matmul_dtype: torch.dtype | None = None) -> StackedLstm:
+def stacked(
+    architecture: dict[str, Any], *, recompute: bool = False, matmul_dtype: torch.dtype | None = None
+) -> StackedLstm:
     """Return the same architecture as one program over the stacked weights of many networks."""
     return StackedLstm(**architecture, recompute=recompute, matmul_dtype=matmul_dtype)
 
@@ -39,23 +43,38 @@ class Lstm(nn.Module):
     """The network: outputs for a window of bars."""
 
     def __init__(
-        self, *, features: int, hidden: int, layers: int, dropout: float, outputs: int = 1, recompute: bool = False
+        self,
+        *,
+        features: int,
+        hidden: int,
+        layers: int,
+        dropout: float,
+        outputs: int = 1,
+        recompute: bool = False,
     ) -> None:
-        """`recompute`: compute each layer's activations again in the backward pass, for less memory and more time."""
+        """`recompute`: compute each layer's activations again in the backward pass, for less memory and more
+        time.
+        """
         super().__init__()
         self.dropout, self._recompute = dropout, recompute
-        self.lstms = nn.ModuleList(nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers))
+        self.lstms = nn.ModuleList(
+            nn.LSTM(features if layer == 0 else hidden, hidden) for layer in range(layers)
+        )
         self.head = nn.Linear(hidden, outputs)
         with torch.no_grad():
             for lstm in self.lstms:
                 bias = lstm.get_parameter("bias_ih_l0")
-                bias[hidden : 2 * hidden] += FORGET_BIAS  # torch's order of gates: input, forget, cell, output
+                bias[hidden : 2 * hidden] += (
+                    FORGET_BIAS  # torch's order of gates: input, forget, cell, output
+                )
 
-    def forward(self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+    def forward(
+        self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
         """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
 
-        Dropout is on if `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the position of x's first
-        window in its batch.
+        Dropout is on if `keys_L2` ((L, 2) int32, a key for each layer) is given; `first_row` is the position
+        of x's first window in its batch.
         """
         hidden_TBH = x_TBF
         for layer, lstm in enumerate(self.lstms):
@@ -74,7 +93,8 @@ class Lstm(nn.Module):
                     probability=1 - self.dropout,
                 )
                 hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
-        # The head stays in full precision under autocast: half precision's three digits are too few for a loss.
+        # The head stays in full precision under autocast: half precision's three digits are too few for a
+        # loss.
         with torch.autocast(x_TBF.device.type, enabled=False):
             outputs_BO: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype))
         return outputs_BO
@@ -90,10 +110,12 @@ def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
 
 
 def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
-    """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients have the weights' dtype.
+    """Return a single layer's hidden states (T, B, H), computed in `dtype`; gradients have the weights'
+    dtype.
 
     Autocast does not do this on a GPU: it always runs cuDNN's LSTM in fp16, where the unscaled gradients of a
-    bf16 training vanish (`_cudnn_rnn_cast_reflatten` in torch's aten/src/ATen/cudnn/AutocastRNN.cpp, read 2026-11-21).
+    bf16 training vanish (`_cudnn_rnn_cast_reflatten` in torch's aten/src/ATen/cudnn/AutocastRNN.cpp, read
+    2026-11-21).
     """
     weights = list(lstm.parameters())
     # One buffer in cuDNN's order, so that cuDNN does not copy.
@@ -102,5 +124,7 @@ def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Te
     cast = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
     zero_1BH = torch.zeros(1, x_TBF.shape[1], weights[1].shape[1], dtype=dtype, device=x_TBF.device)
     hidden_TBH: torch.Tensor
-    hidden_TBH, _, _ = torch.lstm(x_TBF.to(dtype), (zero_1BH, zero_1BH), cast, True, 1, 0.0, lstm.training, False, False)
+    hidden_TBH, _, _ = torch.lstm(
+        x_TBF.to(dtype), (zero_1BH, zero_1BH), cast, True, 1, 0.0, lstm.training, False, False
+    )
     return hidden_TBH

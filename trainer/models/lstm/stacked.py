@@ -1,13 +1,15 @@
 """Many LSTMs of one architecture as one batched program, with the results of `network` for each model.
 
-For GPUs, where one small LSTM leaves most of the chip idle. On a CPU it is slower than one model after another (0.4 to 1.1
-times the speed, measured 2026-11-20 and -21) and runs only so that tests can compare it on any machine.
+For GPUs, where one small LSTM leaves most of the chip idle. On a CPU it is slower than one model after
+another (0.4 to 1.1 times the speed, measured 2026-11-20 and -21) and runs only so that tests can compare it
+on any machine.
 
-All weights of a model are one row of a (M, P) tensor, split into views here, so that optimizer and clipping work on a single
-tensor. The recurrence is differentiated by hand, since autograd's tape of small operations doubles the cost. Both biases of
-`nn.LSTM` are kept: merged into one, they would move half as far under Adam.
+All weights of a model are one row of a (M, P) tensor, split into views here, so that optimizer and clipping
+work on a single tensor. The recurrence is differentiated by hand, since autograd's tape of small operations
+doubles the cost. Both biases of `nn.LSTM` are kept: merged into one, they would move half as far under Adam.
 
-Shapes: M models, T time steps, B batch, F features, H hidden size, P weights of one model, L layers, O outputs.
+Shapes: M models, T time steps, B batch, F features, H hidden size, P weights of one model, L layers, O
+outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from trainer.models.dropout import keep_mask
 
 
 class StackedLstm:
-    """The forward pass of M models over stacked weights, and conversion from and to plain state dictionaries."""
+    """The forward pass of M models over stacked weights, and conversion from and to plain state
+    dictionaries.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,9 @@ class StackedLstm:
         recompute: bool = False,
         matmul_dtype: torch.dtype | None = None,
     ) -> None:
-        """Matrix products run in `matmul_dtype` (default: the weights' dtype); gates, cells and sums in the weights' dtype."""
+        """Matrix products run in `matmul_dtype` (default: the weights' dtype); gates, cells and sums in the
+        weights' dtype.
+        """
         self.layers, self.dropout = layers, dropout
         self._recompute, self._matmul_dtype = recompute, matmul_dtype
         shapes: dict[str, tuple[int, ...]] = {}
@@ -51,7 +57,11 @@ class StackedLstm:
         self.shapes = shapes
 
     def forward(
-        self, weights_MP: torch.Tensor, x_MTBF: torch.Tensor, keys_LM2: torch.Tensor | None = None, first_row: int = 0
+        self,
+        weights_MP: torch.Tensor,
+        x_MTBF: torch.Tensor,
+        keys_LM2: torch.Tensor | None = None,
+        first_row: int = 0,
     ) -> torch.Tensor:
         """Return outputs (M, B, O) for scaled windows; dropout as in `Lstm.forward`."""
         part = self._cut(weights_MP)
@@ -59,7 +69,12 @@ class StackedLstm:
         for layer in range(self.layers):
             bias_M4H = part[f"lstms.{layer}.bias_ih_l0"] + part[f"lstms.{layer}.bias_hh_l0"]
             inputs = (
-                *(hidden_MTBH, part[f"lstms.{layer}.weight_ih_l0"], part[f"lstms.{layer}.weight_hh_l0"], bias_M4H),
+                *(
+                    hidden_MTBH,
+                    part[f"lstms.{layer}.weight_ih_l0"],
+                    part[f"lstms.{layer}.weight_hh_l0"],
+                    bias_M4H,
+                ),
                 self._matmul_dtype or weights_MP.dtype,
             )
             if self._recompute and torch.is_grad_enabled():
@@ -69,7 +84,10 @@ class StackedLstm:
             if layer + 1 < self.layers and keys_LM2 is not None and self.dropout > 0:
                 _, steps, rows, hidden = hidden_MTBH.shape
                 keep = keep_mask(
-                    keys_LM2[layer], first_row=first_row, shape_TBH=(steps, rows, hidden), probability=1 - self.dropout
+                    keys_LM2[layer],
+                    first_row=first_row,
+                    shape_TBH=(steps, rows, hidden),
+                    probability=1 - self.dropout,
                 )
                 hidden_MTBH = hidden_MTBH * keep * (1 / (1 - self.dropout))
         last_MBH = hidden_MTBH[:, -1]
@@ -84,7 +102,8 @@ class StackedLstm:
         return {name: stacked[0] for name, stacked in self._cut(weights_P.unsqueeze(0)).items()}
 
     def _cut(self, weights_MP: torch.Tensor) -> dict[str, torch.Tensor]:
-        # The gradient of one split is one concatenation; each slice's would be a tensor of zeros as large as all weights.
+        # The gradient of one split is one concatenation; each slice's would be a tensor of zeros as large as
+        # all weights.
         parts = weights_MP.split_with_sizes([math.prod(shape) for shape in self.shapes.values()], dim=1)
         named = zip(self.shapes.items(), parts, strict=True)
         return {name: part.reshape(len(weights_MP), *shape) for (name, shape), part in named}
@@ -96,7 +115,9 @@ def _recurrence(*inputs: object) -> torch.Tensor:
 
 
 class _Recurrence(torch.autograd.Function):
-    """One LSTM layer of M models: one matrix product for all inputs and T for the recurrence, forward and backward."""
+    """One LSTM layer of M models: one matrix product for all inputs and T for the recurrence, forward and
+    backward.
+    """
 
     @staticmethod
     def forward(
@@ -163,8 +184,12 @@ class _Recurrence(torch.autograd.Function):
         later = grad_gates[:, 1:].reshape(models, (steps - 1) * rows, 4 * hidden)
         earlier = hidden_MTBH[:, :-1].reshape(models, (steps - 1) * rows, hidden)
         grad_recurrent = _product(later.transpose(1, 2), earlier, dtype)
-        grad_input = _product(flat_grad.transpose(1, 2), x_MTBF.reshape(models, steps * rows, features), dtype)
-        grad_x = _product(flat_grad, input_M4HF, dtype).view_as(x_MTBF) if context.needs_input_grad[0] else None
+        grad_input = _product(
+            flat_grad.transpose(1, 2), x_MTBF.reshape(models, steps * rows, features), dtype
+        )
+        grad_x = (
+            _product(flat_grad, input_M4HF, dtype).view_as(x_MTBF) if context.needs_input_grad[0] else None
+        )
         return grad_x, grad_input, grad_recurrent, flat_grad.sum(1), None
 
 
@@ -172,7 +197,9 @@ def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> tor
     return torch.bmm(left.to(dtype), right.to(dtype)).to(left.dtype)
 
 
-def _add_product(added: torch.Tensor, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _add_product(
+    added: torch.Tensor, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
     """Return added + left @ right, multiplied in `dtype` and summed in the dtype of `added`."""
     if dtype == added.dtype:
         return torch.baddbmm(added, left, right)

@@ -14,8 +14,8 @@ from trainer.own_file import OwnFile, digest_of
 from trainer.reading import Fields, Unsound
 from trainer.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
 
-# FLOPs of a window of the default model, forward and backward, by torch's counter: 3 x 2 x 60 bars x 4 x 64 x (37 + 3 x 64)
-# weights. The cost of a user's own model is estimated from its FLOPs relative to these.
+# FLOPs of a window of the default model, forward and backward, by torch's counter: 3 x 2 x 60 bars x 4 x 64 x
+# (37 + 3 x 64) weights. The cost of a user's own model is estimated from its FLOPs relative to these.
 REFERENCE_MFLOP = 21.1
 CHEAPEST = 0.01  # least cost of a window, in windows of the default model: that of gathering it
 # Tensors of the largest kept size that the backward pass is assumed to hold: two gradients and one temporary.
@@ -27,7 +27,9 @@ NOT_KNOWN_YET = -1  # default batch before it is known what the model reads
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredModel:
-    """Measurements of a user's model, from building it and running it once. A read is a window, or a chunk of `chunk` bars."""
+    """Measurements of a user's model, from building it and running it once. A read is a window, or a chunk of
+    `chunk` bars.
+    """
 
     of: str  # digest of the measured class, file and settings
     receptive_field: int  # 0: it reads windows
@@ -129,11 +131,15 @@ class OwnModel(OwnFile, ModelSettings):
         }
 
     @classmethod
-    def check_architecture(cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int) -> None:
+    def check_architecture(
+        cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int
+    ) -> None:
         """Check the form only: whether the class accepts its settings shows when it is built."""
         try:
             fields = Fields(architecture, "architecture")
-            parts = fields.exactly(("file", "class", "sha256", "features", "outputs", "lookback", "settings", "reads"))
+            parts = fields.exactly(
+                ("file", "class", "sha256", "features", "outputs", "lookback", "settings", "reads")
+            )
             parts["sha256"].sha256()
             parts["features"].whole(least=features, most=features)
             parts["outputs"].whole(least=outputs, most=outputs)
@@ -142,7 +148,9 @@ class OwnModel(OwnFile, ModelSettings):
                 parts["lookback"].whole(least=bars_seen, most=bars_seen)
         except Unsound as error:
             raise UsageError("the architecture is not that of a user's class", why=str(error)) from error
-        cls.from_keys({**given, **{key: architecture[key] for key in ("file", "class", "sha256", "lookback")}})
+        cls.from_keys(
+            {**given, **{key: architecture[key] for key in ("file", "class", "sha256", "lookback")}}
+        )
 
     def num_weights(self, *, features: int, outputs: int) -> int:
         return self.trial.weights if self.trial else 0
@@ -151,6 +159,10 @@ class OwnModel(OwnFile, ModelSettings):
         """Return the bytes of a slice as measured in full precision: half precision takes no more."""
         if self.trial is None:
             return Activations(kept=0.0, workspace=0.0)
-        gathered = FLOAT * features * (self.bars_seen - 1 + self.bars_out)  # by the pack; the module gets a copy
+        gathered = (
+            FLOAT * features * (self.bars_seen - 1 + self.bars_out)
+        )  # by the pack; the module gets a copy
         kept = self.trial.kept_once_bytes + reads * self.trial.kept_bytes
-        return Activations(kept=kept, workspace=reads * (gathered + BACKWARD_TENSORS * self.trial.largest_bytes))
+        return Activations(
+            kept=kept, workspace=reads * (gathered + BACKWARD_TENSORS * self.trial.largest_bytes)
+        )

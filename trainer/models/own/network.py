@@ -23,12 +23,14 @@ _DRY_RUN = 2  # windows of the pass that initializes lazy weights
 def build(architecture: dict[str, Any], *, file: str, recompute: bool = False) -> OwnNetwork:
     """Build an untrained network from the class in `file`, which must have the architecture's hash.
 
-    Its weights come from torch's global generator. Raises UsageError for a file or class that can't be used. `recompute` is
-    never set: the job refuses it.
+    Its weights come from torch's global generator. Raises UsageError for a file or class that can't be used.
+    `recompute` is never set: the job refuses it.
     """
     cls = load_class(file, architecture["class"], sha256=architecture["sha256"])
     if not issubclass(cls, nn.Module):
-        raise UsageError(f"{architecture['class']} is not a torch.nn.Module", do="Make it a subclass of torch.nn.Module.")
+        raise UsageError(
+            f"{architecture['class']} is not a torch.nn.Module", do="Make it a subclass of torch.nn.Module."
+        )
     with as_usage_error(f"{architecture['class']} can't be built"):
         net = cls(**_arguments(cls, architecture))
         parameters = list(net.parameters())  # fails if the constructor did not call super().__init__()
@@ -49,7 +51,9 @@ class OwnNetwork(nn.Module):
         super().__init__()
         self.net, self._chunks = net, reads == CHUNKS
 
-    def forward(self, x: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
         """Return (N, O) for windows (T, N, F), or (N, T, O) for chunks (N, F, X), in the precision of x."""
         x_NTF = x.transpose(1, 2) if self._chunks else x.transpose(0, 1)
         if not torch.is_inference_mode_enabled():
@@ -78,7 +82,11 @@ class OwnNetwork(nn.Module):
 
 def _arguments(cls: type[nn.Module], architecture: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor's arguments. Raises UsageError for a setting that it does not take."""
-    given = {"features": architecture["features"], "outputs": architecture["outputs"], **architecture["settings"]}
+    given = {
+        "features": architecture["features"],
+        "outputs": architecture["outputs"],
+        **architecture["settings"],
+    }
     parameters = inspect.signature(cls).parameters
     if "lookback" in parameters:
         given["lookback"] = architecture["lookback"]

@@ -16,15 +16,17 @@ from trainer.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_val
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
-# Cost of a convolution's FLOPs relative to a recurrence's: measured at full size on an AMD EPYC core on 2026-11-21, and an
-# estimate of the same day for GPUs, where the default LSTM is bound by its sequential steps.
+# Cost of a convolution's FLOPs relative to a recurrence's: measured at full size on an AMD EPYC core on
+# 2026-11-21, and an estimate of the same day for GPUs, where the default LSTM is bound by its sequential
+# steps.
 CPU_COST, GPU_COST = 0.2, 0.03
 REFERENCE_MFLOP = 20.8  # of a window of the default model, forward and backward, 50 features
-# Width from which a second thread pays if a core is idle. Chunks/s with one thread and two, AMD EPYC, torch 2.13,
-# 2026-11-21: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512: 35 and 55.
+# Width from which a second thread pays if a core is idle. Chunks/s with one thread and two, AMD EPYC, torch
+# 2.13, 2026-11-21: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512: 35 and 55.
 THREADED_WIDTH = 128
-# Numbers per layer in one slice on a CPU. A small TCN's chunks are sliced together, which makes fewer and longer calls (2.2
-# times faster in eights), a large one's alone (as fast as in fours, with less memory); measured 2026-11-21, AMD EPYC.
+# Numbers per layer in one slice on a CPU. A small TCN's chunks are sliced together, which makes fewer and
+# longer calls (2.2 times faster in eights), a large one's alone (as fast as in fours, with less memory);
+# measured 2026-11-21, AMD EPYC.
 CPU_SLICE_NUMBERS = 1 << 20
 
 
@@ -48,7 +50,10 @@ class TcnSettings(PretrainedSettings):
     )
     dropout: float = setting(0.1, "Dropout between layers, 0 to below 1.", least=0, below=1)
     chunk: int = setting(
-        1024, "Output bars of a chunk; the bars before them that the first output sees are read too.", least=1, most=1_048_576
+        1024,
+        "Output bars of a chunk; the bars before them that the first output sees are read too.",
+        least=1,
+        most=1_048_576,
     )
 
     @property
@@ -85,8 +90,8 @@ class TcnSettings(PretrainedSettings):
     def _mflop(self) -> float:
         """Return the MFLOP, forward and backward, of one bar of a chunk.
 
-        A block computes the chunk and the bars that later blocks look back on; 2 FLOPs per weight forward, and 4 backward
-        unless it is frozen.
+        A block computes the chunk and the bars that later blocks look back on; 2 FLOPs per weight forward,
+        and 4 backward unless it is frozen.
         """
         reaches = [4 * dilation for dilation in self.dilations]
         bars = sum(1 + sum(reaches[block + 1 :]) / self.chunk for block in range(self.blocks))
@@ -108,7 +113,11 @@ class TcnSettings(PretrainedSettings):
     @classmethod
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
         dilations = architecture.get("dilations")
-        if not isinstance(dilations, list) or not dilations or not all(type(item) is int for item in dilations):
+        if (
+            not isinstance(dilations, list)
+            or not dilations
+            or not all(type(item) is int for item in dilations)
+        ):
             raise bad_value("model.dilations", dilations, "a list of whole numbers")
         return {**architecture, "blocks": len(dilations), "dilation_cap": max(dilations)}
 
@@ -122,13 +131,15 @@ class TcnSettings(PretrainedSettings):
         return self.blocks, self._convolution(self.width) + 4 * self.width
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return the bytes that a TCN takes. Backward, kept tensors are freed block by block while gradients are added.
+        """Return the bytes that a TCN takes. Backward, kept tensors are freed block by block while gradients
+        are added.
 
         If a batch has several slices, all gradients exist from the second slice on.
         """
         again, read, half = training.recompute, self.chunk + self.bars_seen - 1, training.half
         if training.frozen:
-            # Forward only: a convolution's input (twice, in the library's layout), its output, and the residual.
+            # Forward only: a convolution's input (twice, in the library's layout), its output, and the
+            # residual.
             number = 4 * FLOAT if not half or self.dropout else 5 * HALF
             scored = outputs * FLOAT + FLOAT + 1
             head = float(reads * self.chunk * (FLOAT * self.width + scored))
@@ -142,7 +153,9 @@ class TcnSettings(PretrainedSettings):
             block = _Block(self, chunks=reads, inputs=inputs, read=read, dilation=dilation, half=half)
             later -= FLOAT * self._convolution(inputs)
             held = gradients if training.accumulates else later
-            largest = max(largest, held + (kept + block.again if again else kept + block.kept + block.backwards))
+            largest = max(
+                largest, held + (kept + block.again if again else kept + block.kept + block.backwards)
+            )
             kept += block.output if again else block.kept
             read, output = block.written, block.output
         if half and not self.dropout:  # the head's copy in full precision
@@ -160,9 +173,13 @@ class TcnSettings(PretrainedSettings):
 
 
 class _Block:
-    """The bytes of one block: `kept` for backward, its `output`, temporaries of `backwards`, and `again`, if recomputed."""
+    """The bytes of one block: `kept` for backward, its `output`, temporaries of `backwards`, and `again`, if
+    recomputed.
+    """
 
-    def __init__(self, tcn: TcnSettings, *, chunks: int, inputs: int, read: int, dilation: int, half: bool) -> None:
+    def __init__(
+        self, tcn: TcnSettings, *, chunks: int, inputs: int, read: int, dilation: int, half: bool
+    ) -> None:
         number, reach = (HALF if half else FLOAT), (KERNEL - 1) * dilation
         middle, self.written = read - reach, read - 2 * reach
         a_bar = chunks * tcn.width
@@ -177,8 +194,8 @@ class _Block:
         if half and inputs != tcn.width:
             made += number * chunks * inputs * self.written  # for the residual's convolution
         self.kept = made + weights
-        # Backward: the residual's gradient, and either both operands of the second convolution once more, in the library's
-        # layout, or with a mask the gradient in both precisions.
+        # Backward: the residual's gradient, and either both operands of the second convolution once more, in
+        # the library's layout, or with a mask the gradient in both precisions.
         one_weight = FLOAT * KERNEL * tcn.width**2
         self.backwards = (6 * second + 4 * into if cast else number * (2 * first + into)) + one_weight
         # Recomputed: everything that forward makes exists at once, beside the waiting gradient.

@@ -1,12 +1,15 @@
-"""The temporal convolutional network: residual blocks of two dilated causal convolutions, then the outputs of each bar.
+"""The temporal convolutional network: residual blocks of two dilated causal convolutions, then the outputs of
+each bar.
 
-Owns the architecture only; scaling, chunks, loss and training are in `trainer.train`. After Bai, Kolter and Koltun 2018
-(https://arxiv.org/abs/1803.01271): kernel 3, weight norm, ReLU, dropout of whole channels after each convolution.
+Owns the architecture only; scaling, chunks, loss and training are in `trainer.train`. After Bai, Kolter and
+Koltun 2018 (https://arxiv.org/abs/1803.01271): kernel 3, weight norm, ReLU, dropout of whole channels after
+each convolution.
 
-No convolution pads. A chunk includes the bars that its first output looks back on, and every layer computes exactly what the
-next one needs. Causal by construction: an output is aligned with the last bar that it sees.
+No convolution pads. A chunk includes the bars that its first output looks back on, and every layer computes
+exactly what the next one needs. Causal by construction: an output is aligned with the last bar that it sees.
 
-Shapes: B chunks, F features, C channels, X bars read, T bars of output: X = T + receptive_field - 1, O outputs.
+Shapes: B chunks, F features, C channels, X bars read, T bars of output: X = T + receptive_field - 1, O
+outputs.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class Tcn(nn.Module):
         outputs: int = 1,
         recompute: bool = False,
     ) -> None:
-        """`recompute`: compute each block's activations again in the backward pass, for less memory and more time."""
+        """`recompute`: compute each block's activations again in the backward pass, for less memory and more
+        time.
+        """
         super().__init__()
         self._recompute = recompute
         inputs = [features] + [width] * (len(dilations) - 1)
@@ -57,28 +62,38 @@ class Tcn(nn.Module):
         """Return how many bars an output sees, its own included."""
         return 1 + sum(block.reach for block in self.blocks)  # type: ignore[misc]
 
-    def forward(self, x_BFX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
-        """Return outputs (B, T, O) float32 for scaled bars (B, F, X); output t belongs to bar t + receptive_field - 1 of x.
+    def forward(
+        self, x_BFX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
+        """Return outputs (B, T, O) float32 for scaled bars (B, F, X); output t belongs to bar t +
+        receptive_field - 1 of x.
 
-        Dropout is on if `keys_L2` ((2 x blocks, 2) int32, a key for each convolution) is given; `first_row` is the position of
-        x's first chunk in its batch.
+        Dropout is on if `keys_L2` ((2 x blocks, 2) int32, a key for each convolution) is given; `first_row`
+        is the position of x's first chunk in its batch.
         """
         hidden_BCX = x_BFX
         for number, block in enumerate(self.blocks):
-            keys = keys_L2[CONVOLUTIONS * number : CONVOLUTIONS * (number + 1)] if keys_L2 is not None else None
+            keys = (
+                keys_L2[CONVOLUTIONS * number : CONVOLUTIONS * (number + 1)] if keys_L2 is not None else None
+            )
             if self._recompute and torch.is_grad_enabled():
                 # Nothing in a block is random: dropout is a function of its key.
-                hidden_BCX = checkpoint(block, hidden_BCX, keys, first_row, use_reentrant=False, preserve_rng_state=False)
+                hidden_BCX = checkpoint(
+                    block, hidden_BCX, keys, first_row, use_reentrant=False, preserve_rng_state=False
+                )
             else:
                 hidden_BCX = block(hidden_BCX, keys, first_row)
-        # The head stays in full precision under autocast: half precision's three digits are too few for a loss.
+        # The head stays in full precision under autocast: half precision's three digits are too few for a
+        # loss.
         with torch.autocast(x_BFX.device.type, enabled=False):
             outputs_BOT: torch.Tensor = self.head(hidden_BCX.to(self.head.weight.dtype))
         return outputs_BOT.transpose(1, 2)
 
 
 def _normed(convolution: nn.Conv1d) -> nn.Module:
-    """Return the convolution with weight norm. On the meta device, which has only shapes, no norm is computed."""
+    """Return the convolution with weight norm. On the meta device, which has only shapes, no norm is
+    computed.
+    """
     if not convolution.weight.is_meta:
         normed: nn.Module = weight_norm(convolution)
         return normed
@@ -87,7 +102,9 @@ def _normed(convolution: nn.Conv1d) -> nn.Module:
 
 
 class _ShapesOfNorm(nn.Module):
-    """The shapes of weight norm's tensors. torch's own loads sympy on the meta device, for 5 s (torch 2.13, 2026-11-22)."""
+    """The shapes of weight norm's tensors. torch's own loads sympy on the meta device, for 5 s (torch 2.13,
+    2026-11-22).
+    """
 
     def forward(self, length: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
         return direction
@@ -107,7 +124,9 @@ class Block(nn.Module):
         self.second = _normed(nn.Conv1d(width, width, KERNEL, dilation=dilation))
         self.straight = nn.Conv1d(inputs, width, 1) if inputs != width else nn.Identity()
 
-    def forward(self, x_BCX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+    def forward(
+        self, x_BCX: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
         """Return (B, C, X - reach): each output sees its own bar and the `reach` bars before."""
         hidden_BCX = x_BCX
         for number, convolution in enumerate((self.first, self.second)):
@@ -117,7 +136,11 @@ class Block(nn.Module):
         return torch.relu(hidden_BCX + self.straight(x_BCX[:, :, self.reach :]))
 
     def _kept(self, hidden_BCX: torch.Tensor, key_12: torch.Tensor, first_row: int) -> torch.Tensor:
-        """Return (B, C, 1): 0 for channels dropped from a whole chunk, else the factor that keeps the mean."""
+        """Return (B, C, 1): 0 for channels dropped from a whole chunk, else the factor that keeps the
+        mean.
+        """
         rows, channels, _ = hidden_BCX.shape
-        keep = keep_mask(key_12, first_row=first_row, shape_TBH=(1, rows, channels), probability=1 - self.dropout)
+        keep = keep_mask(
+            key_12, first_row=first_row, shape_TBH=(1, rows, channels), probability=1 - self.dropout
+        )
         return keep[0, 0, :, :, None] * (1 / (1 - self.dropout))

@@ -1,8 +1,10 @@
-"""Transformer: a pre-norm encoder over patches of a window, with embeddings of the window's series and calendar.
+"""Transformer: a pre-norm encoder over patches of a window, with embeddings of the window's series and
+calendar.
 
 Settings, weights, FLOPs, memory and cost, standard library only. `network` is the module.
 
-Letters: B windows of a slice, F features, D width, N tokens (patches) of a window, E width of the context's embeddings.
+Letters: B windows of a slice, F features, D width, N tokens (patches) of a window, E width of the context's
+embeddings.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 
 }
 EXPANSION = 4  # width of a block's inner layer, in widths
 CONTEXT_WIDTH = 64  # most numbers of a context embedding, before it is projected to the network's width
-# Cost of a transformer's FLOPs relative to a recurrence's: estimates of 2026-11-22. On GPUs the profiles' default LSTM is bound
-# by its sequential steps.
+# Cost of a transformer's FLOPs relative to a recurrence's: estimates of 2026-11-22. On GPUs the profiles'
+# default LSTM is bound by its sequential steps.
 CPU_COST, GPU_COST = 0.4, 0.03
 REFERENCE_MFLOP = 20.8  # of a window of the default model of the profiles, forward and backward, 50 features
 THREADED_WIDTH = 128  # width from which a second thread pays if a core is idle; an estimate of 2026-11-22
@@ -52,16 +54,25 @@ class TransformerSettings(PretrainedSettings):
     lookback: int = setting(64, "Bars of a window, a multiple of patch.", least=1, most=100_000)
     patch: int = setting(4, "Bars of a token.", least=1, most=10_000)
     dropout: float = setting(0.1, "Dropout of what each layer adds, 0 to below 1.", least=0, below=1)
-    instance_norm: bool = setting(True, "Normalize each window by its own mean and deviation, which the network reads, too.")
-    series: int = setting(512, "Series with an embedding of their own; all others share one.", least=0, most=30_000)
+    instance_norm: bool = setting(
+        True, "Normalize each window by its own mean and deviation, which the network reads, too."
+    )
+    series: int = setting(
+        512, "Series with an embedding of their own; all others share one.", least=0, most=30_000
+    )
     hide_series: float = setting(
-        0.1, "Share of training windows whose series is hidden, to train the shared embedding.", least=0, below=1
+        0.1,
+        "Share of training windows whose series is hidden, to train the shared embedding.",
+        least=0,
+        below=1,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.lookback % self.patch:
-            raise bad_value("model.lookback", self.lookback, f"a multiple of model.patch, which is {self.patch}")
+            raise bad_value(
+                "model.lookback", self.lookback, f"a multiple of model.patch, which is {self.patch}"
+            )
         blocks, width, heads = self.size
         if width % heads:
             raise bad_value("model.width", width, f"a multiple of the {heads} heads")
@@ -96,7 +107,9 @@ class TransformerSettings(PretrainedSettings):
 
     @property
     def costs(self) -> tuple[float, float]:
-        mflop = self.flops(features=50, outputs=1) / 2 / 1e6  # a multiplication and an addition count as one there
+        mflop = (
+            self.flops(features=50, outputs=1) / 2 / 1e6
+        )  # a multiplication and an addition count as one there
         return CPU_COST * mflop / REFERENCE_MFLOP, GPU_COST * mflop / REFERENCE_MFLOP
 
     @property
@@ -152,24 +165,31 @@ class TransformerSettings(PretrainedSettings):
         return 2.0 * (2 * into + 3 * (context + blocks * (products + attention) + outputs * width))
 
     def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return the bytes that a transformer takes. Backward, kept tensors are freed block by block while gradients are added.
+        """Return the bytes that a transformer takes. Backward, kept tensors are freed block by block while
+        gradients are added.
 
-        If a batch has several slices, all gradients exist from the second slice on. Counted on a CPU; attention keeps no
-        matrix of scores (flash attention).
+        If a batch has several slices, all gradients exist from the second slice on. Counted on a CPU;
+        attention keeps no matrix of scores (flash attention).
         """
         blocks, width, heads = self.size
         number = HALF if training.half else FLOAT
         a = reads * self.tokens * width  # numbers that a layer makes
         inner = EXPANSION * width**2
-        if training.frozen:  # forward only, with the peak in an inner layer: windows before and after their norm, a block's
+        if (
+            training.frozen
+        ):  # forward only, with the peak in an inner layer: windows before and after their norm, a block's
             # tokens before and after attention, the inner layer before and after its activation
             windows = FLOAT * reads * features * (2 * self.lookback + 4)
-            peak = windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + (HALF * inner if training.half else 0)
+            peak = (
+                windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + (HALF * inner if training.half else 0)
+            )
             return Activations(kept=float(FLOAT * reads * width), workspace=float(peak))
-        # Two inputs of norms, in full precision, and the norms' statistics; queries, keys, values and two outputs of norms; the
-        # output of attention; the inner layer before and after its activation.
+        # Two inputs of norms, in full precision, and the norms' statistics; queries, keys, values and two
+        # outputs of norms; the output of attention; the inner layer before and after its activation.
         block = (
-            2 * FLOAT * (a + 2 * reads * self.tokens) + number * (6 + 2 * EXPANSION) * a + FLOAT * reads * self.tokens * heads
+            2 * FLOAT * (a + 2 * reads * self.tokens)
+            + number * (6 + 2 * EXPANSION) * a
+            + FLOAT * reads * self.tokens * heads
         )
         block += 2 * a if self.dropout else 0  # masks
         block += HALF * (4 + 2 * EXPANSION) * width**2 if training.half else 0  # weights, cast
@@ -178,8 +198,12 @@ class TransformerSettings(PretrainedSettings):
         first = FLOAT * (a if training.recompute else 0)
         kept_each = first or block
         kept = blocks * kept_each + FLOAT * a + into
-        # Backward, a block peaks in the inner layer: its gradients, and those of the weights in both precisions.
-        working = number * (EXPANSION + (2 if self.dropout else 1)) * a + (FLOAT + (HALF if training.half else 0)) * inner
+        # Backward, a block peaks in the inner layer: its gradients, and those of the weights in both
+        # precisions.
+        working = (
+            number * (EXPANSION + (2 if self.dropout else 1)) * a
+            + (FLOAT + (HALF if training.half else 0)) * inner
+        )
         gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
         a_block = FLOAT * ((4 + 2 * EXPANSION) * width**2 + 2 * width)
         held = gradients if training.accumulates else FLOAT * (width + outputs * (width + 1))

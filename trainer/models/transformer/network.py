@@ -1,11 +1,13 @@
 """The transformer: a window cut into patches, a pre-norm encoder over them, a linear head on the last token.
 
-Owns the architecture only; scaling, windows, loss and training are in `trainer.train`. Patches as in PatchTST (Nie et al. 2023,
-https://arxiv.org/abs/2211.14730), layer norm before each layer (Xiong et al. 2020, https://arxiv.org/abs/2002.04745), windows
-normalized by their own mean and deviation as in RevIN (Kim et al. 2022). The network also reads these two, since levels predict
-volatility. All bars of a window precede its output, so attention needs no mask.
+Owns the architecture only; scaling, windows, loss and training are in `trainer.train`. Patches as in PatchTST
+(Nie et al. 2023, https://arxiv.org/abs/2211.14730), layer norm before each layer (Xiong et al. 2020,
+https://arxiv.org/abs/2002.04745), windows normalized by their own mean and deviation as in RevIN (Kim et al.
+2022). The network also reads these two, since levels predict volatility. All bars of a window precede its
+output, so attention needs no mask.
 
-Shapes: T bars of a window, B batch, F features, N tokens, D width, H heads, C columns of the context, O outputs.
+Shapes: T bars of a window, B batch, F features, N tokens, D width, H heads, C columns of the context, O
+outputs.
 """
 
 from __future__ import annotations
@@ -30,10 +32,13 @@ def build(architecture: dict[str, Any], *, recompute: bool = False) -> Transform
     return Transformer(**architecture, recompute=recompute)
 
 
-def for_series(tensors: Mapping[str, torch.Tensor], numbers: Sequence[int], *, like: nn.Module) -> dict[str, torch.Tensor]:
+def for_series(
+    tensors: Mapping[str, torch.Tensor], numbers: Sequence[int], *, like: nn.Module
+) -> dict[str, torch.Tensor]:
     """Return a network's tensors with the series embeddings arranged for the network `like`.
 
-    Series n gets the embedding of series `numbers[n - 1]`; series beyond, or with number 0, get the shared one.
+    Series n gets the embedding of series `numbers[n - 1]`; series beyond, or with number 0, get the shared
+    one.
     """
     name = "context.tables.series"
     before, after = tensors[name], like.get_parameter(name)
@@ -60,14 +65,18 @@ class Transformer(nn.Module):
         outputs: int = 1,
         recompute: bool = False,
     ) -> None:
-        """`recompute`: compute each block's activations again in the backward pass, for less memory and more time."""
+        """`recompute`: compute each block's activations again in the backward pass, for less memory and more
+        time.
+        """
         super().__init__()
         self._tokens, self._patch, self._recompute = tokens, patch, recompute
         self.patches = nn.Linear(patch * features, width)
         self.positions = nn.Parameter(torch.empty(tokens, width))
         self.level = nn.Linear(2 * features, width, bias=False) if instance_norm else None
         self.context = ContextEmbedding(width=width, series=series, hide_series=hide_series)
-        self.blocks = nn.ModuleList(EncoderBlock(width=width, heads=heads, dropout=dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(width=width, heads=heads, dropout=dropout) for _ in range(blocks)
+        )
         self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, outputs)
         self._draw()
@@ -81,8 +90,9 @@ class Transformer(nn.Module):
     ) -> torch.Tensor:
         """Return outputs (B, O) float32 for scaled windows (T, B, F) float32.
 
-        Dropout is on if `keys_L2` ((1 + 2 x blocks, 2) int32) is given; `first_row` is the position of x's first window in
-        its batch. `context_BC` (int64) is the context of each window's last bar; None: unknown.
+        Dropout is on if `keys_L2` ((1 + 2 x blocks, 2) int32) is given; `first_row` is the position of x's
+        first window in its batch. `context_BC` (int64) is the context of each window's last bar; None:
+        unknown.
         """
         _, rows, features = x_TBF.shape
         x_BTF = x_TBF.transpose(0, 1)
@@ -97,22 +107,30 @@ class Transformer(nn.Module):
         tokens_BND = tokens_BND + self.patches(x_BTF.reshape(rows, self._tokens, self._patch * features))
         if context_BC is None:
             context_BC = torch.zeros(rows, len(CONTEXT), dtype=torch.int64, device=x_TBF.device)
-        tokens_BND = tokens_BND + self.context(context_BC, None if keys_L2 is None else keys_L2[:1], first_row)[:, None]
+        tokens_BND = (
+            tokens_BND
+            + self.context(context_BC, None if keys_L2 is None else keys_L2[:1], first_row)[:, None]
+        )
         for number, block in enumerate(self.blocks):
             keys_22 = None if keys_L2 is None else keys_L2[1 + 2 * number : 3 + 2 * number]
             if self._recompute and torch.is_grad_enabled():
                 # Nothing in a block is random: dropout is a function of its key.
-                tokens_BND = checkpoint(block, tokens_BND, keys_22, first_row, use_reentrant=False, preserve_rng_state=False)
+                tokens_BND = checkpoint(
+                    block, tokens_BND, keys_22, first_row, use_reentrant=False, preserve_rng_state=False
+                )
             else:
                 tokens_BND = block(tokens_BND, keys_22, first_row)
         last_BD = self.norm(tokens_BND[:, -1])
-        # The head stays in full precision under autocast: half precision's three digits are too few for a loss.
+        # The head stays in full precision under autocast: half precision's three digits are too few for a
+        # loss.
         with torch.autocast(x_TBF.device.type, enabled=False):
             outputs_BO: torch.Tensor = self.head(last_BD.to(self.head.weight.dtype))
         return outputs_BO
 
     def _draw(self) -> None:
-        """Draw the weights with deviation 1/sqrt(inputs), and less for layers that add to the residual stream (GPT-2)."""
+        """Draw the weights with deviation 1/sqrt(inputs), and less for layers that add to the residual stream
+        (GPT-2).
+        """
         for part in self.modules():
             if isinstance(part, nn.Linear):
                 _draw_uniform(part.weight, deviation=part.in_features**-0.5)
@@ -132,25 +150,32 @@ class ContextEmbedding(nn.Module):
         super().__init__()
         self._series, self._hide = series, hide_series
         most = {**CONTEXT, "series": series}
-        # Not `nn.Embedding`: it draws normal numbers, for which the meta device loads libraries for 2 s (torch 2.13).
+        # Not `nn.Embedding`: it draws normal numbers, for which the meta device loads libraries for 2 s
+        # (torch 2.13).
         embedded = min(width, CONTEXT_WIDTH)
         self.tables = nn.ParameterDict({name: torch.empty(most[name] + 1, embedded) for name in CONTEXT})
         self.out = nn.Linear(embedded, width, bias=False)
         for table in self.tables.values():
             _draw_uniform(table, deviation=0.1)
 
-    def forward(self, context_BC: torch.Tensor, key_12: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
-        """Return (B, D). A series without its own embedding gets number 0's, as does a share of training windows."""
+    def forward(
+        self, context_BC: torch.Tensor, key_12: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
+        """Return (B, D). A series without its own embedding gets number 0's, as does a share of training
+        windows.
+        """
         numbers = dict(zip(CONTEXT, context_BC.unbind(1), strict=True))
         series_B = numbers["series"]
         known_B = series_B <= self._series
         if key_12 is not None and self._hide > 0:
             rows = len(series_B)
-            known_B = known_B & keep_mask(key_12, first_row=first_row, shape_TBH=(1, rows, 1), probability=1 - self._hide).view(
-                rows
-            )
+            known_B = known_B & keep_mask(
+                key_12, first_row=first_row, shape_TBH=(1, rows, 1), probability=1 - self._hide
+            ).view(rows)
         numbers["series"] = torch.where(known_B, series_B, 0)
-        embedded_BE = sum(nn.functional.embedding(numbers[name], table) for name, table in self.tables.items())
+        embedded_BE = sum(
+            nn.functional.embedding(numbers[name], table) for name, table in self.tables.items()
+        )
         out_BD: torch.Tensor = self.out(embedded_BE)
         return out_BD
 
@@ -168,10 +193,14 @@ class EncoderBlock(nn.Module):
         self.inner_in = nn.Linear(width, EXPANSION * width, bias=False)
         self.inner_out = nn.Linear(EXPANSION * width, width, bias=False)
 
-    def forward(self, tokens_BND: torch.Tensor, keys_22: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+    def forward(
+        self, tokens_BND: torch.Tensor, keys_22: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
         """Return (B, N, D)."""
         keys = (None, None) if keys_22 is None or not self._dropout else (keys_22[:1], keys_22[1:])
-        tokens_BND = tokens_BND + self._kept(self._attend(self.attention_norm(tokens_BND)), keys[0], first_row)
+        tokens_BND = tokens_BND + self._kept(
+            self._attend(self.attention_norm(tokens_BND)), keys[0], first_row
+        )
         inner = self.inner_out(nn.functional.gelu(self.inner_in(self.inner_norm(tokens_BND))))
         return tokens_BND + self._kept(inner, keys[1], first_row)
 
@@ -187,7 +216,9 @@ class EncoderBlock(nn.Module):
         if key_12 is None:
             return added_BND
         rows, tokens, width = added_BND.shape
-        keep = keep_mask(key_12, first_row=first_row, shape_TBH=(tokens, rows, width), probability=1 - self._dropout)
+        keep = keep_mask(
+            key_12, first_row=first_row, shape_TBH=(tokens, rows, width), probability=1 - self._dropout
+        )
         return added_BND * keep[0].transpose(0, 1) * (1 / (1 - self._dropout))
 
 

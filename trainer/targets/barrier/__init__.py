@@ -1,14 +1,23 @@
-"""Barrier: the barrier that the close reaches first within `horizon` bars: upper, lower, or none. Three outputs.
+"""Barrier: the barrier that the close reaches first within `horizon` bars: upper, lower, or none. Three
+outputs.
 
-The barriers are `barrier_width` trailing volatilities (over the horizon) above and below the close. The triple-barrier method
-of Lopez de Prado 2018 (Advances in Financial Machine Learning, section 3.4), on closes.
+The barriers are `barrier_width` trailing volatilities (over the horizon) above and below the close. The
+triple-barrier method of Lopez de Prado 2018 (Advances in Financial Machine Learning, section 3.4), on closes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, setting, volatility_bars_setting
+from trainer.settings import (
+    LOWER,
+    Column,
+    Metric,
+    TargetSettings,
+    horizon_setting,
+    setting,
+    volatility_bars_setting,
+)
 
 CLASSES = ("down", "none", "up")
 
@@ -27,7 +36,11 @@ class Barrier(TargetSettings):
     gains = ("accuracy", "log_loss")
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
-        Column(title="log loss (unconditional)", value=("log_loss",), beside=("baselines", "unconditional", "log_loss")),
+        Column(
+            title="log loss (unconditional)",
+            value=("log_loss",),
+            beside=("baselines", "unconditional", "log_loss"),
+        ),
         Column(title="Brier", value=("brier",)),
     )
 

@@ -1,7 +1,8 @@
-"""Labels of barrier: 2 if the upper barrier is reached first, 0 if the lower one, 1 if neither within `horizon` bars.
+"""Labels of barrier: 2 if the upper barrier is reached first, 0 if the lower one, 1 if neither within
+`horizon` bars.
 
-A label always ends `horizon` bars later, even if a barrier is reached before: otherwise the last bars of a span would have
-labels only after fast moves.
+A label always ends `horizon` bars later, even if a barrier is reached before: otherwise the last bars of a
+span would have labels only after fast moves.
 """
 
 from __future__ import annotations

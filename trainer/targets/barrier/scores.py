@@ -12,7 +12,15 @@ import numpy as np
 
 from trainer.data.candles import Candles
 from trainer.targets.barrier import CLASSES, Barrier
-from trainer.targets.scoring import Rows, Statistic, day_blocks, num_scored, of_training, plain, weighted_means
+from trainer.targets.scoring import (
+    Rows,
+    Statistic,
+    day_blocks,
+    num_scored,
+    of_training,
+    plain,
+    weighted_means,
+)
 
 _SMALLEST = 1e-16  # keeps a logarithm finite
 
@@ -28,7 +36,9 @@ def order(target: Barrier, forecast_NC: np.ndarray) -> np.ndarray:
     return np.asarray(forecast_NC[:, 2] - forecast_NC[:, 0])
 
 
-def calibrate(target: Barrier, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def calibrate(
+    target: Barrier, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
@@ -55,7 +65,9 @@ def baselines(target: Barrier, *series: Rows) -> dict[str, np.ndarray]:
 
 
 def metrics(target: Barrier, forecast_NC: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, accuracy, base_rate (the accuracy of always predicting the most frequent class), log_loss and brier."""
+    """Return n, accuracy, base_rate (the accuracy of always predicting the most frequent class), log_loss and
+    brier.
+    """
     shares_C = np.bincount(labels_NK[:, 0].astype(np.int64), minlength=len(CLASSES)) / len(labels_NK)
     values = plain(lambda place: weighted(target, forecast_NC, labels_NK, place), len(forecast_NC))
     return {**values, "base_rate": float(shares_C.max())}

@@ -1,4 +1,6 @@
-"""Labels of direction: the sign of log close[t + horizon] / close[t], as 1 and 0. Uses prices after t and close[t] only."""
+"""Labels of direction: the sign of log close[t + horizon] / close[t], as 1 and 0. Uses prices after t and
+close[t] only.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ fit, scale = unfitted, unscaled
 
 
 def label(target: Direction, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return 1 if the close is higher `horizon` bars later, 0 if it is lower, NaN for a tie and past the end."""
+    """Return 1 if the close is higher `horizon` bars later, 0 if it is lower, NaN for a tie and past
+    the end.
+    """
     close, horizon = candles.close, target.horizon
     labels = np.full(len(close), np.nan, dtype=np.float32)
     if len(close) > horizon:
@@ -26,4 +30,7 @@ def flaw(target: Direction, labels_NK: np.ndarray) -> tuple[str, str]:
     kinds = np.unique(labels_NK[:, 0])
     if len(kinds) > 1:
         return "", ""
-    return "labels of one class only in training", f"every close {'rises' if kinds[0] else 'falls'} over {target.horizon} bars"
+    return (
+        "labels of one class only in training",
+        f"every close {'rises' if kinds[0] else 'falls'} over {target.horizon} bars",
+    )

@@ -1,6 +1,8 @@
-"""A target of the user's own: a class in a Python file that labels bars and has a loss. Docs: docs/own-model.md.
+"""A target of the user's own: a class in a Python file that labels bars and has a loss. Docs:
+docs/own-model.md.
 
-Settings, standard library only. It is scored by its own loss, and by the correlation of the first output with the first label.
+Settings, standard library only. It is scored by its own loss, and by the correlation of the first output with
+the first label.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ class OwnTarget(OwnFile, TargetSettings):
 
     part = "target"
     measured_as = MeasuredTarget
-    metrics = (Metric(name="loss", title="loss", better=LOWER), Metric(name="correlation", title="correlation"))
+    metrics = (
+        Metric(name="loss", title="loss", better=LOWER),
+        Metric(name="correlation", title="correlation"),
+    )
     gains = ("loss",)
     table = (
         Column(title="loss (constant)", value=("loss",), beside=("baselines", "constant", "loss")),

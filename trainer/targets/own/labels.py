@@ -20,12 +20,16 @@ DO = "See docs/own-model.md."
 
 
 def label(target: OwnTarget, candles: Candles, clock: np.ndarray) -> Labels:
-    """Return the labels of the user's class. Raises UsageError, one line, if its `label` fails or returns another form."""
+    """Return the labels of the user's class. Raises UsageError, one line, if its `label` fails or returns
+    another form.
+    """
     own, name = instance_of(target), f"{target.class_name}.label"
     with as_usage_error(f"{name} fails"):
         given = own.label(candles)
     if not isinstance(given, tuple) or len(given) != 2:
-        raise UsageError(f"{name} returns {type(given).__name__}", why="it must return labels and their ends", do=DO)
+        raise UsageError(
+            f"{name} returns {type(given).__name__}", why="it must return labels and their ends", do=DO
+        )
     values_TK, ends_T = _values(given[0], name, len(candles)), _ends(given[1], name, len(candles))
     values_TK[ends_T < 0] = np.nan
     return Labels(values_TK=values_TK, ends_T=ends_T)

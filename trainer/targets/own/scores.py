@@ -32,7 +32,9 @@ def order(target: OwnTarget, outputs_NO: np.ndarray) -> np.ndarray:
     return np.asarray(outputs_NO[:, 0])
 
 
-def calibrate(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def calibrate(
+    target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
@@ -41,7 +43,11 @@ def columns(
     target: OwnTarget, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """Return the columns of a prediction: the outputs. Runs none of the user's code."""
-    names = [f"output_{number}" for number in range(1, outputs_NO.shape[1] + 1)] if outputs_NO.shape[1] > 1 else ["output"]
+    names = (
+        [f"output_{number}" for number in range(1, outputs_NO.shape[1] + 1)]
+        if outputs_NO.shape[1] > 1
+        else ["output"]
+    )
     return {name: outputs_NO[:, number] for number, name in enumerate(names)}
 
 
@@ -51,7 +57,9 @@ def blocks(target: OwnTarget, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
 
 
 def baselines(target: OwnTarget, *series: Rows) -> dict[str, np.ndarray]:
-    """Return, for each scored bar, the constant outputs (N, O) with the least loss in the training of all series."""
+    """Return, for each scored bar, the constant outputs (N, O) with the least loss in the training of all
+    series.
+    """
     labels_NK = of_training(series)
     some = labels_NK[:: 1 + len(labels_NK) // MOST_LABELS]
     return {"constant": np.tile(_constant(target, some), (num_scored(series), 1))}
@@ -62,10 +70,14 @@ def metrics(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray) ->
     return plain(lambda place: weighted(target, outputs_NO, labels_NK, place), len(outputs_NO))
 
 
-def weighted(target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(
+    target: OwnTarget, outputs_NO: np.ndarray, labels_NK: np.ndarray, place: np.ndarray
+) -> Statistic:
     """Return a function of block weights (B,) that gives `metrics`' values."""
     labels_NK = labels_NK.reshape(len(outputs_NO), -1)
-    each_N = loss(target, torch.from_numpy(np.ascontiguousarray(outputs_NO)), torch.from_numpy(labels_NK)).numpy()
+    each_N = loss(
+        target, torch.from_numpy(np.ascontiguousarray(outputs_NO)), torch.from_numpy(labels_NK)
+    ).numpy()
 
     def values(weights_B: np.ndarray) -> dict[str, float | None]:
         weights = weights_B[place]

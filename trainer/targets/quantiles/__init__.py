@@ -1,14 +1,24 @@
-"""Quantiles: an interval and a median of the return over the next `horizon` bars, in units of trailing volatility.
+"""Quantiles: an interval and a median of the return over the next `horizon` bars, in units of trailing
+volatility.
 
-Three outputs: the lower quantile, the median, the upper one. The interval is shifted on validation until it reaches its nominal
-coverage there (conformalized quantile regression: Romano, Patterson, Candes 2019, https://arxiv.org/abs/1905.03222).
+Three outputs: the lower quantile, the median, the upper one. The interval is shifted on validation until it
+reaches its nominal coverage there (conformalized quantile regression: Romano, Patterson, Candes 2019,
+https://arxiv.org/abs/1905.03222).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting, setting, volatility_bars_setting
+from trainer.settings import (
+    LOWER,
+    Column,
+    Metric,
+    TargetSettings,
+    horizon_setting,
+    setting,
+    volatility_bars_setting,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +34,11 @@ class Quantiles(TargetSettings):
     )
     gains = ("pinball", "interval_score")
     table = (
-        Column(title="pinball loss (unconditional)", value=("pinball",), beside=("baselines", "unconditional", "pinball")),
+        Column(
+            title="pinball loss (unconditional)",
+            value=("pinball",),
+            beside=("baselines", "unconditional", "pinball"),
+        ),
         Column(title="coverage", value=("covered",)),
         Column(
             title="interval score (unconditional)",

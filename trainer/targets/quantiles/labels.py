@@ -1,4 +1,5 @@
-"""Labels of quantiles: log close[t + horizon] / close[t], divided by the trailing volatility over the horizon.
+"""Labels of quantiles: log close[t + horizon] / close[t], divided by the trailing volatility over the
+horizon.
 
 The label at bar t uses closes from t - volatility_bars to t + horizon.
 """
@@ -18,4 +19,6 @@ def label(target: Quantiles, candles: Candles, clock: np.ndarray) -> Labels:
     """Return the labels; NaN past the end, and without trailing volatility."""
     unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
     labels_T = move_ahead(candles.close, target.horizon) / unit_T
-    return Labels(values_TK=labels_T.astype(np.float32)[:, None], ends_T=ends_after(len(labels_T), target.horizon))
+    return Labels(
+        values_TK=labels_T.astype(np.float32)[:, None], ends_T=ends_after(len(labels_T), target.horizon)
+    )

@@ -12,6 +12,7 @@ def loss(target: Quantiles, outputs: torch.Tensor, labels: torch.Tensor) -> torc
     missed = labels - outputs
     low, middle, high = missed.unbind(-1)
     each = (
-        torch.maximum(level * part, (level - 1) * part) for level, part in zip(target.levels, (low, middle, high), strict=True)
+        torch.maximum(level * part, (level - 1) * part)
+        for level, part in zip(target.levels, (low, middle, high), strict=True)
     )
     return torch.stack(list(each), dim=-1).sum(-1)

@@ -13,7 +13,15 @@ import numpy as np
 from trainer.data.candles import Candles
 from trainer.targets.bars import volatility_unit
 from trainer.targets.quantiles import Quantiles
-from trainer.targets.scoring import Rows, Statistic, day_blocks, num_scored, of_training, plain, weighted_means
+from trainer.targets.scoring import (
+    Rows,
+    Statistic,
+    day_blocks,
+    num_scored,
+    of_training,
+    plain,
+    weighted_means,
+)
 
 
 def forecast(target: Quantiles, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
@@ -30,10 +38,14 @@ def order(target: Quantiles, forecast_NQ: np.ndarray) -> np.ndarray:
     return np.asarray(forecast_NQ[:, 1])
 
 
-def calibrate(target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fitted` with `shift`: how far both sides move out so that the interval holds `coverage` of validation's labels.
+def calibrate(
+    target: Quantiles, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return `fitted` with `shift`: how far both sides move out so that the interval holds `coverage` of
+    validation's labels.
 
-    It is the ceil((N + 1) x coverage)-th smallest distance of a label outside the interval; negative if that is too wide.
+    It is the ceil((N + 1) x coverage)-th smallest distance of a label outside the interval; negative if that
+    is too wide.
     """
     forecast_NQ, labels = np.sort(outputs_NO, axis=1), labels_NK[:, 0]
     outside = np.sort(np.maximum(forecast_NQ[:, 0] - labels, labels - forecast_NQ[:, 2]))
@@ -67,13 +79,15 @@ def baselines(target: Quantiles, *series: Rows) -> dict[str, np.ndarray]:
 def metrics(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
     """Return n, pinball (mean over levels), covered, interval_score and width of the interval.
 
-    The interval score is the width plus 2 / (1 - coverage) times the distance of a label outside the interval (Gneiting and
-    Raftery 2007, https://doi.org/10.1198/016214506000001437, equation 43).
+    The interval score is the width plus 2 / (1 - coverage) times the distance of a label outside the interval
+    (Gneiting and Raftery 2007, https://doi.org/10.1198/016214506000001437, equation 43).
     """
     return plain(lambda place: weighted(target, forecast_NQ, labels_NK, place), len(forecast_NQ))
 
 
-def weighted(target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(
+    target: Quantiles, forecast_NQ: np.ndarray, labels_NK: np.ndarray, place: np.ndarray
+) -> Statistic:
     """Return a function of block weights (B,) that gives `metrics`' values."""
     missed_NQ, levels = labels_NK - forecast_NQ, np.array(target.levels)
     below, above = np.maximum(-missed_NQ[:, 0], 0), np.maximum(missed_NQ[:, 2], 0)

@@ -1,4 +1,6 @@
-"""Return: the log return over the next `horizon` bars, in units of trailing volatility over the horizon. One output."""
+"""Return: the log return over the next `horizon` bars, in units of trailing volatility over the horizon. One
+output.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ class Return(TargetSettings):
     )
     gains = ("correlation", "mse")
     table = (
-        Column(title="correlation (linear)", value=("correlation",), beside=("baselines", "linear", "correlation")),
+        Column(
+            title="correlation (linear)",
+            value=("correlation",),
+            beside=("baselines", "linear", "correlation"),
+        ),
         Column(title="MSE (mean)", value=("mse",), beside=("baselines", "mean", "mse")),
         Column(title="sign hits", value=("hits",)),
     )

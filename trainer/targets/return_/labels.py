@@ -18,4 +18,6 @@ def label(target: Return, candles: Candles, clock: np.ndarray) -> Labels:
     """Return the labels; NaN past the end, and without trailing volatility."""
     unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
     labels_T = move_ahead(candles.close, target.horizon) / unit_T
-    return Labels(values_TK=labels_T.astype(np.float32)[:, None], ends_T=ends_after(len(labels_T), target.horizon))
+    return Labels(
+        values_TK=labels_T.astype(np.float32)[:, None], ends_T=ends_after(len(labels_T), target.horizon)
+    )

@@ -33,7 +33,9 @@ def forecast(target: Return, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) 
     return outputs_NO[:, 0]
 
 
-def calibrate(target: Return, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def calibrate(
+    target: Return, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
@@ -41,7 +43,9 @@ def calibrate(target: Return, outputs_NO: np.ndarray, labels_NK: np.ndarray, fit
 def columns(
     target: Return, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Return the columns of a prediction: the log return over `horizon` bars, and the same in units of volatility."""
+    """Return the columns of a prediction: the log return over `horizon` bars, and the same in units of
+    volatility.
+    """
     forecast_N = forecast(target, outputs_NO, fitted)
     unit_T = volatility_unit(candles.close, horizon=target.horizon, span=target.volatility_bars)
     return {"log_return": forecast_N * unit_T[bars], "volatilities": forecast_N}
@@ -53,7 +57,8 @@ def blocks(target: Return, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
 
 
 def baselines(target: Return, *series: Rows) -> dict[str, np.ndarray]:
-    """Return the forecasts (N,) of each baseline for the scored bars of all series, fitted on the training of all.
+    """Return the forecasts (N,) of each baseline for the scored bars of all series, fitted on the training of
+    all.
 
     mean: the mean of training. zero: no move. linear: a ridge regression on the features of each bar.
     """
@@ -67,7 +72,9 @@ def baselines(target: Return, *series: Rows) -> dict[str, np.ndarray]:
 
 
 def metrics(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return n, correlation (null if either is constant), mse, and hits: the share of moves with the forecast sign."""
+    """Return n, correlation (null if either is constant), mse, and hits: the share of moves with the forecast
+    sign.
+    """
     return plain(lambda place: weighted(target, forecast_N, labels_NK, place), len(forecast_N))
 
 
@@ -77,7 +84,9 @@ def weighted(target: Return, forecast_N: np.ndarray, labels_NK: np.ndarray, plac
     squared, moved = (labels - forecast_N) ** 2, labels != 0
     hit = moved & (np.sign(labels) == np.sign(forecast_N))
     correlation = block_correlation(forecast_N, labels, place)
-    sums_4B = np.stack([np.bincount(place, weights=part) for part in (np.ones(len(labels)), squared, moved, hit)])
+    sums_4B = np.stack(
+        [np.bincount(place, weights=part) for part in (np.ones(len(labels)), squared, moved, hit)]
+    )
 
     def values(weights_B: np.ndarray) -> dict[str, float | None]:
         bars, squares, moves, hits = (float(one) for one in sums_4B @ weights_B)

@@ -1,6 +1,8 @@
-"""Volatility: the log of the realized volatility over the next `horizon_sessions` sessions. One output, scaled.
+"""Volatility: the log of the realized volatility over the next `horizon_sessions` sessions. One output,
+scaled.
 
-In units of the log return over the whole horizon, not annualized. Realized volatility after Andersen and Bollerslev 1998.
+In units of the log return over the whole horizon, not annualized. Realized volatility after Andersen and
+Bollerslev 1998.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Volatility(TargetSettings):
 
     horizon_sessions: int = setting(
         0,
-        f"Horizon in sessions; 0: the longest (max {MAX_HORIZON_SESSIONS}) with 20 non-overlapping test labels.",
+        f"Horizon in sessions; 0: the longest (max {MAX_HORIZON_SESSIONS}) with 20 non-overlapping test"
+        " labels.",
         least=0,
         most=MAX_HORIZON_SESSIONS,
     )
@@ -41,4 +44,6 @@ class Volatility(TargetSettings):
     def options(self) -> tuple[Self, ...]:
         if self.horizon_sessions:
             return (self,)
-        return tuple(replace(self, horizon_sessions=sessions) for sessions in range(MAX_HORIZON_SESSIONS, 0, -1))
+        return tuple(
+            replace(self, horizon_sessions=sessions) for sessions in range(MAX_HORIZON_SESSIONS, 0, -1)
+        )

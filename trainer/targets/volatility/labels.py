@@ -1,5 +1,5 @@
-"""Labels of volatility: the log of the root of the sum of squared log returns, from bar t to the same time of day
-`horizon_sessions` sessions later, including the nights.
+"""Labels of volatility: the log of the root of the sum of squared log returns, from bar t to the same time of
+day `horizon_sessions` sessions later, including the nights.
 """
 
 from __future__ import annotations

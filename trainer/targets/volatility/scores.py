@@ -18,8 +18,14 @@ from trainer.targets.scoring import Rows, Statistic, correlation, plain, whole
 from trainer.targets.volatility import Volatility
 from trainer.targets.volatility.labels import trailing
 
-HAR_SESSIONS = (1, 5, 22)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8
-FEWEST_HAR_SESSIONS = 4  # training sessions per session that a term of HAR looks back: longer terms have too few values
+HAR_SESSIONS = (
+    1,
+    5,
+    22,
+)  # a day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8
+FEWEST_HAR_SESSIONS = (
+    4  # training sessions per session that a term of HAR looks back: longer terms have too few values
+)
 
 order = whole
 
@@ -29,7 +35,9 @@ def forecast(target: Volatility, outputs_NO: np.ndarray, fitted: Mapping[str, An
     return np.asarray(outputs_NO[:, 0] * fitted["label_std"] + fitted["label_mean"])
 
 
-def calibrate(target: Volatility, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def calibrate(
+    target: Volatility, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return `fitted` unchanged: nothing is calibrated."""
     return dict(fitted)
 
@@ -37,22 +45,32 @@ def calibrate(target: Volatility, outputs_NO: np.ndarray, labels_NK: np.ndarray,
 def columns(
     target: Volatility, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Return the columns of a prediction: the volatility of the whole horizon's log return, not annualized."""
+    """Return the columns of a prediction: the volatility of the whole horizon's log return, not
+    annualized.
+    """
     return {"volatility": np.exp(forecast(target, outputs_NO, fitted))}
 
 
 def blocks(target: Volatility, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block (N,) of each scored bar, and the length of a block: as many sessions as the horizon."""
-    return rows.clock[rows.scored] // DAY // target.horizon_sessions, {"block_sessions": target.horizon_sessions}
+    """Return the block (N,) of each scored bar, and the length of a block: as many sessions as the
+    horizon.
+    """
+    return rows.clock[rows.scored] // DAY // target.horizon_sessions, {
+        "block_sessions": target.horizon_sessions
+    }
 
 
 def baselines(target: Volatility, *series: Rows) -> dict[str, np.ndarray]:
-    """Return the log volatility (N,) of each baseline for the scored bars of all series, fitted on the training of all.
+    """Return the log volatility (N,) of each baseline for the scored bars of all series, fitted on the
+    training of all.
 
-    mean: the mean log of training. trailing: the volatility of the last `horizon_sessions` sessions. har: a regression on the
-    log volatility of the last session, week and month (Corsi 2009), without terms for which training has too few sessions.
+    mean: the mean log of training. trailing: the volatility of the last `horizon_sessions` sessions. har: a
+    regression on the log volatility of the last session, week and month (Corsi 2009), without terms for which
+    training has too few sessions.
     """
-    sessions = max((rows.clock[rows.train[-1]] - rows.clock[rows.train[0]]) // DAY for rows in series if len(rows.train))
+    sessions = max(
+        (rows.clock[rows.train[-1]] - rows.clock[rows.train[0]]) // DAY for rows in series if len(rows.train)
+    )
     terms = [term for term in HAR_SESSIONS if term == 1 or term * FEWEST_HAR_SESSIONS <= sessions]
     mean = np.concatenate([np.full(len(rows.scored), rows.fitted["label_mean"]) for rows in series])
     last, learned, scored, labels = [], [], [], []
@@ -79,11 +97,14 @@ def metrics(target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray) -
     return plain(lambda place: weighted(target, forecast_N, labels_NK, place), len(forecast_N))
 
 
-def weighted(target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted(
+    target: Volatility, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray
+) -> Statistic:
     """Return a function of block weights (B,) that gives `metrics`' values.
 
-    qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero if they agree. It ranks
-    forecasts consistently despite noise in v (Patton 2011, https://doi.org/10.1016/j.jeconom.2010.03.034).
+    qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero if they
+    agree. It ranks forecasts consistently despite noise in v (Patton 2011,
+    https://doi.org/10.1016/j.jeconom.2010.03.034).
     """
     labels = labels_NK.reshape(len(forecast_N))
     missed = 2 * (labels - forecast_N)  # log of v/f

@@ -1,6 +1,7 @@
-"""Train one model on all devices: torchrun starts a process for each, the ranks, which share batches by DDP or FSDP2.
+"""Train one model on all devices: torchrun starts a process for each, the ranks, which share batches by DDP
+or FSDP2.
 
-    supervisor   in the training's main process: starts torchrun for each piece, receives events of ranks, ends them
+    supervisor   in the main process: starts torchrun for each piece, receives events of ranks
     torchrun     torch.distributed.run with a store on loopback; restarts the ranks when one dies
     rank         one process on one device: reads the source, then runs the same loop as a worker
     group        the process group: sums, broadcasts, gathers
@@ -11,6 +12,7 @@
     links        check of devices and links before the first step
     shards       checkpoints that all ranks write together
 
-Every rank reads the same source and draws the same order of batches from the seed. Only rank 0's clock decides anything: see
-`agreement`. The result equals one process's, except for the order in which gradients are added up.
+Every rank reads the same source and draws the same order of batches from the seed. Only rank 0's clock
+decides anything: see `agreement`. The result equals one process's, except for the order in which gradients
+are added up.
 """

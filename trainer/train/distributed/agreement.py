@@ -1,7 +1,7 @@
 """A clock that all ranks share: rank 0's time, sent every few steps.
 
-Ranks that read the same time make the same decisions by time (progress reports, checkpoints). Rank 0 also sends the number of
-steps until the next agreement, so that there are about two a second at any speed.
+Ranks that read the same time make the same decisions by time (progress reports, checkpoints). Rank 0 also
+sends the number of steps until the next agreement, so that there are about two a second at any speed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def steps_until_next(steps: int, elapsed: float) -> int:
     return max(1, min(MOST_STEPS, 2 * steps, round(steps * SECONDS / max(elapsed, 1e-9))))
 
 
-def ticking(form: Callable[[Sequence[Member]], Pack], clock: AgreedClock) -> Callable[[Sequence[Member]], Pack]:
+def ticking(
+    form: Callable[[Sequence[Member]], Pack], clock: AgreedClock
+) -> Callable[[Sequence[Member]], Pack]:
     """Return `form` with packs whose steps the clock counts."""
     return lambda members: cast(Pack, _Ticking(form(members), clock))
 

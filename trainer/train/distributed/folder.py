@@ -1,6 +1,7 @@
 """The folder of one torchrun: its socket and torchelastic's files, in the temporary folder.
 
-A killed process leaves its folder behind, and the next one removes it: a folder is locked while its owner lives.
+A killed process leaves its folder behind, and the next one removes it: a folder is locked while its owner
+lives.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# Imported before a group exists. DDP would import it later, and its functions would then keep the group as a default argument,
-# so that the group's threads outlive it: one that returns a tensor while the interpreter exits aborts the process (torch 2.13).
+# Imported before a group exists. DDP would import it later, and its functions would then keep the group as a
+# default argument, so that the group's threads outlive it: one that returns a tensor while the interpreter
+# exits aborts the process (torch 2.13).
 import torch.distributed.nn.functional
 
 from trainer.errors import UsageError
@@ -24,7 +25,9 @@ from trainer.train.distributed.hanging import BOUND_SECONDS
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """The ranks of one model, seen from one of them. Every rank must call the same methods in the same order."""
+    """The ranks of one model, seen from one of them. Every rank must call the same methods in the
+    same order.
+    """
 
     rank: int
     count: int
@@ -57,7 +60,9 @@ class Ranks:
         return float(tensor.item())
 
     def texts(self, text: str) -> list[str]:
-        """Return every rank's text, by rank. torch's own exchange of objects would unpickle them from an open connection."""
+        """Return every rank's text, by rank. torch's own exchange of objects would unpickle them from an open
+        connection.
+        """
         content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
         dist.all_gather(sizes, torch.tensor([len(content)]))
@@ -65,10 +70,14 @@ class Ranks:
         padded[: len(content)] = content
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
         dist.all_gather(gathered, padded)
-        return [bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)]
+        return [
+            bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)
+        ]
 
     def joined(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Return the rows (N, O) float64 of all ranks, concatenated in the order of ranks; rank r has `counts[r]` of them."""
+        """Return the rows (N, O) float64 of all ranks, concatenated in the order of ranks; rank r has
+        `counts[r]` of them.
+        """
         padded = torch.zeros(max(counts), rows.shape[1], dtype=torch.float64)
         padded[: len(rows)] = torch.from_numpy(rows)
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
@@ -86,7 +95,9 @@ def check_backend(kind: str) -> None:
         )
     if not (dist.is_available() and dist.is_gloo_available()):
         raise UsageError(
-            "this torch has no gloo", why="it was built without torch.distributed or gloo", do="Install torch from PyPI."
+            "this torch has no gloo",
+            why="it was built without torch.distributed or gloo",
+            do="Install torch from PyPI.",
         )
 
 
@@ -96,7 +107,8 @@ def process_group(
 ) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
-    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's watchdog).
+    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's
+    watchdog).
     """
     on_gpu = device.type == "cuda"
     dist.init_process_group(

@@ -1,9 +1,9 @@
 """Detect ranks that hang: when to ask for their stacks, and when to kill them. Also writes a rank's stacks.
 
-When no rank has sent an event for half of the bound, the supervisor asks all of them where they are. A rank that waits for
-others answers from a separate thread and writes stacks and unfinished collectives to the log. A rank that has not answered
-after the other half (it is stopped, or holds the interpreter) is killed, and all restart. If all answer and still wait for each
-other, the timeout of their collective ends them.
+When no rank has sent an event for half of the bound, the supervisor asks all of them where they are. A rank
+that waits for others answers from a separate thread and writes stacks and unfinished collectives to the log.
+A rank that has not answered after the other half (it is stopped, or holds the interpreter) is killed, and all
+restart. If all answer and still wait for each other, the timeout of their collective ends them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class HangWatch:
 
 
 def dump(rank: int) -> None:
-    """Write the stacks of all threads of this rank and its unfinished collectives to standard error, which is logged.
+    """Write the stacks of all threads of this rank and its unfinished collectives to standard error, which is
+    logged.
 
     The flight recorder is written as JSON: its own files are pickles.
     """
@@ -67,4 +68,8 @@ def dump(rank: int) -> None:
     print(f"rank {rank} was asked for its stacks; all threads:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     recorded: bytes = _distributed_c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=True)  # type: ignore[attr-defined]
-    print(f"rank {rank}, unfinished collectives: {recorded.decode(errors='replace')}", file=sys.stderr, flush=True)
+    print(
+        f"rank {rank}, unfinished collectives: {recorded.decode(errors='replace')}",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,7 +1,8 @@
 """DDP as a pack's layout: each rank takes its share of every batch; gradients are summed during backward.
 
-DDP divides the sum of gradients by the number of ranks; `weight` undoes that. Each rank's loss is already divided by the number
-of labels in the whole batch, so the sum over ranks is the batch's mean even if the ranks' shares differ.
+DDP divides the sum of gradients by the number of ranks; `weight` undoes that. Each rank's loss is already
+divided by the number of labels in the whole batch, so the sum over ranks is the batch's mean even if the
+ranks' shares differ.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class SharedBatch:
 
     @property
     def weight(self) -> float:
-        """See `packs.layout.Layout.weight`: DDP and FSDP2 divide the sum of gradients by the number of ranks."""
+        """See `packs.layout.Layout.weight`: DDP and FSDP2 divide the sum of gradients by the number
+        of ranks.
+        """
         return float(self._ranks.count)
 
     def part(self, rows: int) -> range:
@@ -59,8 +62,8 @@ class DataParallel(SharedBatch):
     def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
         """See `packs.layout.Layout.wrap`. Raises UsageError for batch norm on CPUs.
 
-        A static graph needs one backward per step (with `no_sync` torch aborts in `expect_autograd_hooks_`) and the same
-        weights in every batch, which a user's own module does not guarantee.
+        A static graph needs one backward per step (with `no_sync` torch aborts in `expect_autograd_hooks_`)
+        and the same weights in every batch, which a user's own module does not guarantee.
         """
         on_gpu = self._ranks.device.type == "cuda"
         if has_batch_norm(model):
@@ -72,7 +75,9 @@ class DataParallel(SharedBatch):
                 )
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         if self._compiles:
-            for block in blocks_of(model):  # blocks share one compiled code, which takes a fraction of the model's time
+            for block in blocks_of(
+                model
+            ):  # blocks share one compiled code, which takes a fraction of the model's time
                 block.compile()
         wrapped = DistributedDataParallel(
             model,
@@ -95,12 +100,14 @@ class DataParallel(SharedBatch):
 def data_parallel(ranks: Ranks, job: Job, machine: MachineFacts) -> DataParallel:
     """Return the DDP layout for a job on a machine.
 
-    Gradients are compressed if PCIe connects the GPUs and the job multiplies in half precision anyway; over NVLink the casts
-    cost more than the bytes. Only with NCCL: torch's hook refuses gloo.
+    Gradients are compressed if PCIe connects the GPUs and the job multiplies in half precision anyway; over
+    NVLink the casts cost more than the bytes. Only with NCCL: torch's hook refuses gloo.
     """
     on_gpu = ranks.device.type == "cuda"
     is_half = matmul_dtype(job, ranks.device) != torch.float32
-    return DataParallel(ranks, compress=on_gpu and is_half and machine.link == "PCIe", compiles=compiles(job, on_gpu=on_gpu))
+    return DataParallel(
+        ranks, compress=on_gpu and is_half and machine.link == "PCIe", compiles=compiles(job, on_gpu=on_gpu)
+    )
 
 
 def compiles(job: Job, *, on_gpu: bool) -> bool:

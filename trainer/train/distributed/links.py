@@ -1,7 +1,8 @@
 """Check every rank's device and link, and the bandwidth of an all-reduce, before the first step.
 
-Eight GPUs with one link at a tenth of its rate train at a tenth of the speed for the same price, so a broken link ends the run
-before training. `measure` asks the devices; `faults`, a pure function, judges. CPUs (gloo) are measured but not judged.
+Eight GPUs with one link at a tenth of its rate train at a tenth of the speed for the same price, so a broken
+link ends the run before training. `measure` asks the devices; `faults`, a pure function, judges. CPUs (gloo)
+are measured but not judged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from trainer.train.distributed.group import Ranks
 from trainer.train.machine_file import MachineFacts
 
 POOR = 0.25  # share of the median copy rate below which a GPU's link is broken
-POOR_OF_EXPECTED = 0.15  # share of the expected all-reduce rate below which it is broken; the expectation is an estimate
+POOR_OF_EXPECTED = (
+    0.15  # share of the expected all-reduce rate below which it is broken; the expectation is an estimate
+)
 GPU_BYTES, CPU_BYTES = 256 << 20, 4 << 20
 REPEATS = 5
 
@@ -52,7 +55,9 @@ class Links:
 
 
 def check_links(ranks: Ranks, machine: MachineFacts) -> Links:
-    """Return the devices and links. Raises TrainingFailed, on every rank, if a device is missing or its link is broken."""
+    """Return the devices and links. Raises TrainingFailed, on every rank, if a device is missing or its link
+    is broken.
+    """
     links = measure(ranks, machine)
     if problems := faults(links, machine, on_gpu=ranks.device.type == "cuda"):
         raise TrainingFailed(
@@ -65,7 +70,9 @@ def check_links(ranks: Ranks, machine: MachineFacts) -> Links:
 
 def measure(ranks: Ranks, machine: MachineFacts) -> Links:
     """Return every rank's device and the bandwidth of an all-reduce; the result is the same on every rank."""
-    seen = [DeviceSeen(**json.loads(text)) for text in ranks.texts(json.dumps(asdict(device_seen(ranks.device))))]
+    seen = [
+        DeviceSeen(**json.loads(text)) for text in ranks.texts(json.dumps(asdict(device_seen(ranks.device))))
+    ]
     on_gpu = ranks.device.type == "cuda"
     return Links(
         devices=tuple(seen),
@@ -96,15 +103,18 @@ def faults(links: Links, machine: MachineFacts, *, on_gpu: bool) -> list[str]:
             found.append(f"GPU {number} has {device.nvlinks} NVLinks up, others {nvlinks}")
     if links.expected_gb_per_s and links.bus_gb_per_s < POOR_OF_EXPECTED * links.expected_gb_per_s:
         found.append(
-            f"an all-reduce reaches {links.bus_gb_per_s:.1f} GB/s where about {links.expected_gb_per_s:g} are expected"
+            f"an all-reduce reaches {links.bus_gb_per_s:.1f} GB/s where about {links.expected_gb_per_s:g} are"
+            " expected"
         )
     return found
 
 
 def bus_bandwidth(ranks: Ranks, *, num_bytes: int) -> float:
-    """Return the bus bandwidth of an all-reduce in GB/s: the load of each rank's link, comparable between numbers of ranks.
+    """Return the bus bandwidth of an all-reduce in GB/s: the load of each rank's link, comparable between
+    numbers of ranks.
 
-    2 (n - 1) / n x bytes / seconds, by nccl-tests' definition, with the slowest rank's time, the best of REPEATS.
+    2 (n - 1) / n x bytes / seconds, by nccl-tests' definition, with the slowest rank's time, the best of
+    REPEATS.
     """
     buffer = torch.zeros(num_bytes // 4, device=ranks.device)
     best = float("inf")

@@ -1,9 +1,10 @@
-"""One rank: read the piece's source, then run the training loop together with the other ranks. torchrun starts it.
+"""One rank: read the piece's source, then run the training loop together with the other ranks. torchrun
+starts it.
 
     python -m trainer.train.distributed.rank     with the variables of `environment.RankEnvironment`
 
-Only rank 0 reports on the model and writes its file. A TrainerError fails the piece; after any other error the rank sends its
-traceback and ends, and torchrun restarts all ranks.
+Only rank 0 reports on the model and writes its file. A TrainerError fails the piece; after any other error
+the rank sends its traceback and ends, and torchrun restarts all ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from trainer.train.workers.station import Station, set_up_process
 @record
 def main() -> None:
     """Train the piece that the supervisor assigns, as one of its ranks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor handles it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole terminal group; the supervisor handles it
     place = environment.rank_environment()
     voice = Voice(place)
     try:
@@ -53,7 +56,9 @@ def main() -> None:
         # Not retried: it would fail the same way.
         failure = {**voice.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
         voice.report({"event": "model_failed", **failure})
-    except BaseException as error:  # broad on purpose: report the error, then let the process end as it would have
+    except (
+        BaseException
+    ) as error:  # broad on purpose: report the error, then let the process end as it would have
         voice.crashed(error)
         raise
 
@@ -77,7 +82,9 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         report({**links.to_event(), **piece.identity})
         # For checkpoints only: their collectives run during the training's.
         group = dist.new_group(backend="gloo", timeout=bound)
-        writer = ShardedCheckpointWriter(checkpoints_folder(settings), report, group=group, choice=settings.choice)
+        writer = ShardedCheckpointWriter(
+            checkpoints_folder(settings), report, group=group, choice=settings.choice
+        )
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
         layout = layout_for(ranks, assignment)
@@ -104,18 +111,27 @@ class _Roster:
     """The one run of a rank: see `loop.Roster`."""
 
     def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
-        self._assignment, self._report, self._ranks, self._files = voice.assignment, voice.report, ranks, files
+        self._assignment, self._report, self._ranks, self._files = (
+            voice.assignment,
+            voice.report,
+            ranks,
+            files,
+        )
         self.opened: Opened | None = None
         self._trained: nn.Module | None = None
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on the others."""
+        """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on
+        the others.
+        """
         if self.opened is not None:
             return []
         piece, settings = self._assignment.piece, self._assignment.settings
         if self._ranks.is_first:
-            self._report({"event": "model_started", **piece.identity, "staged": False, "ranks": self._ranks.count})
+            self._report(
+                {"event": "model_started", **piece.identity, "staged": False, "ranks": self._ranks.count}
+            )
         failure: TrainerError | None = None
         try:
             source = on_device(read_source(piece, settings.job, settings.data), str(self._ranks.device))
@@ -142,7 +158,9 @@ class _Roster:
         self._trained = model
 
     def outputs(self) -> Outputs | None:
-        """Return the trained model's outputs, evaluated by all ranks together; None if nothing was trained."""
+        """Return the trained model's outputs, evaluated by all ranks together; None if nothing was
+        trained.
+        """
         if self.opened is None or self._trained is None:
             self._files.flush()
             return None

@@ -1,7 +1,9 @@
-"""FSDP2 as a pack's layout: each rank holds a part of every weight and gathers one block at a time for its computation.
+"""FSDP2 as a pack's layout: each rank holds a part of every weight and gathers one block at a time for its
+computation.
 
-For models that do not fit one GPU with gradients and moments (`trainer.gpu_profiles.ranks`). Losses and gradients equal DDP's:
-the same rows, the same sum over ranks. Blocks are the members of a model's module lists.
+For models that do not fit one GPU with gradients and moments (`trainer.gpu_profiles.ranks`). Losses and
+gradients equal DDP's: the same rows, the same sum over ranks. Blocks are the members of a model's module
+lists.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class FullySharded(SharedBatch):
         self._mesh: DeviceMesh = init_device_mesh(ranks.device.type, (ranks.count,))
 
     def least_slices(self, rows: int, micro_batch: int) -> int:
-        """See `packs.layout.Layout.least_slices`: as many as the rank with the most rows, since all gather together."""
+        """See `packs.layout.Layout.least_slices`: as many as the rank with the most rows, since all gather
+        together.
+        """
         return math.ceil(math.ceil(rows / self._ranks.count) / micro_batch)
 
     def divide(self, model: nn.Module, *, is_any_module: bool) -> None:

@@ -1,9 +1,11 @@
-"""Checkpoints that several ranks write together in the background, each its shard, by torch.distributed.checkpoint (DCP).
+"""Checkpoints that several ranks write together in the background, each its shard, by
+torch.distributed.checkpoint (DCP).
 
-DCP decides which rank writes which part of a tensor: a replicated tensor is written by one rank, a sharded one (FSDP2's) by
-each its part. The storage is ours, since DCP's default metadata is a pickle: one safetensors file per rank, then rank 0's
-`manifest.json` (`trainer.train.checkpoint_files`). `trainer.train.checkpoint` reads them and joins the parts, so that any
-number of ranks can resume; reading needs neither DCP nor other ranks. See docs/adr/0021.
+DCP decides which rank writes which part of a tensor: a replicated tensor is written by one rank, a sharded
+one (FSDP2's) by each its part. The storage is ours, since DCP's default metadata is a pickle: one safetensors
+file per rank, then rank 0's `manifest.json` (`trainer.train.checkpoint_files`). `trainer.train.checkpoint`
+reads them and joins the parts, so that any number of ranks can resume; reading needs neither DCP nor other
+ranks. See docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -36,23 +38,33 @@ from trainer.train.packs.pack import ModelState
 class ShardedCheckpointWriter:
     """Write checkpoints of a model that several ranks train, one at a time, in the background.
 
-    The counterpart of `checkpoint.CheckpointWriter`: every rank submits the same states in the same order. `group` (gloo) is
-    used only for checkpoints, because its collectives run on a separate thread. `report` receives the events; ranks other than
-    the first drop them.
+    The counterpart of `checkpoint.CheckpointWriter`: every rank submits the same states in the same order.
+    `group` (gloo) is used only for checkpoints, because its collectives run on a separate thread. `report`
+    receives the events; ranks other than the first drop them.
     """
 
     def __init__(
-        self, folder: Path, report: Report, *, group: dist.ProcessGroup, choice: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        report: Report,
+        *,
+        group: dist.ProcessGroup,
+        choice: Mapping[str, Any] | None = None,
     ) -> None:
         self._folder, self._report, self._group, self._choice = folder, report, group, choice
         self._writing: Future[None] | None = None
 
     def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
-        """Start to write this state, after the previous one. `run` and `state` are copies that nothing else changes."""
+        """Start to write this state, after the previous one. `run` and `state` are copies that nothing else
+        changes.
+        """
         began = time.perf_counter()
         self.flush()
         waited = time.perf_counter() - began
-        place, manifest = place_of(self._folder, run, state), manifest_of(run, state, mark, choice=self._choice)
+        place, manifest = (
+            place_of(self._folder, run, state),
+            manifest_of(run, state, mark, choice=self._choice),
+        )
         identity = {"model": run.member.name, "piece": run.title}
         submitted = time.perf_counter()
         saving = async_save(
@@ -71,7 +83,14 @@ class ShardedCheckpointWriter:
             if error is None:
                 cost["write_seconds"] = time.perf_counter() - submitted
                 seconds = {name: round(value, 6) for name, value in cost.items()}
-                self._report({"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds})
+                self._report(
+                    {
+                        "event": "checkpoint",
+                        **identity,
+                        "folder": f"{place.parent.name}/{place.name}",
+                        **seconds,
+                    }
+                )
             elif reason := _of_the_disk(error):
                 # A full disk costs the checkpoint, not the model.
                 self._report({"event": "checkpoint_failed", **identity, "reason": reason})
@@ -84,14 +103,18 @@ class ShardedCheckpointWriter:
         self._writing = reported
 
     def flush(self) -> None:
-        """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is reported as an event."""
+        """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is
+        reported as an event.
+        """
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
 
 class ShardWriter(StorageWriter):
-    """DCP's storage: a safetensors file per rank, then the coordinator's manifest. Deletes old checkpoints."""
+    """DCP's storage: a safetensors file per rank, then the coordinator's manifest. Deletes old
+    checkpoints.
+    """
 
     def __init__(self, place: Path, manifest: CheckpointManifest) -> None:
         self._place, self._manifest = place, manifest
@@ -122,19 +145,28 @@ class ShardWriter(StorageWriter):
                 raise TypeError("a shard holds only tensors, one part of each")
             tensors[item.index.fqn] = tensor
         done: TorchFuture[list[WriteResult]] = TorchFuture()
-        part = _Part(shard=plan.storage_data, sha256=put_tensors(self._place / plan.storage_data, tensors) if tensors else "")
+        part = _Part(
+            shard=plan.storage_data,
+            sha256=put_tensors(self._place / plan.storage_data, tensors) if tensors else "",
+        )
         done.set_result([_result(item, tensors[item.index.fqn], part) for item in plan.items])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the manifest, which makes the checkpoint valid, then delete older checkpoints. Coordinator only."""
+        """Write the manifest, which makes the checkpoint valid, then delete older checkpoints. Coordinator
+        only.
+        """
         written = [result for of_rank in results for result in of_rank]
         chunks: dict[str, list[Chunk]] = {}
         for result in written:
             data = result.storage_data
-            chunks.setdefault(result.index.fqn, []).append(Chunk(shard=data.shard, offsets=data.offsets, sizes=data.sizes))
+            chunks.setdefault(result.index.fqn, []).append(
+                Chunk(shard=data.shard, offsets=data.offsets, sizes=data.sizes)
+            )
         tensors = {
-            name: StoredTensor(dtype=known.properties.dtype, shape=tuple(known.size), chunks=tuple(chunks[name]))
+            name: StoredTensor(
+                dtype=known.properties.dtype, shape=tuple(known.size), chunks=tuple(chunks[name])
+            )
             for name, known in metadata.state_dict_metadata.items()
             if isinstance(known, TensorStorageMetadata)  # `write_data` refuses others
         }
@@ -180,7 +212,9 @@ def _result(item: WriteItem, tensor: torch.Tensor, part: _Part) -> WriteResult:
 
 
 def _as_error(error: BaseException) -> BaseException:
-    """Return a failed checkpoint's error as an Exception with a short text: DCP's is a BaseException of several tracebacks."""
+    """Return a failed checkpoint's error as an Exception with a short text: DCP's is a BaseException of
+    several tracebacks.
+    """
     if not isinstance(error, CheckpointException):
         return error
     failures = (f"rank {rank}: {wrapped[0]}" for rank, wrapped in error.failures.items())
@@ -189,5 +223,9 @@ def _as_error(error: BaseException) -> BaseException:
 
 def _of_the_disk(error: BaseException) -> str:
     """Return the text of a failed checkpoint's errors if all are OSErrors, else ''."""
-    failures = [wrapped[0] for wrapped in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+    failures = (
+        [wrapped[0] for wrapped in error.failures.values()]
+        if isinstance(error, CheckpointException)
+        else [error]
+    )
     return "; ".join(map(str, failures)) if all(isinstance(failure, OSError) for failure in failures) else ""

@@ -1,7 +1,7 @@
 """The supervisor of ranks: one piece after another, each trained by all devices under its own torchrun.
 
-Owns the processes: torchrun starts the ranks and restarts them when one dies; `_TorchRun` receives their events, finds the
-error that came first, and leaves no process behind. `rank` is what a rank runs.
+Owns the processes: torchrun starts the ranks and restarts them when one dies; `_TorchRun` receives their
+events, finds the error that came first, and leaves no process behind. `rank` is what a rank runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
     for piece in pieces:
         if piece.runner:
             do = "Set train.distributed to never."
-            raise UsageError(f"{piece.title} can't be trained by several devices together", why="it has a runner", do=do)
+            raise UsageError(
+                f"{piece.title} can't be trained by several devices together", why="it has a runner", do=do
+            )
         shared = min(job.train.batch, piece.windows)
         if 0 < shared < ranks:  # 0: planning refused a series, which is reported when the piece starts
             of = (
@@ -67,9 +69,11 @@ class _Rank:
 
 
 class RankSupervisor:
-    """Train pieces one after another on `ranks` devices; `close` (or leaving the `with`) ends every process at once.
+    """Train pieces one after another on `ranks` devices; `close` (or leaving the `with`) ends every process
+    at once.
 
-    When a rank or torchrun dies, all of them restart from the newest checkpoint, up to `train.retries` times per piece.
+    When a rank or torchrun dies, all of them restart from the newest checkpoint, up to `train.retries` times
+    per piece.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class RankSupervisor:
     def run(self, pieces: Iterable[Piece]) -> Outcome:
         """Train every piece, longest first; return when each is done or has failed."""
         job = self._settings.job
-        threads = max(1, num_cores() // self._count) if self._kind == "cpu" and job.model.gains_from_threads else 1
+        threads = (
+            max(1, num_cores() // self._count) if self._kind == "cpu" and job.model.gains_from_threads else 1
+        )
         for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
             self._train(replace(piece, threads=threads))
         return self._outcome
@@ -137,13 +143,17 @@ class RankSupervisor:
 class _TorchRun:
     """One piece's torchrun, from its start to the event that ends the piece."""
 
-    def __init__(self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int) -> None:
+    def __init__(
+        self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int
+    ) -> None:
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
         self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
         self.retries = 0
         self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
-        self._ends: list[tuple[bool, dict[str, Any]]] = []  # lost ranks in order: whether another's end caused it, and why
+        self._ends: list[
+            tuple[bool, dict[str, Any]]
+        ] = []  # lost ranks in order: whether another's end caused it, and why
         self._ended: dict[str, Any] | None = None
         self._folder = RanksFolder()
         folder = self._folder.path
@@ -185,7 +195,9 @@ class _TorchRun:
             self._watch_out()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
-                failed = self._ended["event"] == "model_failed"  # other ranks may still wait for the failed one
+                failed = (
+                    self._ended["event"] == "model_failed"
+                )  # other ranks may still wait for the failed one
                 if not alive or failed or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
@@ -195,7 +207,9 @@ class _TorchRun:
                 return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
 
     def close(self) -> None:
-        """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for their end."""
+        """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for
+        their end.
+        """
         self._torchrun.kill()
         self._torchrun.wait()
         if self._torchrun.stdin is not None:
@@ -213,7 +227,9 @@ class _TorchRun:
         self._folder.remove()
 
     def _greet(self) -> None:
-        """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun restarted them."""
+        """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun
+        restarted them.
+        """
         line, _ = self._listener.accept()
         connection = Connection(line.detach())
         try:
@@ -250,14 +266,18 @@ class _TorchRun:
         """Ask silent ranks where they are, and kill those that do not answer."""
         silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
         if silence.ask:
-            self._emit({"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2})
+            self._emit(
+                {"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2}
+            )
         for rank in self._ranks.values():
             with suppress(OSError):  # it is gone: `_hear` handles that
                 if silence.ask:
                     rank.connection.send("where are you?")
                 if rank.number in silence.hung:
                     bound = f"{self._assignment.bound_seconds:g} s"
-                    self._ends.insert(0, (False, {"reason": f"rank {rank.number} hung: it did not answer within {bound}"}))
+                    self._ends.insert(
+                        0, (False, {"reason": f"rank {rank.number} hung: it did not answer within {bound}"})
+                    )
                     os.kill(rank.pid, signal.SIGKILL)
 
     def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
@@ -278,7 +298,10 @@ class _TorchRun:
         if rank.crash is None:
             self._ends.append((False, {"reason": f"rank {rank.number} was killed"}))
         else:
-            why = {"reason": f"rank {rank.number}: {rank.crash['reason']}", "traceback": rank.crash["traceback"]}
+            why = {
+                "reason": f"rank {rank.number}: {rank.crash['reason']}",
+                "traceback": rank.crash["traceback"],
+            }
             self._ends.append((rank.crash["follows"], why))
 
     def _reason(self) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Run torchrun with its store on loopback. Takes torchrun's own arguments and ends when its standard input closes.
+"""Run torchrun with its store on loopback. Takes torchrun's own arguments and ends when its standard input
+closes.
 
     python -m trainer.train.distributed.torchrun --nproc-per-node 8 --max-restarts 1 -m MODULE
 
-torchrun's static rendezvous keeps one store over all restarts, so that restarted ranks read keys of dead ones (torch 2.13), and
-listens on every interface. This one makes a new store for each start, on a free port of loopback.
+torchrun's static rendezvous keeps one store over all restarts, so that restarted ranks read keys of dead ones
+(torch 2.13), and listens on every interface. This one makes a new store for each start, on a free port of
+loopback.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class LoopbackRendezvous(RendezvousHandler):
             master_listen_fd=listener.detach(),
             use_libuv=True,
         )
-        return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+        return RendezvousInfo(
+            PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, port)
+        )
 
     def is_closed(self) -> bool:
         """Return False: it is always open."""
@@ -85,7 +89,9 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_end_with_the_input, name="parent-watch", daemon=True).start()
     rendezvous_handler_registry.register("loopback", _handler)
     # torchrun requires an endpoint but does not use it: the port is known only when the store exists.
-    torchrun(["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}", f"--rdzv-id={uuid.uuid4()}", *arguments])
+    torchrun(
+        ["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}", f"--rdzv-id={uuid.uuid4()}", *arguments]
+    )
 
 
 def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
@@ -93,7 +99,9 @@ def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def _end_with_the_input() -> None:
-    """End this process at once when the process at the other end of stdin ends. The kernel then kills the ranks."""
+    """End this process at once when the process at the other end of stdin ends. The kernel then kills the
+    ranks.
+    """
     while os.read(0, 1 << 10):
         pass
     os._exit(1)

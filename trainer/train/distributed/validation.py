@@ -1,6 +1,8 @@
-"""Evaluate a model on all ranks: each runs its share of the windows, and every rank gets all outputs, in order.
+"""Evaluate a model on all ranks: each runs its share of the windows, and every rank gets all outputs, in
+order.
 
-Windows go through the model in the same batches as in one process (`readers`), so that outputs are bit-identical.
+Windows go through the model in the same batches as in one process (`readers`), so that outputs are
+bit-identical.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from trainer.train.readers import Evaluate, Reader
 
 
 def shared_outputs(ranks: Ranks, columns: int) -> Evaluate:
-    """Return the function that evaluates a network with `columns` outputs on all ranks. Every rank must call it."""
+    """Return the function that evaluates a network with `columns` outputs on all ranks. Every rank must call
+    it.
+    """
 
     def evaluate(network: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
         units = [reader.units(bars) for bars, reader in parts]

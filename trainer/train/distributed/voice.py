@@ -1,7 +1,8 @@
-"""A rank's connection to the supervisor: receives the assignment, sends events. When it closes, the rank ends.
+"""A rank's connection to the supervisor: receives the assignment, sends events. When it closes, the rank
+ends.
 
-The socket is in a folder that only this user can enter; messages are pickled, as `multiprocessing` does between processes of
-one program.
+The socket is in a folder that only this user can enter; messages are pickled, as `multiprocessing` does
+between processes of one program.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Voice:
 
     def __init__(self, place: RankEnvironment) -> None:
         """Connect to the supervisor. From then on this process ends with torchrun and with the supervisor."""
-        die_with_the_parent()  # torchelastic starts each rank in its own session, so killing torchrun's group misses it
+        # torchelastic starts each rank in its own session, so killing torchrun's group misses it
+        die_with_the_parent()
         line = socket.socket(socket.AF_UNIX)
         line.connect(place.socket)
         self._connection = Connection(line.detach())
@@ -60,7 +62,11 @@ class Voice:
         lines = "".join(traceback.format_exception(error))
         with suppress(OSError):  # the supervisor is gone
             reason = f"{type(error).__name__}: {error}"[:500]
-            crash = {"reason": reason, "traceback": lines[-MOST_TRACEBACK:], "follows": follows_another(error)}
+            crash = {
+                "reason": reason,
+                "traceback": lines[-MOST_TRACEBACK:],
+                "follows": follows_another(error),
+            }
             self.report({"event": "crashed", **crash})
 
     def _wait_for_the_end(self) -> None:
@@ -75,4 +81,6 @@ class Voice:
 def follows_another(error: BaseException) -> bool:
     """Return whether an error only reports that another rank is gone or does not answer."""
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed by peer"))
+    return isinstance(error, RuntimeError) and any(
+        word in text for word in ("gloo", "nccl", "connection closed by peer")
+    )

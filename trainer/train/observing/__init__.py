@@ -1,1 +1,3 @@
-"""Output of a training: `events` (JSONL), `observe` and `tensorboard` (files), `gpu_watch` (NVML), `trace` (a profile)."""
+"""Output of a training: `events` (JSONL), `observe` and `tensorboard` (files), `gpu_watch` (NVML), `trace` (a
+profile).
+"""

@@ -1,4 +1,5 @@
-"""Events of a training: JSON lines for programs, dense lines for people (`trainer.cli` draws them for `mayfly train`).
+"""Events of a training: JSON lines for programs, dense lines for people (`trainer.cli` draws them for `mayfly
+train`).
 
 The node agent reads `events.jsonl` while it grows, so each event is a single write of a whole line.
 """
@@ -87,13 +88,19 @@ def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
     more = _meter_words(event)
-    return f"{event['piece']}  {place}  loss {loss}  {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
+    return (
+        f"{event['piece']}  {place}  loss {loss} "
+        f" {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
+    )
 
 
 def _started_line(event: dict[str, Any]) -> str:
     data = event["data"]
     label = "  SYNTHETIC" if data["synthetic"] else ""
-    models = f"{_counted(len(event['models']), 'model')} on {_counted(event['workers'], event['device'] + ' worker')}"
+    models = (
+        f"{_counted(len(event['models']), 'model')} on"
+        f" {_counted(event['workers'], event['device'] + ' worker')}"
+    )
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
     warmup = f", warm-up {_counted(data['warmup'], 'bar')}" if data.get("warmup") else ""
@@ -110,25 +117,34 @@ def _tuning_line(event: dict[str, Any]) -> str:
 
 
 def _tuned_line(event: dict[str, Any]) -> str:
-    excluded = "".join(f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"])
+    excluded = "".join(
+        f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"]
+    )
     entry = event["entry"]
     if entry is None:
         return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): using defaults"
     batch = f"batch {entry['batch']:,}, " if entry["batch"] else ""
-    slices = f"{batch}{entry['strategy']}, {entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
-    return f"found in {event['seconds']:.0f} s: {slices}, {rate_text(entry['windows_per_second'], event['unit'])}{excluded}"
+    slices = (
+        f"{batch}{entry['strategy']}, {entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
+    )
+    return (
+        f"found in {event['seconds']:.0f} s: {slices},"
+        f" {rate_text(entry['windows_per_second'], event['unit'])}{excluded}"
+    )
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:
     formats = {"cores": "cores {}", "memory_fraction": "{:.0%} of the GPU's memory"}
     return (
-        f"worker {event['worker']}  has {', '.join(text.format(event[key]) for key, text in formats.items() if key in event)}"
+        f"worker {event['worker']}  has"
+        f" {', '.join(text.format(event[key]) for key, text in formats.items() if key in event)}"
     )
 
 
 def _epoch_line(event: dict[str, Any]) -> str:
     return (
-        f"{event['piece']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
+        f"{event['piece']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation"
+        f" {event['validation_loss']:.4f}"
     )
 
 
@@ -144,14 +160,20 @@ def _ended_line(event: dict[str, Any]) -> str:
     kept, replaced, out = event.get("kept", ()), event.get("replaced", ()), event.get("out", "")
     lines = []
     if kept:
-        lines.append(f"kept from an earlier run in {out} with the same bars, settings and code: {_some(kept)}")
+        lines.append(
+            f"kept from an earlier run in {out} with the same bars, settings and code: {_some(kept)}"
+        )
     if replaced:
-        lines.append(f"replaced in {out}, since the earlier run had other bars, settings or code: {_some(replaced)}")
+        lines.append(
+            f"replaced in {out}, since the earlier run had other bars, settings or code: {_some(replaced)}"
+        )
     return "\n".join(lines)
 
 
 def _some(pieces: Sequence[str]) -> str:
-    return ", ".join(pieces[:MOST_NAMED]) + (f" and {len(pieces) - MOST_NAMED} more" if len(pieces) > MOST_NAMED else "")
+    return ", ".join(pieces[:MOST_NAMED]) + (
+        f" and {len(pieces) - MOST_NAMED} more" if len(pieces) > MOST_NAMED else ""
+    )
 
 
 def _retry_line(event: dict[str, Any]) -> str:
@@ -177,11 +199,18 @@ def _trace_line(event: dict[str, Any]) -> str:
 
 
 def _links_line(event: dict[str, Any]) -> str:
-    """Return devices and bandwidth, such as `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230 expected)`."""
-    sizes = {one["name"]: f" ({one['memory_gib']:g} GiB)" if one["memory_gib"] else "" for one in event["devices"]}
+    """Return devices and bandwidth, such as `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230
+    expected)`.
+    """
+    sizes = {
+        one["name"]: f" ({one['memory_gib']:g} GiB)" if one["memory_gib"] else "" for one in event["devices"]
+    }
     devices = ", ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
     expected = f" (about {event['expected_gb_per_s']:g} expected)" if event["expected_gb_per_s"] else ""
-    return f"{event['piece']}  {len(event['devices'])} x {devices}  all-reduce {event['bus_gb_per_s']:.3g} GB/s{expected}"
+    return (
+        f"{event['piece']}  {len(event['devices'])} x {devices}  all-reduce {event['bus_gb_per_s']:.3g}"
+        f" GB/s{expected}"
+    )
 
 
 def _failed_line(event: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
-"""GPU use, memory, power and temperature during a training, read from the driver through NVML every few seconds.
+"""GPU use, memory, power and temperature during a training, read from the driver through NVML every few
+seconds.
 
-NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. Without NVML or a GPU there
-are no `gpu` events; training is not affected.
+NVML (https://docs.nvidia.com/deploy/nvml-api/) answers in microseconds and needs no CUDA context. Without
+NVML or a GPU there are no `gpu` events; training is not affected.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class GpuWatch:
         except pynvml.NVMLError:
             return
         try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            handles = [
+                pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+            ]
             sample = 0
             while not self._ended.is_set():
                 for index, handle in enumerate(handles):
@@ -53,7 +56,9 @@ class GpuWatch:
 
 
 def figures_of(handle: Any) -> dict[str, float | None]:
-    """Return one GPU's figures: percent, MiB, watts, degrees Celsius; None for one that is not reported, as with MIG."""
+    """Return one GPU's figures: percent, MiB, watts, degrees Celsius; None for one that is not reported, as
+    with MIG.
+    """
     use = _reported(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     memory = _reported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     milliwatts = _reported(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))

@@ -1,10 +1,11 @@
 """MFU, memory and dollars so far, computed from a training's rate for each progress event.
 
-    MFU = windows or chunks per second x FLOPs of one / (devices x the chip's dense peak in the job's precision)
+    MFU = windows or chunks per second x FLOPs of one
+          / (devices x the chip's dense peak in the job's precision)
 
-FLOPs are counted by the model's formula (`ModelSettings.flops`), without recomputation by activation checkpointing, as in
-Chowdhery and others 2022, appendix B (https://arxiv.org/abs/2204.02311). Unknown fields are left out: a CPU has no peak, a
-user's own model may have no formula, a desk has no price.
+FLOPs are counted by the model's formula (`ModelSettings.flops`), without recomputation by activation
+checkpointing, as in Chowdhery and others 2022, appendix B (https://arxiv.org/abs/2204.02311). Unknown fields
+are left out: a CPU has no peak, a user's own model may have no formula, a desk has no price.
 """
 
 from __future__ import annotations
@@ -55,9 +56,17 @@ class Meter:
 
 
 def meter_for(
-    job: Job, profile: GpuProfile, dtype: torch.dtype, machine: MachineFacts, *, devices: float, clock: Callable[[], float]
+    job: Job,
+    profile: GpuProfile,
+    dtype: torch.dtype,
+    machine: MachineFacts,
+    *,
+    devices: float,
+    clock: Callable[[], float],
 ) -> Meter:
-    """Return the meter of a training that begins now; `devices`: how many contribute to one progress event's rate."""
+    """Return the meter of a training that begins now; `devices`: how many contribute to one progress event's
+    rate.
+    """
     # Profiles of chips without bf16 have fp16's peak under bf16.
     peak = profile.peak_tflops.get("fp32" if dtype == torch.float32 else "bf16", 0.0)
     return Meter(
@@ -72,11 +81,15 @@ def meter_for(
 
 def with_memory(event: dict[str, Any], device: str) -> dict[str, Any]:
     """Return a progress event with this process's peak memory in GiB; any other event unchanged."""
-    return {**event, "memory_gib": round(peak_memory_gib(device), 3)} if event["event"] == "progress" else event
+    return (
+        {**event, "memory_gib": round(peak_memory_gib(device), 3)} if event["event"] == "progress" else event
+    )
 
 
 def peak_memory_gib(device: str) -> float:
-    """Return the peak memory that torch reserved on this process's GPU, or on a CPU the process's peak memory."""
+    """Return the peak memory that torch reserved on this process's GPU, or on a CPU the process's peak
+    memory.
+    """
     if device != "cpu":
         return float(torch.cuda.max_memory_reserved(device)) / GIB
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,8 +2,8 @@
 
     OUT/observed/models/<model>.jsonl  workers/<number>.jsonl  gpus.jsonl  tensorboard/<model or gpu>/
 
-The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: `mayfly pull --live` rebuilds the
-folder from them. GPU events come from `gpu_watch`.
+The same events go to `events.jsonl` (events.py), which the node sends to S3 as metrics: `mayfly pull --live`
+rebuilds the folder from them. GPU events come from `gpu_watch`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any
 
 from trainer.train.observing.tensorboard import ScalarFile
 
-PROGRESS_SECONDS = 5.0  # between progress events of one model: one per second of hundreds of models is gigabytes in a night
+PROGRESS_SECONDS = (
+    5.0  # between progress events of one model: one per second of hundreds of models is gigabytes in a night
+)
 GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 
 
@@ -62,7 +64,9 @@ class Observed:
 
 
 def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
-    """Return the TensorBoard run (a model, or gpu0), step and scalars of an event; ("", 0, {}) if it has none."""
+    """Return the TensorBoard run (a model, or gpu0), step and scalars of an event; ("", 0, {}) if it has
+    none.
+    """
     kind, model = event["event"], str(event.get("model", ""))
     if kind == "progress":
         step = (event["epoch"] - 1) * event["steps"] + event["step"]
@@ -77,7 +81,11 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
         return model, event["epoch"], _numbers(losses)
     if kind == "model_done":
         scores = event["metrics"].items()
-        return model, 0, _numbers({f"{span}/{name}": value for span, values in scores for name, value in _items(values)})
+        return (
+            model,
+            0,
+            _numbers({f"{span}/{name}": value for span, values in scores for name, value in _items(values)}),
+        )
     if kind == "gpu":
         return f"gpu{event['gpu']}", event["sample"], _numbers({name: event[name] for name in GPU_FIGURES})
     return "", 0, {}
@@ -89,5 +97,9 @@ def _items(values: Any) -> list[tuple[str, Any]]:
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers among values."""
-    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    numbers = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

@@ -1,6 +1,8 @@
-"""training_results.json: the outcome of a training in one file, built from its events and stored beside its models.
+"""training_results.json: the outcome of a training in one file, built from its events and stored beside its
+models.
 
-{format, job, instance_type, device, workers, choice, seconds, usd, retries, models: [{piece, state, history, rate, ...}]}
+{format, job, instance_type, device, workers, choice, seconds, usd, retries, models: [{piece, state, history,
+rate, ...}]}
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ OF_THE_END = ("file", "sha256", "metrics", "reason", "kept")
 class TrainingResults:
     """Collects events; call `write` after the last one."""
 
-    def __init__(self, job: str, machine: MachineFacts, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, job: str, machine: MachineFacts, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._job, self._machine, self._clock, self._began = job, machine, clock, clock()
         self._models: dict[str, dict[str, Any]] = {}
         self._training: dict[str, Any] = {}
@@ -35,8 +39,14 @@ class TrainingResults:
         """Add one event."""
         kind = event["event"]
         if kind == "started":
-            self._training = {"device": event["device"], "workers": event["workers"], "choice": event["choice"]}
-            self._models = {model["model"]: {**model, "state": "waiting", "history": []} for model in event["models"]}
+            self._training = {
+                "device": event["device"],
+                "workers": event["workers"],
+                "choice": event["choice"],
+            }
+            self._models = {
+                model["model"]: {**model, "state": "waiting", "history": []} for model in event["models"]
+            }
         elif kind == "retry":
             self._retries += 1
         model = self._models.get(str(event.get("model", "")))
@@ -45,7 +55,9 @@ class TrainingResults:
         if kind == "progress":
             model.update({key: event[key] for key in OF_PROGRESS if event.get(key) is not None})
         elif kind == "epoch":
-            known = [one for one in model["history"] if one["epoch"] < event["epoch"]]  # a resumed model repeats epochs
+            known = [
+                one for one in model["history"] if one["epoch"] < event["epoch"]
+            ]  # a resumed model repeats epochs
             losses = {key: event[key] for key in ("epoch", "train_loss", "validation_loss")}
             model["history"] = [*known, losses]
         elif kind == "links":

@@ -1,10 +1,12 @@
-"""Write TensorBoard's event files without TensorBoard: a file is a sequence of records, each one small protobuf message.
+"""Write TensorBoard's event files without TensorBoard: a file is a sequence of records, each one small
+protobuf message.
 
 Only viewing needs the package: `tensorboard --logdir OUT/observed/tensorboard`.
 
 Formats, looked up 2026-11-21: record = length (8 B), masked CRC-32C of it, data, masked CRC-32C of that
-(tensorflow/core/lib/io/record_writer.cc); data = Event {1 wall_time double, 2 step int64, 3 file_version string,
-5 summary {1 value {1 tag string, 2 simple_value float}}} (tensorboard/compat/proto/event.proto and summary.proto).
+(tensorflow/core/lib/io/record_writer.cc); data = Event {1 wall_time double, 2 step int64, 3 file_version
+string, 5 summary {1 value {1 tag string, 2 simple_value float}}} (tensorboard/compat/proto/event.proto and
+summary.proto).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _CRC_TABLE = _table()
 
 
 class ScalarFile:
-    """One run's scalars, in a file in `folder`. It is opened for each append, so that hundreds of models hold no file open."""
+    """One run's scalars, in a file in `folder`. It is opened for each append, so that hundreds of models hold
+    no file open.
+    """
 
     def __init__(self, folder: Path, *, now: float, suffix: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +44,8 @@ class ScalarFile:
     def add(self, scalars: Mapping[str, float], *, step: int, now: float) -> None:
         """Append one point of each scalar. `now` is seconds since 1970."""
         values = b"".join(
-            _bytes(1, _bytes(1, tag.encode()) + _key(2, 5) + struct.pack("<f", value)) for tag, value in scalars.items()
+            _bytes(1, _bytes(1, tag.encode()) + _key(2, 5) + struct.pack("<f", value))
+            for tag, value in scalars.items()
         )
         self._append(_double(1, now) + _key(2, 0) + _varint(step) + _bytes(5, values))
 

@@ -1,7 +1,7 @@
 """A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
 
-View OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. Recorded steps are slower than others, so the event understates the
-share of time in which the GPU computed.
+View OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. Recorded steps are slower than others, so the
+event understates the share of time in which the GPU computed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,26 @@ WARM_UP_STEPS = 3  # not recorded: they compile, capture a graph and fill the al
 Form = Callable[[Sequence[Member]], Pack]
 
 
-def traced(form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool) -> Form:
-    """Return `form` with packs that record their steps after the warm-up to `file`, once, and report a `trace` event.
+def traced(
+    form: Form, *, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool
+) -> Form:
+    """Return `form` with packs that record their steps after the warm-up to `file`, once, and report a
+    `trace` event.
 
-    On a GPU the event has `kernel_share`, the share of the recorded time in which a kernel ran. A worker that takes too few
-    steps writes no trace.
+    On a GPU the event has `kernel_share`, the share of the recorded time in which a kernel ran. A worker that
+    takes too few steps writes no trace.
     """
     recorder = _Recorder(steps, file, report, on_gpu)
     return lambda members: cast(Pack, _Traced(form(members), recorder))
 
 
 def kernel_seconds(trace_events: Iterable[Mapping[str, Any]]) -> float:
-    """Return the seconds in which at least one GPU kernel ran, from a Chrome trace's events (times in microseconds)."""
-    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in trace_events if event.get("cat") == "kernel")
+    """Return the seconds in which at least one GPU kernel ran, from a Chrome trace's events (times in
+    microseconds).
+    """
+    spans = sorted(
+        (event["ts"], event["ts"] + event["dur"]) for event in trace_events if event.get("cat") == "kernel"
+    )
     busy, until = 0.0, float("-inf")
     for begin, end in spans:  # kernels of several streams overlap
         busy += max(0.0, end - max(begin, until))
@@ -61,7 +68,9 @@ class _Traced:
 
 
 class _Recorder:
-    def __init__(self, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool) -> None:
+    def __init__(
+        self, steps: int, file: Path, report: Callable[[dict[str, Any]], None], on_gpu: bool
+    ) -> None:
         self._steps, self._file, self._report, self._on_gpu = steps, file, report, on_gpu
         self._taken = 0
         self._profiler: profile | None = None
@@ -90,7 +99,11 @@ class _Recorder:
         self._profiler.export_chrome_trace(str(part))
         part.replace(self._file)
         self._profiler = None
-        trace_event = {"event": "trace", "file": f"{self._file.parent.name}/{self._file.name}", "steps": self._steps}
+        trace_event = {
+            "event": "trace",
+            "file": f"{self._file.parent.name}/{self._file.name}",
+            "steps": self._steps,
+        }
         if self._on_gpu:
             recorded = json.loads(gzip.decompress(self._file.read_bytes()))["traceEvents"]
             trace_event["kernel_share"] = round(kernel_seconds(recorded) / seconds, 3)

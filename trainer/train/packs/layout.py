@@ -1,10 +1,11 @@
-"""The layout of a batch on processes: which rows this process takes, and how gradients of all processes are combined.
+"""The layout of a batch on processes: which rows this process takes, and how gradients of all processes are
+combined.
 
     ONE             this process takes every batch whole: workers
     distributed     ranks of one model share every batch (`trainer.train.distributed`)
 
-A pack asks its layout and knows nothing of processes. Rows are positions in the *global* batch, so that dropout, which is keyed
-by position, does not depend on the number of ranks.
+A pack asks its layout and knows nothing of processes. Rows are positions in the *global* batch, so that
+dropout, which is keyed by position, does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Layout(Protocol):
         """Return the factor on a slice's loss with which the gradients of all ranks add up to the batch's."""
 
     def part(self, rows: int) -> range:
-        """Return the consecutive rows of a batch that this process takes; may be empty if there are fewer rows than ranks."""
+        """Return the consecutive rows of a batch that this process takes; may be empty if there are fewer
+        rows than ranks.
+        """
 
     @property
     def divides(self) -> bool:
@@ -42,7 +45,9 @@ class Layout(Protocol):
         """
 
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """Return the context of one slice's forward and backward. Gradients are exchanged only with the `last`."""
+        """Return the context of one slice's forward and backward. Gradients are exchanged only with the
+        `last`.
+        """
 
 
 class OneProcess:
@@ -77,8 +82,11 @@ ONE = OneProcess()
 def slices_of(part: range, micro_batch: int, *, least: int = 1) -> list[tuple[range, float]]:
     """Return the slices of a part, at least `least`, each with the factor on its loss.
 
-    Missing slices are the batch's first row with factor 0: every rank must run backward to exchange gradients, and with divided
-    weights also each forward.
+    Missing slices are the batch's first row with factor 0: every rank must run backward to exchange
+    gradients, and with divided weights also each forward.
     """
-    slices = [(range(first, min(first + micro_batch, part.stop)), 1.0) for first in range(part.start, part.stop, micro_batch)]
+    slices = [
+        (range(first, min(first + micro_batch, part.stop)), 1.0)
+        for first in range(part.start, part.stop, micro_batch)
+    ]
     return slices + [(range(1), 0.0)] * (max(1, least) - len(slices))

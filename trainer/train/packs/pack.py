@@ -2,13 +2,16 @@
 
     step(active, starts) -> loss per model
 
-`starts` has the first rows of the windows in each model's batch; the pack gathers them from rows on its device, runs forward,
-backward, clipping and optimizer, and returns each active model's loss. `trainer.train.loop` decides which model is
-active, its next batch and when it stops. A model's result does not depend on its pack.
+`starts` has the first rows of the windows in each model's batch; the pack gathers them from rows on its
+device, runs forward, backward, clipping and optimizer, and returns each active model's loss.
+`trainer.train.loop` decides which model is active, its next batch and when it stops. A model's result does
+not depend on its pack.
 
-Here: the interface, and `SequentialPack`, one model after another. `trainer.train.packs.stacked` has two strategies for GPUs.
+Here: the interface, and `SequentialPack`, one model after another. `trainer.train.packs.stacked` has two
+strategies for GPUs.
 
-Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns of the context.
+Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns
+of the context.
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ class Member:
     context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
     series: tuple[str, ...] = ()  # symbols of its piece, in the order of their numbers in the context
     seed: int = 0  # of all its random numbers, with `draws`
-    # The name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed gives the same weights and
-    # order whatever else the job trains.
+    # The name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed gives
+    # the same weights and order whatever else the job trains.
     draws: str = ""
 
     @property
@@ -73,7 +76,9 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """State on which a step of one model depends, besides its batch and learning rate. Tensors by weight's name."""
+    """State on which a step of one model depends, besides its batch and learning rate. Tensors by weight's
+    name.
+    """
 
     weights: Mapping[str, torch.Tensor]
     exp_avg: Mapping[str, torch.Tensor]  # Adam's two moments
@@ -82,7 +87,9 @@ class ModelState:
     batches: int  # batches seen, skipped ones too: the step in dropout's key
     loss_scale: float = 1.0  # another only in fp16
     good_steps: int = 0  # since the scale last changed
-    average: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of the weights, with buffers; empty without `ema`
+    average: Mapping[str, torch.Tensor] = field(
+        default_factory=dict
+    )  # of the weights, with buffers; empty without `ema`
     buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a user's own module
     # Optimizer steps of weights that took fewer than `updates`, because some batches do not use them.
     steps: Mapping[str, int] = field(default_factory=dict)
@@ -94,13 +101,16 @@ class Pack(Protocol):
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Take one optimizer step of every active member over its windows `starts[m]` (B,) int64.
 
-        Return the losses (M,) before the step, NaN for inactive members; if ranks share batches, this rank's share of them.
-        A member whose loss or gradient is not finite keeps its weights and moments. Its loss is then NaN on every rank, unless
-        the scale of an fp16 loss may be the cause: then the scale is lowered.
+        Return the losses (M,) before the step, NaN for inactive members; if ranks share batches, this rank's
+        share of them. A member whose loss or gradient is not finite keeps its weights and moments. Its loss
+        is then NaN on every rank, unless the scale of an fp16 loss may be the cause: then the scale is
+        lowered.
         """
 
     def model(self, member: int) -> nn.Module:
-        """Return the member as a plain module for evaluation: with its current weights, or their average if the job has one."""
+        """Return the member as a plain module for evaluation: with its current weights, or their average if
+        the job has one.
+        """
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """Set the learning rate of the member's next steps."""
@@ -113,16 +123,22 @@ class Pack(Protocol):
 
 
 class SequentialPack:
-    """Members one after another, each a plain module with its own optimizer; batches are sliced. The fastest on a CPU."""
+    """Members one after another, each a plain module with its own optimizer; batches are sliced. The fastest
+    on a CPU.
+    """
 
-    def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 256, layout: Layout = ONE) -> None:
+    def __init__(
+        self, members: Sequence[Member], job: Job, *, micro_batch: int = 256, layout: Layout = ONE
+    ) -> None:
         self._members, self._job, self._layout = members, job, layout
         # Models that can't be sliced get a batch of one window twice (`_step_one`).
         self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
-        self._averages = [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
+        self._averages = (
+            [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
+        )
         for model in (*self._models, *self._averages):
             layout.divide(model, is_any_module=job.model.is_any_module)
         self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
@@ -144,9 +160,13 @@ class SequentialPack:
         self._num_dropouts = job.model.num_dropouts
         encoder = encoder_of(job.model)
         # Whether some weights may take fewer steps than others.
-        self._is_uneven = job.model.is_any_module or (encoder is not None and encoder.encoder_training == UNFREEZE)
+        self._is_uneven = job.model.is_any_module or (
+            encoder is not None and encoder.encoder_training == UNFREEZE
+        )
         # In a step the host waits for a GPU only if it has to decide something.
-        host_decides = self._dtype == torch.float16 or bool(self._averages) or job.model.is_any_module or layout.divides
+        host_decides = (
+            self._dtype == torch.float16 or bool(self._averages) or job.model.is_any_module or layout.divides
+        )
         self._skips_on_device = members[0].rows_TF.device.type == "cuda" and not host_decides
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
         self._networks = [
@@ -220,7 +240,9 @@ class SequentialPack:
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
         model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        keys_L2 = dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
+        keys_L2 = dropout_keys(
+            seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts
+        )
         keys_L2 = keys_L2.to(starts_B.device)
         if len(starts_B) == 1 and not job.model.may_slice:
             starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
@@ -233,10 +255,18 @@ class SequentialPack:
         slices = slices_of(self._layout.part(len(starts_B)), self._micro_batch, least=least)
         for place, (rows, counts) in enumerate(slices, 1):
             is_last = place == len(slices)
-            with self._drawing(number, rows.start), self._layout.slicing(self._networks[number], last=is_last):
-                # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the slices.
-                share = self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start) / num_labels
-                # A loss that is not finite makes the gradients of every rank NaN, so that all of them skip the step.
+            with (
+                self._drawing(number, rows.start),
+                self._layout.slicing(self._networks[number], last=is_last),
+            ):
+                # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the
+                # slices.
+                share = (
+                    self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start)
+                    / num_labels
+                )
+                # A loss that is not finite makes the gradients of every rank NaN, so that all of them skip
+                # the step.
                 one_or_nan = torch.where(share.detach().isfinite(), 1.0, torch.nan)
                 factor = self._scales[number] * self._layout.weight * counts
                 (share * one_or_nan * factor).backward()  # type: ignore[no-untyped-call]
@@ -267,13 +297,17 @@ class SequentialPack:
         return loss
 
     def _begin(self, number: int) -> dict[str, torch.Tensor]:
-        """Put a user's own module into training mode; return its buffers, to restore them if the step is not taken."""
+        """Put a user's own module into training mode; return its buffers, to restore them if the step is not
+        taken.
+        """
         if not self._job.model.is_any_module:
             return {}
         return buffers_of(self._models[number].train())
 
     def _drawing(self, number: int, first: int) -> AbstractContextManager[object]:
-        """Return a context that seeds a user's own module for the slice that starts at the batch's row `first`."""
+        """Return a context that seeds a user's own module for the slice that starts at the batch's row
+        `first`.
+        """
         if not self._job.model.is_any_module:
             return nullcontext()
         member, step = self._members[number], self._batches[number] - 1
@@ -284,7 +318,9 @@ class SequentialPack:
         """Return the number of labels in a batch, the divisor of its summed loss."""
         return len(starts_B)
 
-    def _summed_loss(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int) -> torch.Tensor:
+    def _summed_loss(
+        self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int
+    ) -> torch.Tensor:
         """Return the loss, summed over labels, of the slice that starts at the batch's row `first`."""
         member = self._members[number]
         x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
@@ -297,14 +333,18 @@ class SequentialPack:
 
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
-        counts = (int(state["step"]) for state in self._optimizers[number].state.values())  # each waits for the GPU
+        counts = (
+            int(state["step"]) for state in self._optimizers[number].state.values()
+        )  # each waits for the GPU
         return max(counts, default=0) if self._is_uneven else next(counts, 0)
 
     def _fewer_steps(
         self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
     ) -> dict[str, int]:
         """Return the optimizer steps of weights that took fewer than `updates`."""
-        steps = {name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()}
+        steps = {
+            name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()
+        }
         return {name: count for name, count in steps.items() if count != updates}
 
     def _follow(self, number: int) -> None:
@@ -320,7 +360,8 @@ class SequentialPack:
 
 
 def newest_share(decay: float, updates: int) -> float:
-    """Return the share of the newest weights in their moving average after `updates` updates, this one included.
+    """Return the share of the newest weights in their moving average after `updates` updates, this one
+    included.
 
     That is 1 - min(decay, (1 + updates) / (10 + updates)): TensorFlow's rule, which most libraries use
     (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average starts as the
@@ -341,7 +382,9 @@ def architecture_of(job: Job, *, features: int) -> dict[str, Any]:
 
 
 def new_model(member: Member, job: Job) -> nn.Module:
-    """Build a member's model, with weights drawn from its seed and name, on the device and with the dtype of its rows."""
+    """Build a member's model, with weights drawn from its seed and name, on the device and with the dtype of
+    its rows.
+    """
     architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         seed_generators(derive(member.seed, member.draws_as, "weights"))

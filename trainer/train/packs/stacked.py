@@ -1,14 +1,15 @@
 """The two strategies for GPUs. All models step in one program without the host, recorded as one CUDA graph.
 
-`Streams`: each model is a plain module with a stream of its own inside the graph. Any chip; the same kernels as alone.
-`Fused`: one batched program over stacked weights (`network.stacked` in the model's home).
+`Streams`: each model is a plain module with a stream of its own inside the graph. Any chip; the same kernels
+as alone. `Fused`: one batched program over stacked weights (`network.stacked` in the model's home).
 
-Both keep weights, gradients and moments of all models in (M, P) tensors, one row per model, so that clipping, AdamW, and the
-rule for stopped or broken models are written once, here, row by row. Rows never mix, not even NaN (masks are `where`, never
-a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly, slower than `SequentialPack`; tests use that.
+Both keep weights, gradients and moments of all models in (M, P) tensors, one row per model, so that clipping,
+AdamW, and the rule for stopped or broken models are written once, here, row by row. Rows never mix, not even
+NaN (masks are `where`, never a product: 0 x NaN is NaN). Without a GPU the same program runs eagerly, slower
+than `SequentialPack`; tests use that.
 
-Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all symbols, K label
-columns, O outputs.
+Shapes: M models, B the job's batch, T time steps, F features, P weights of one model, L layers, R rows of all
+symbols, K label columns, O outputs.
 """
 
 from __future__ import annotations
@@ -21,12 +22,23 @@ from torch import nn
 
 from trainer.job import Job
 from trainer.models import network_of
-from trainer.train.packs.pack import AVERAGE_RISE, BETAS, EPSILON, Member, ModelState, architecture_of, loss_for, new_model
+from trainer.train.packs.pack import (
+    AVERAGE_RISE,
+    BETAS,
+    EPSILON,
+    Member,
+    ModelState,
+    architecture_of,
+    loss_for,
+    new_model,
+)
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.readers import scale_
 from trainer.train.seeds import dropout_keys
 
-_WARM_UP_STEPS = 3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
+_WARM_UP_STEPS = (
+    3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
+)
 
 
 class _Stacked(ABC):
@@ -47,18 +59,24 @@ class _Stacked(ABC):
             matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
         )
         self._join_rows()
-        self._weights_MP = torch.stack([self._layout.flatten(model.state_dict()) for model in self._models]).detach()
+        self._weights_MP = torch.stack(
+            [self._layout.flatten(model.state_dict()) for model in self._models]
+        ).detach()
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
         self._average_MP = self._weights_MP.clone() if job.train.ema else None
         self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
-        self._scales_M = torch.full((models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device)
+        self._scales_M = torch.full(
+            (models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device
+        )
         self._good_steps_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._batches = [0] * models
         self._rates = [job.train.learning_rate] * models
         # The step's inputs: buffers at fixed addresses, which a recorded graph reads.
-        self._rates_M = torch.full((models,), job.train.learning_rate, dtype=torch.float64, device=self._device)
+        self._rates_M = torch.full(
+            (models,), job.train.learning_rate, dtype=torch.float64, device=self._device
+        )
         self._starts_MB = torch.zeros(models, job.train.batch, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._keys_LM2 = torch.zeros(self._num_dropouts, models, 2, dtype=torch.int32, device=self._device)
@@ -74,7 +92,12 @@ class _Stacked(ABC):
             length = len(starts[number]) if active[number] else 0
             lengths.append(length)
             keys.append(
-                dropout_keys(seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts)
+                dropout_keys(
+                    seed=member.seed,
+                    model=member.draws_as,
+                    step=self._batches[number],
+                    layers=self._num_dropouts,
+                )
             )
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
@@ -137,7 +160,9 @@ class _Stacked(ABC):
 
     @abstractmethod
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on; return that sum (M,)."""
+        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on; return that
+        sum (M,).
+        """
 
     def _join_rows(self) -> None:
         """Concatenate every symbol's rows; members that share rows share their offset."""
@@ -167,7 +192,9 @@ class _Stacked(ABC):
         counts_M = self._update(self._lengths_M > 0, losses_M)
         self._losses_M.copy_(torch.where(counts_M, losses_M, torch.nan))
 
-    def _weighted_loss(self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor) -> torch.Tensor:
+    def _weighted_loss(
+        self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
+    ) -> torch.Tensor:
         each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
         return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
 
@@ -192,17 +219,25 @@ class _Stacked(ABC):
         correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
         decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
         weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
-        for kept, moved in ((self._weights_MP, weights), (self._exp_avg_MP, exp_avg), (self._exp_avg_sq_MP, exp_avg_sq)):
+        for kept, moved in (
+            (self._weights_MP, weights),
+            (self._exp_avg_MP, exp_avg),
+            (self._exp_avg_sq_MP, exp_avg_sq),
+        ):
             kept.copy_(torch.where(moves_M1, moved, kept))
         if self._average_MP is not None:
             # `pack.newest_share`, row by row.
-            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema).to(self._dtype)
+            share_M1 = (
+                (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema).to(self._dtype)
+            )
             average_MP = torch.lerp(self._average_MP, weights, share_M1)
             self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
         return moves_M | self._rescale(active_M, moves_M)
 
     def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
-        """Halve the loss scale after a step that was not finite, double it after GROWTH_STEPS; return (M,) bool: halved."""
+        """Halve the loss scale after a step that was not finite, double it after GROWTH_STEPS; return (M,)
+        bool: halved.
+        """
         halved_M = active_M & ~moves_M & (self._scales_M > 1)
         grows = self._matmul_dtype == torch.float16
         good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
@@ -228,9 +263,10 @@ class _Stacked(ABC):
                 self._run()
         main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Record on the warm-up's stream: AMD's libraries initialize once per stream, which a recording forbids. Record this
-        # thread only: others, such as the checkpoint writer, may use the device meanwhile. Enter `main`'s context first: a
-        # recording that fails to end would leave its stream the current one.
+        # Record on the warm-up's stream: AMD's libraries initialize once per stream, which a recording
+        # forbids. Record this thread only: others, such as the checkpoint writer, may use the device
+        # meanwhile. Enter `main`'s context first: a recording that fails to end would leave its stream the
+        # current one.
         with torch.cuda.stream(main), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run()
         self._lengths_M.copy_(lengths_M)
@@ -271,10 +307,12 @@ class Streams(_Stacked):
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         if not self._streams:
-            return torch.stack([self._one(number, first, weight_MB[number]) for number in range(len(self._members))])
+            return torch.stack(
+                [self._one(number, first, weight_MB[number]) for number in range(len(self._members))]
+            )
         main = torch.cuda.current_stream()
-        # Wait for one event: torch reuses 32 streams in turn, so `main` may also be a model's stream, and waiting for all of
-        # `main` would wait for that model.
+        # Wait for one event: torch reuses 32 streams in turn, so `main` may also be a model's stream, and
+        # waiting for all of `main` would wait for that model.
         started = main.record_event()
         losses, forked = list[torch.Tensor](), list[torch.cuda.Stream]()
         try:

@@ -1,4 +1,6 @@
-"""Choose a worker's strategy and the number of models it trains at a time: the job's, else the device's default."""
+"""Choose a worker's strategy and the number of models it trains at a time: the job's, else the device's
+default.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ GPU_PLACES = 8
 
 
 def places_of(job: Job, device: str) -> int:
-    """Return the number of models that one worker trains together: the job's, else one on a CPU or without a stacked form."""
+    """Return the number of models that one worker trains together: the job's, else one on a CPU or without a
+    stacked form.
+    """
     return job.train.pack or (GPU_PLACES if device != "cpu" and job.model.has_stacked_form else 1)
 
 
 def concrete(job: Job, device: str) -> Job:
-    """Return the job with this device's defaults for settings that it leaves open. See `form_pack` for `auto`."""
+    """Return the job with this device's defaults for settings that it leaves open. See `form_pack` for
+    `auto`.
+    """
     stacks = job.model.has_stacked_form
     return with_settings(
         job,
@@ -33,8 +39,8 @@ def concrete(job: Job, device: str) -> Job:
 def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack:
     """Return a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
 
-    `auto` is sequential (plain modules one after another) on every device: the tuner chooses streams or fused only after their
-    results agreed with it on the chip.
+    `auto` is sequential (plain modules one after another) on every device: the tuner chooses streams or fused
+    only after their results agreed with it on the chip.
     """
     micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.model.reads == CHUNKS:  # one model fills a device

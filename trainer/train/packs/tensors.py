@@ -39,7 +39,9 @@ def put_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
 
 @torch.no_grad()
 def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Put buffers back, even if the module's have another shape or type or are missing. Raises ValueError for a weight."""
+    """Put buffers back, even if the module's have another shape or type or are missing. Raises ValueError for
+    a weight.
+    """
     there = dict(module.named_buffers())
     for name, tensor in buffers.items():
         present = there.get(name)
@@ -55,19 +57,28 @@ def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
 
 
 def placed_like(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with a weight's type and device; if the weight is divided among ranks, divided as well."""
+    """Return a tensor with a weight's type and device; if the weight is divided among ranks, divided
+    as well.
+    """
     if not _is_divided(like) or _is_divided(tensor):
         return tensor.to(like.dtype) if _is_divided(tensor) else tensor.to(like)
-    from torch.distributed.tensor import DTensor, distribute_tensor  # late: takes a second, and only ranks need it
+    from torch.distributed.tensor import (
+        DTensor,
+        distribute_tensor,
+    )  # late: takes a second, and only ranks need it
 
     assert isinstance(like, DTensor)
     # Every rank has the whole tensor: nothing is sent.
-    return distribute_tensor(tensor.to(like.device, like.dtype), like.device_mesh, like.placements, src_data_rank=None)
+    return distribute_tensor(
+        tensor.to(like.device, like.dtype), like.device_mesh, like.placements, src_data_rank=None
+    )
 
 
 @torch.no_grad()
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor divided among ranks gathered whole (all ranks must call this); any other tensor as it is."""
+    """Return a tensor divided among ranks gathered whole (all ranks must call this); any other tensor as it
+    is.
+    """
     gathered: torch.Tensor = tensor.full_tensor() if _is_divided(tensor) else tensor  # type: ignore[attr-defined]
     return gathered
 
@@ -78,7 +89,9 @@ def _is_divided(tensor: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def put_whole(module: nn.Module, divided: nn.Module) -> None:
-    """Copy weights, gathered one at a time, and buffers of a module divided among ranks into an undivided one."""
+    """Copy weights, gathered one at a time, and buffers of a module divided among ranks into an undivided
+    one.
+    """
     for mine, theirs in zip(module.parameters(), divided.parameters(), strict=True):
         mine.copy_(whole(theirs))
     put_buffers(module, dict(divided.named_buffers()))
@@ -86,7 +99,9 @@ def put_whole(module: nn.Module, divided: nn.Module) -> None:
 
 @torch.no_grad()
 def follow(average: nn.Module, module: nn.Module, share: float) -> None:
-    """Update a moving average of a module's weights, `share` of the way towards them, and copy the module's buffers."""
+    """Update a moving average of a module's weights, `share` of the way towards them, and copy the module's
+    buffers.
+    """
     for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
         if mean.is_floating_point():
             mean.lerp_(weight, share)

@@ -1,1 +1,3 @@
-"""Find the fastest settings of a job on this chip: `chosen` decides, `tune` runs the trial, `timing` times one candidate."""
+"""Find the fastest settings of a job on this chip: `chosen` decides, `tune` runs the trial, `timing` times
+one candidate.
+"""

@@ -1,7 +1,8 @@
-"""Measure chunks per second and memory of a model that reads chunks, by batch, with and without activation checkpointing.
+"""Measure chunks per second and memory of a model that reads chunks, by batch, with and without activation
+checkpointing.
 
-Runs the full-size model on a GPU and a small one on one core of a CPU, where each row is measured in a process of its own, so
-that memory can be told apart. Prices belong to `trainer.cli.bench`.
+Runs the full-size model on a GPU and a small one on one core of a CPU, where each row is measured in a
+process of its own, so that memory can be told apart. Prices belong to `trainer.cli.bench`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from typing import Any
 
 import torch
 
-from trainer.gpu_profiles.memory import MINUTES_OF_SEVEN_YEARS, REFERENCE_FEATURES, TRAINING_SHARE, num_weights
+from trainer.gpu_profiles.memory import (
+    MINUTES_OF_SEVEN_YEARS,
+    REFERENCE_FEATURES,
+    TRAINING_SHARE,
+    num_weights,
+)
 from trainer.job import Job, job_from, with_settings
 from trainer.job_tables import with_keys
 from trainer.models import MODELS, chunk_models
@@ -34,7 +40,9 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Speed and memory of training with `batch` chunks per step, or why it was excluded. Memory is None if unknown."""
+    """Speed and memory of training with `batch` chunks per step, or why it was excluded. Memory is None if
+    unknown.
+    """
 
     batch: int
     activation_checkpointing: bool
@@ -103,13 +111,19 @@ def _progress(row: Row) -> str:
     return f"{name}  {row.steps_per_second:8.2f} it/s  {row.chunks_per_second:9.2f} chunks/s"
 
 
-def _timed(candidate: Candidate, job: Job, device: torch.device, seconds: float) -> tuple[Timing, float | None]:
+def _timed(
+    candidate: Candidate, job: Job, device: torch.device, seconds: float
+) -> tuple[Timing, float | None]:
     timing = measure(candidate, make_members(1, job, device), job, seconds, whole=True)
     return timing, None if timing.excluded else timing.memory_per_model_gib
 
 
-def _in_a_process(candidate: Candidate, job: Job, device: torch.device, seconds: float) -> tuple[Timing, float | None]:
-    """Measure one row in a process of its own; if the process dies, probably out of memory, the row is excluded."""
+def _in_a_process(
+    candidate: Candidate, job: Job, device: torch.device, seconds: float
+) -> tuple[Timing, float | None]:
+    """Measure one row in a process of its own; if the process dies, probably out of memory, the row is
+    excluded.
+    """
     # The server preloads torch and what its optimizers load on first use (two seconds).
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])

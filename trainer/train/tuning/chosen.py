@@ -1,7 +1,8 @@
-"""Choose the training settings before workers start. Precedence: job, checkpoint, cached measurement, new trial, default.
+"""Choose the training settings before workers start. Precedence: job, checkpoint, cached measurement, new
+trial, default.
 
-The card has the source of each setting. `tune = "auto"` runs a trial before a run of ten minutes or more. A strategy for
-GPUs is used only after a trial in which it agreed with plain modules on this chip.
+The card has the source of each setting. `tune = "auto"` runs a trial before a run of ten minutes or more. A
+strategy for GPUs is used only after a trial in which it agreed with plain modules on this chip.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from typing import Any
 import torch
 
 from trainer.gpu_profiles.choice import Choice
-from trainer.gpu_profiles.measurements import OPEN, Entry, known_here, of_a_rank, shape_of, sound_entry, with_entry
+from trainer.gpu_profiles.measurements import (
+    OPEN,
+    Entry,
+    known_here,
+    of_a_rank,
+    shape_of,
+    sound_entry,
+    with_entry,
+)
 from trainer.gpu_profiles.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
 from trainer.gpu_profiles.ranks import place_on_gpus
 from trainer.gpu_profiles.rates import rate_of
@@ -57,11 +66,15 @@ class Chosen:
 
 
 def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
-    """Return the estimated seconds of a surveyed job's run, and the largest batch that `batch = "auto"` may choose.
+    """Return the estimated seconds of a surveyed job's run, and the largest batch that `batch = "auto"` may
+    choose.
 
     The estimate uses the rate measured for the job's shape on this machine, else the profile's.
     """
-    profile, pieces = site.profile.profile, [piece for piece in surveyed.pieces if piece.bars and not piece.runner]
+    profile, pieces = (
+        site.profile.profile,
+        [piece for piece in surveyed.pieces if piece.bars and not piece.runner],
+    )
     limit = 0
     if job.model.reads == WINDOWS:
         limit = batch_limit(
@@ -73,7 +86,12 @@ def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
             windows=_fewest_windows(surveyed),
             timeframe=surveyed.data["timeframe"],
         )
-    rate = rate_of(profile, job, known_here(profile.key, site.trial_of(job), torch=torch.__version__), torch=torch.__version__)
+    rate = rate_of(
+        profile,
+        job,
+        known_here(profile.key, site.trial_of(job), torch=torch.__version__),
+        torch=torch.__version__,
+    )
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
     visits = sum(piece.estimate for piece in pieces)
     return visits / rate.with_models(len(surveyed.pieces) / devices) / devices, limit
@@ -88,7 +106,8 @@ def choose_settings(
     emit: Callable[[dict[str, Any]], None],
     run: RunTuner = run_tuner,
 ) -> Chosen:
-    """Choose the settings of a surveyed job; `out` may hold its checkpoints. Emits `tuning` and `tuned` if it runs a trial.
+    """Choose the settings of a surveyed job; `out` may hold its checkpoints. Emits `tuning` and `tuned` if it
+    runs a trial.
 
     Raises UsageError if one model is too large for the device.
     """
@@ -115,10 +134,14 @@ def choose_settings(
     tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
     sharded = False
     if kind == "cuda" and site.together:
-        tuned, sharded = placed_on_ranks(with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed)
+        tuned, sharded = placed_on_ranks(
+            with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed
+        )
     elif kind == "cuda":
         given = with_settings(job, batch=tuned.train.batch, strategy=tuned.train.strategy)
-        tuned = placed(given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry)
+        tuned = placed(
+            given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry
+        )
     tuned = concrete(tuned, kind)
     if entry is None:  # the memory formula may allow less than the usual slice
         usual = concrete(with_settings(job, batch=tuned.train.batch), kind)
@@ -135,7 +158,8 @@ def choose_settings(
 
 
 def placed_on_ranks(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bool]:
-    """Return the tuned job with slices and activation checkpointing that fit each rank's GPU, and whether ranks hold parts.
+    """Return the tuned job with slices and activation checkpointing that fit each rank's GPU, and whether
+    ranks hold parts.
 
     Raises UsageError if even the parts do not fit.
     """
@@ -159,10 +183,11 @@ def placed_on_ranks(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tu
 
 
 def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None = None) -> Job:
-    """Return the tuned job with `pack`, `micro_batch` and activation checkpointing that fit one GPU of the site.
+    """Return the tuned job with `pack`, `micro_batch` and activation checkpointing that fit one GPU of the
+    site.
 
-    Settings of `job` itself are kept. `bars` are those of the longest piece. Without an entry the memory formula decides.
-    Raises UsageError if one model is too large.
+    Settings of `job` itself are kept. `bars` are those of the longest piece. Without an entry the memory
+    formula decides. Raises UsageError if one model is too large.
     """
     size = fit(
         site.profile.profile,
@@ -193,11 +218,16 @@ def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
 
 def _without_unproven(job: Job, kind: str) -> Job:
     """Return the job with plain modules instead of a strategy that was not compared with them here."""
-    return with_settings(job, strategy="sequential") if kind == "cuda" and job.train.strategy in ("streams", "fused") else job
+    return (
+        with_settings(job, strategy="sequential")
+        if kind == "cuda" and job.train.strategy in ("streams", "fused")
+        else job
+    )
 
 
 def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int, *, windows: int) -> int:
-    """Return the batch: the job's, else a resumed run's own (on any chip), else the trial's or 256, within the limit.
+    """Return the batch: the job's, else a resumed run's own (on any chip), else the trial's or 256, within
+    the limit.
 
     A checkpoint's batch that leaves too few steps in an epoch of `windows` windows was chosen for other data.
     """
@@ -218,7 +248,12 @@ def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
     for path in sorted(manifests, key=lambda path: manifests[path], reverse=True):
         try:
             choice = json.loads(path.read_bytes())["choice"]
-            if choice["shape"] == shape and sound_entry(choice) and choice["profile"] and dict(choice["from"]):
+            if (
+                choice["shape"] == shape
+                and sound_entry(choice)
+                and choice["profile"]
+                and dict(choice["from"])
+            ):
                 return dict(choice)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # incomplete, or of a version without a choice: try an older one
@@ -229,7 +264,11 @@ def _source(name: str, job: Job, tuned: Job, wanted: Job, sources: Mapping[str, 
     """Return the source of a setting; `memory` if it was lowered to fit."""
     if getattr(tuned.train, name) == getattr(job.train, name) not in ("auto", 0, False):
         return "job"
-    return sources.get(name, "default") if getattr(tuned.train, name) == getattr(wanted.train, name) else "memory"
+    return (
+        sources.get(name, "default")
+        if getattr(tuned.train, name) == getattr(wanted.train, name)
+        else "memory"
+    )
 
 
 def _tuned(tuning: Tuning, entry: Entry | None, job: Job, *, limit_seconds: float) -> dict[str, Any]:
@@ -239,7 +278,9 @@ def _tuned(tuning: Tuning, entry: Entry | None, job: Job, *, limit_seconds: floa
         "unit": job.model.reads,
         "entry": entry,
         "candidates": [asdict(timing) for timing in tuning.timings if not timing.excluded],
-        "excluded": [{"candidate": asdict(timing.candidate), "reason": timing.excluded} for timing in excluded],
+        "excluded": [
+            {"candidate": asdict(timing.candidate), "reason": timing.excluded} for timing in excluded
+        ],
         "limit_seconds": limit_seconds,
         "failure": tuning.failure,
     }

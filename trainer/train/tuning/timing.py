@@ -1,7 +1,8 @@
-"""Time one candidate on this device: windows per second and memory, on rows of noise in the shape of real ones.
+"""Time one candidate on this device: windows per second and memory, on rows of noise in the shape of real
+ones.
 
-Also owns the comparison of a strategy for GPUs with plain modules over ten steps. `trainer.train.tuning.tune` lists the
-candidates and chooses one.
+Also owns the comparison of a strategy for GPUs with plain modules over ten steps. `trainer.train.tuning.tune`
+lists the candidates and chooses one.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ CPU_READS = {WINDOWS: 256, CHUNKS: 1}  # per timed step on a CPU; at least a sli
 FEWEST_STEPS = 2  # timed
 GATE_STEPS = 10
 OUT_OF_MEMORY = "out of memory"
-# Texts of plain RuntimeErrors: torch's allocator on a CPU; the driver, for a graph or a kernel; NVIDIA's libraries.
+# Texts of plain RuntimeErrors: torch's allocator on a CPU; the driver, for a graph or a kernel; NVIDIA's
+# libraries.
 _NO_MEMORY = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Settings to time: strategy, models at a time, windows or chunks per slice. `batch` is 0 unless the trial chooses it."""
+    """Settings to time: strategy, models at a time, windows or chunks per slice. `batch` is 0 unless the
+    trial chooses it.
+    """
 
     strategy: str
     pack: int
@@ -57,21 +61,29 @@ class Timing:
     excluded: str = ""
 
 
-def measure(option: Candidate, members: Sequence[Member], job: Job, seconds: float, *, whole: bool = False) -> Timing:
+def measure(
+    option: Candidate, members: Sequence[Member], job: Job, seconds: float, *, whole: bool = False
+) -> Timing:
     """Train the members with this candidate for about `seconds`, at least two steps; return its timing.
 
-    A candidate that runs out of memory is excluded. So is one with any other error of torch's, except plain modules, whose
-    error is raised: no other would work. On a CPU a step takes only a few slices of the batch unless `whole`: slices cost the
-    same, and the optimizer little.
+    A candidate that runs out of memory is excluded. So is one with any other error of torch's, except plain
+    modules, whose error is raised: no other would work. On a CPU a step takes only a few slices of the batch
+    unless `whole`: slices cost the same, and the optimizer little.
     """
     cuda = members[0].rows_TF.device.type == "cuda"
     before = 0
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated() - _bytes_of(members)  # without the rows of members of larger packs
+        before = torch.cuda.memory_allocated() - _bytes_of(
+            members
+        )  # without the rows of members of larger packs
     job = option.of(job)
-    reads = job.train.batch if cuda or whole else min(job.train.batch, max(option.micro_batch, CPU_READS[job.model.reads]))
+    reads = (
+        job.train.batch
+        if cuda or whole
+        else min(job.train.batch, max(option.micro_batch, CPU_READS[job.model.reads]))
+    )
     try:
         step_seconds = _step_seconds(with_settings(job, batch=reads), members, seconds)
     except RuntimeError as error:
@@ -94,7 +106,9 @@ def warm_up(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether torch ran out of memory, or raised this error while handling that, as a recording does."""
+    """Return whether torch ran out of memory, or raised this error while handling that, as a
+    recording does.
+    """
     if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
         return True
     return error.__context__ is not None and is_out_of_memory(error.__context__)
@@ -106,8 +120,8 @@ def reason_of(error: RuntimeError) -> str:
 
 
 def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
-    """Train a fresh pack and plain modules of the same members for ten steps; return '' if their losses agree, else how they
-    differ. The tolerance is 1e-3 in float32, 1e-2 in half precision.
+    """Train a fresh pack and plain modules of the same members for ten steps; return '' if their losses
+    agree, else how they differ. The tolerance is 1e-3 in float32, 1e-2 in half precision.
     """
     allowed = 1e-3 if matmul_dtype(job, members[0].rows_TF.device) == torch.float32 else 1e-2
     plain = SequentialPack(members, job, micro_batch=job.train.batch)
@@ -116,11 +130,17 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
         starts = batches(members, job, step)
         expected, seen = (pack.step([True] * len(members), starts).double() for pack in (plain, other))
         worst = max(worst, float(((seen - expected) / expected).abs().nan_to_num(torch.inf).max()))
-    return "" if worst <= allowed else f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
+    return (
+        ""
+        if worst <= allowed
+        else f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
+    )
 
 
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
-    """Return `count` models with rows of noise in the shape of real ones: speed and memory do not depend on values."""
+    """Return `count` models with rows of noise in the shape of real ones: speed and memory do not depend on
+    values.
+    """
     generator = torch.Generator().manual_seed(job.train.seed)
     rows, columns = places(job) * job.model.bars_out + job.model.bars_seen, job.target.label_columns
     return [
@@ -130,7 +150,11 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
             labels_TK=torch.randint(0, 2, (rows, columns), generator=generator).float().to(device),
             mean_F=torch.zeros(len(job.data.inputs), device=device),
             std_F=torch.ones(len(job.data.inputs), device=device),
-            context_RC=torch.ones(rows, len(CONTEXT), dtype=torch.int16, device=device) if job.model.reads_context else None,
+            context_RC=(
+                torch.ones(rows, len(CONTEXT), dtype=torch.int16, device=device)
+                if job.model.reads_context
+                else None
+            ),
         )
         for number in range(count)
     ]
@@ -144,7 +168,10 @@ def places(job: Job) -> int:
 def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
     """Return a batch of random windows, or chunks, for each model."""
     generator = torch.Generator().manual_seed(step)
-    draws = [torch.randint(0, places(job), (job.train.batch,), generator=generator) * job.model.bars_out for _ in members]
+    draws = [
+        torch.randint(0, places(job), (job.train.batch,), generator=generator) * job.model.bars_out
+        for _ in members
+    ]
     return [starts_B.to(member.rows_TF.device) for starts_B, member in zip(draws, members, strict=True)]
 
 
@@ -165,4 +192,8 @@ def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
 
 
 def _bytes_of(members: Sequence[Member]) -> int:
-    return sum(part.nbytes for member in members for part in (member.rows_TF, member.labels_TK, member.mean_F, member.std_F))
+    return sum(
+        part.nbytes
+        for member in members
+        for part in (member.rows_TF, member.labels_TK, member.mean_F, member.std_F)
+    )

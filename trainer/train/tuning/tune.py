@@ -1,12 +1,13 @@
-"""The trial: train the job's models on this device with several candidates for a few seconds, and choose the fastest.
+"""The trial: train the job's models on this device with several candidates for a few seconds, and choose the
+fastest.
 
-`mayfly tune` runs it. So does training before its workers start (`trainer.train.tuning.chosen`), in a child process, which
-isolates the CUDA context, its memory and crashes.
+`mayfly tune` runs it. So does training before its workers start (`trainer.train.tuning.chosen`), in a child
+process, which isolates the CUDA context, its memory and crashes.
 
-It chooses slices, strategy, models at a time and activation checkpointing, which change the speed but not the model, and the
-batch only for `batch = "auto"`. The most windows per second win: 10 it/s of 200 windows are as fast as 1 it/s of 2,000. If
-every candidate is out of memory, slices are halved. A strategy for GPUs must first agree with plain modules over ten steps;
-otherwise it is excluded and the reason is printed.
+It chooses slices, strategy, models at a time and activation checkpointing, which change the speed but not the
+model, and the batch only for `batch = "auto"`. The most windows per second win: 10 it/s of 200 windows are as
+fast as 1 it/s of 2,000. If every candidate is out of memory, slices are halved. A strategy for GPUs must
+first agree with plain modules over ten steps; otherwise it is excluded and the reason is printed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
-from trainer.train.tuning.timing import Candidate, Timing, disagreement, make_members, measure, reason_of, warm_up
+from trainer.train.tuning.timing import (
+    Candidate,
+    Timing,
+    disagreement,
+    make_members,
+    measure,
+    reason_of,
+    warm_up,
+)
 from trainer.train.workers.devices import choose_device
 from trainer.train.workers.parent import end_with_the_parent
 
@@ -58,18 +67,23 @@ Say = Callable[[str], None]
 def candidates(job: Job, kind: str) -> list[Candidate]:
     """Return the candidates worth timing, for settings that the job leaves open.
 
-    On a CPU: slices of one model, since batching models into one program is slower there. For a model without a stacked form,
-    which fills a GPU alone: slices, with and without activation checkpointing if that can pay.
+    On a CPU: slices of one model, since batching models into one program is slower there. For a model without
+    a stacked form, which fills a GPU alone: slices, with and without activation checkpointing if that can
+    pay.
     """
     model, cuda = job.model, kind == "cuda"
     strategies, recompute = ["sequential"], {job.train.activation_checkpointing}
     if model.has_stacked_form and (cuda or job.train.strategy != "auto"):
-        strategies = ["sequential", "streams", "fused"] if job.train.strategy == "auto" else [job.train.strategy]
+        strategies = (
+            ["sequential", "streams", "fused"] if job.train.strategy == "auto" else [job.train.strategy]
+        )
     if cuda and model.recompute_pays:
         recompute.add(True)
 
     def packs(strategy: str) -> Sequence[int]:
-        return (job.train.pack,) if job.train.pack else GPU_PACKS if cuda and strategy != "sequential" else (1,)
+        return (
+            (job.train.pack,) if job.train.pack else GPU_PACKS if cuda and strategy != "sequential" else (1,)
+        )
 
     return [
         Candidate(strategy=strategy, pack=pack, micro_batch=size, activation_checkpointing=again)
@@ -86,19 +100,27 @@ def _slices(job: Job, *, cuda: bool) -> list[int]:
         return [batch]
     if job.model.reads == CHUNKS:
         base = batch if cuda else job.model.cpu_slice
-        return sorted({max(1, min(batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True)
-    return [batch] if cuda else sorted({min(size, batch) for size in (*CPU_SLICES, min(batch, MOST_CPU_SLICE))})
+        return sorted(
+            {max(1, min(batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True
+        )
+    return (
+        [batch] if cuda else sorted({min(size, batch) for size in (*CPU_SLICES, min(batch, MOST_CPU_SLICE))})
+    )
 
 
 def halved(job: Job) -> list[Candidate]:
-    """Return the candidates to try if nothing fits: plain modules in halved slices, then with activation checkpointing."""
+    """Return the candidates to try if nothing fits: plain modules in halved slices, then with activation
+    checkpointing.
+    """
     own, batch = job.train.micro_batch, job.train.batch
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
     if not job.model.may_slice:
         return []
     return [
         Candidate(strategy="sequential", pack=1, micro_batch=size, activation_checkpointing=again)
-        for again in ([True] if job.train.activation_checkpointing else [False, True][: 1 + job.model.can_recompute])
+        for again in (
+            [True] if job.train.activation_checkpointing else [False, True][: 1 + job.model.can_recompute]
+        )
         for size in sizes
     ]
 
@@ -120,10 +142,11 @@ def tune(
     measured: Measure = measure,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Timing]:
-    """Time the candidates for about `seconds` in all; return the timings, the chosen one first, the excluded last.
+    """Time the candidates for about `seconds` in all; return the timings, the chosen one first, the excluded
+    last.
 
-    For `batch = "auto"` half of the time goes to the other settings, half to the batch: the smallest power of two up to
-    `batch_limit` that is within 3 % of the fastest.
+    For `batch = "auto"` half of the time goes to the other settings, half to the batch: the smallest power of
+    two up to `batch_limit` that is within 3 % of the fastest.
     """
     warm_up(device)
     search = partial(_timed, device=device, say=say, measured=measured, clock=clock)
@@ -135,12 +158,21 @@ def tune(
         return first
     best = first[0].candidate
     whole = not job.train.micro_batch and best.micro_batch == usual.train.batch
-    sizes = [1 << power for power in range(25) if min(SMALLEST_AUTO_BATCH, batch_limit) <= 1 << power <= batch_limit]
-    options = [replace(best, batch=size, micro_batch=size if whole else min(size, best.micro_batch)) for size in sizes]
+    sizes = [
+        1 << power
+        for power in range(25)
+        if min(SMALLEST_AUTO_BATCH, batch_limit) <= 1 << power <= batch_limit
+    ]
+    options = [
+        replace(best, batch=size, micro_batch=size if whole else min(size, best.micro_batch))
+        for size in sizes
+    ]
     timings = search(options, usual, seconds=seconds / 2)
     if timings[0].excluded or not timings[0].candidate.batch:
         return [replace(first[0], candidate=replace(best, batch=usual.train.batch)), *timings, *first[1:]]
-    enough = [timing for timing in timings if timing.windows_per_second >= AS_FAST * timings[0].windows_per_second]
+    enough = [
+        timing for timing in timings if timing.windows_per_second >= AS_FAST * timings[0].windows_per_second
+    ]
     chosen = min(enough, key=lambda timing: timing.candidate.batch)
     return [chosen, *(timing for timing in timings if timing is not chosen), *first]
 
@@ -155,7 +187,9 @@ def _timed(
     measured: Measure,
     clock: Callable[[], float],
 ) -> list[Timing]:
-    """Time each candidate once; if none fits, halve slices until one does. Return the timings, fastest first."""
+    """Time each candidate once; if none fits, halve slices until one does. Return the timings,
+    fastest first.
+    """
     members = make_members(max(option.pack for option in options), job, device)
     refused = _refused(options, members, job, say)
     ends, timings = clock() + seconds, list[Timing]()
@@ -164,7 +198,9 @@ def _timed(
         reason = refused.get(option.strategy) or (NO_TIME if timings and left <= 0 else "")
         share = max(0.0, left) / (len(options) - place)
         timings.append(
-            Timing(candidate=option, excluded=reason) if reason else measured(option, members[: option.pack], job, share)
+            Timing(candidate=option, excluded=reason)
+            if reason
+            else measured(option, members[: option.pack], job, share)
         )
     if all(timing.excluded for timing in timings):
         for option in halved(job):
@@ -181,7 +217,9 @@ def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, 
         few = members[:3]
         try:
             reason = disagreement(form_pack(few, with_settings(job, strategy=strategy)), few, job)
-        except RuntimeError as error:  # this chip, driver or library can't record it: continue with the others
+        except (
+            RuntimeError
+        ) as error:  # this chip, driver or library can't record it: continue with the others
             reason = reason_of(error)
         if reason:
             refused[strategy] = reason
@@ -201,14 +239,20 @@ def entry_of(best: Timing) -> Entry:
 
 
 def remember(choice: Choice, job: Job, best: Timing) -> Path:
-    """Store the fastest settings for this job shape and profile in the cache; return its file. Raises OSError."""
+    """Store the fastest settings for this job shape and profile in the cache; return its file. Raises
+    OSError.
+    """
     return keep_here(choice.profile.key, shape_of(job), entry_of(best))
 
 
-def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: int = 0) -> tuple[Choice, list[Timing]]:
-    """Tune the job on this machine's GPU, else on one core; return the profile and the timings, the chosen one first.
+def tune_here(
+    job: Job, *, device: str, seconds: float, say: Say, batch_limit: int = 0
+) -> tuple[Choice, list[Timing]]:
+    """Tune the job on this machine's GPU, else on one core; return the profile and the timings, the chosen
+    one first.
 
-    `device` is auto, cpu or cuda. On a CPU, torch stays at one thread afterwards. Raises UsageError if no candidate works.
+    `device` is auto, cpu or cuda. On a CPU, torch stays at one thread afterwards. Raises UsageError if no
+    candidate works.
     """
     kind, choice = choose_device(job, device)
     if kind == "cpu":
@@ -217,7 +261,9 @@ def tune_here(job: Job, *, device: str, seconds: float, say: Say, batch_limit: i
     timings = tune(job, torch.device(kind), seconds=seconds, say=say, batch_limit=batch_limit)
     if timings[0].excluded:
         raise UsageError(
-            "no strategy can train this job here", why=timings[0].excluded, do="Lower micro_batch, or take a smaller model."
+            "no strategy can train this job here",
+            why=timings[0].excluded,
+            do="Lower micro_batch, or take a smaller model.",
         )
     return choice, timings
 
@@ -231,23 +277,33 @@ class Tuning:
 
 
 def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tuning:
-    """Run the trial in a child process, for at most LIMIT_SECONDS; the child caches the result. Failures are not raised."""
+    """Run the trial in a child process, for at most LIMIT_SECONDS; the child caches the result. Failures are
+    not raised.
+    """
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    answer, failure = answer_of(context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS)
+    answer, failure = answer_of(
+        context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS
+    )
     return answer if isinstance(answer, Tuning) else Tuning(failure=failure)
 
 
 def answer_of(
     context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
 ) -> tuple[Any, str]:
-    """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there is nothing."""
+    """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there
+    is nothing.
+    """
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
     try:
         with ctrl_c_blocked():
             process.start()
         theirs.close()
-        return (ours.recv(), "") if ours.poll(limit_seconds) else (None, f"it was not done after {limit_seconds:.0f} s")
+        return (
+            (ours.recv(), "")
+            if ours.poll(limit_seconds)
+            else (None, f"it was not done after {limit_seconds:.0f} s")
+        )
     except EOFError:
         process.join()
         return None, f"its process ended with exit code {process.exitcode}"
@@ -261,7 +317,9 @@ def answer_of(
 def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch_limit: int) -> None:
     """Run the trial, cache the result on this machine, and send it."""
     end_with_the_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor handles it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole terminal group; the supervisor handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def say(line: str) -> None:

@@ -1,9 +1,10 @@
 """Cores of a worker on a machine with several NUMA nodes: those near its GPU, or all of one node.
 
-Memory is allocated on the node of the core that touches it first, so a worker is placed before it allocates. On a machine with
-one node nothing is set: two runs would compete for the same cores, and the kernel spreads them better. Linux only.
-Sources: https://docs.kernel.org/admin-guide/mm/numaperf.html, and local_cpulist in
-https://docs.kernel.org/PCI/sysfs-pci.html (read 2026-11-21). `root` is the folder of sysfs; tests use their own.
+Memory is allocated on the node of the core that touches it first, so a worker is placed before it allocates.
+On a machine with one node nothing is set: two runs would compete for the same cores, and the kernel spreads
+them better. Linux only. Sources: https://docs.kernel.org/admin-guide/mm/numaperf.html, and local_cpulist in
+https://docs.kernel.org/PCI/sysfs-pci.html (read 2026-11-21). `root` is the folder of sysfs; tests use their
+own.
 """
 
 from __future__ import annotations
@@ -64,8 +65,13 @@ def core_list(cores: Collection[int]) -> str:
 
 def _nodes(allowed: Collection[int], root: Path) -> list[frozenset[int]]:
     """Return the allowed cores of each node that has some, in the order of the nodes' numbers."""
-    folders = [path for path in (root / "devices" / "system" / "node").glob("node*") if path.name[4:].isdecimal()]
-    nodes = [_cores(folder / "cpulist") & set(allowed) for folder in sorted(folders, key=lambda path: int(path.name[4:]))]
+    folders = [
+        path for path in (root / "devices" / "system" / "node").glob("node*") if path.name[4:].isdecimal()
+    ]
+    nodes = [
+        _cores(folder / "cpulist") & set(allowed)
+        for folder in sorted(folders, key=lambda path: int(path.name[4:]))
+    ]
     return [frozenset(cores) for cores in nodes if cores]
 
 

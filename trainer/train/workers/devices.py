@@ -15,11 +15,14 @@ from trainer.train.cpu import num_cores
 
 
 def device_kind(choice: str) -> str:
-    """Return `cuda` or `cpu` for the user's choice; auto takes a GPU if there is one. Raises UsageError for a missing GPU."""
+    """Return `cuda` or `cpu` for the user's choice; auto takes a GPU if there is one. Raises UsageError for a
+    missing GPU.
+    """
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise UsageError(
-            "--device cuda, but torch finds no GPU here", do="Take --device cpu, or check `nvidia-smi` and the torch build."
+            "--device cuda, but torch finds no GPU here",
+            do="Take --device cpu, or check `nvidia-smi` and the torch build.",
         )
     return "cuda" if available and choice != "cpu" else "cpu"
 
@@ -43,7 +46,9 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
     kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
     if kind == "cuda":
         # Every GPU gets the same number of workers, so the one with the least memory decides.
-        return kind, choose(job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib))
+        return kind, choose(
+            job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib)
+        )
     if device == "cpu" and wish not in ("", "cpu"):
         # A rehearsal's node, or a training on the CPU by choice: the job's GPU profile does not apply.
         why = f"--device cpu: {named_profile(wish).name} is for a GPU"
@@ -52,7 +57,9 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
 
 
 def gpus_of_torch() -> tuple[Device, ...]:
-    """Return the GPUs that torch sees, if there is no nvidia-smi (AMD). Free memory is the total: torch has no context yet."""
+    """Return the GPUs that torch sees, if there is no nvidia-smi (AMD). Free memory is the total: torch has
+    no context yet.
+    """
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(
         Device(

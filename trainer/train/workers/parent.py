@@ -26,6 +26,8 @@ def end_with_the_parent() -> None:
 
 
 def die_with_the_parent() -> None:
-    """Have the kernel kill this process, even a stopped one, when its parent ends for any reason. Linux only."""
+    """Have the kernel kill this process, even a stopped one, when its parent ends for any reason.
+    Linux only.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

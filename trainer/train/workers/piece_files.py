@@ -1,4 +1,6 @@
-"""Files of pieces during training: the checkpoint to resume from, new checkpoints, and the model. One per worker or rank."""
+"""Files of pieces during training: the checkpoint to resume from, new checkpoints, and the model. One per
+worker or rank.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Writer(Protocol):
 class PieceFiles:
     """Files of the pieces that this process trains, in the folder of the models."""
 
-    def __init__(self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None) -> None:
+    def __init__(
+        self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None
+    ) -> None:
         self._settings, self._device, self._report = settings, device, report
         self._folder = checkpoints_folder(settings)
         self._writer = writer or CheckpointWriter(self._folder, report, choice=settings.choice)
@@ -41,7 +45,11 @@ class PieceFiles:
         checkpoint = newest(self._folder, opened.piece.name, opened.source.origin.mark)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
-            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position, "unit": self._settings.job.model.reads}
+            place = {
+                "epoch": opened.run.epoch + 1,
+                "visited": opened.run.position,
+                "unit": self._settings.job.model.reads,
+            }
             self._report({"event": "resumed", **opened.piece.identity, **place})
 
     def checkpoint(self, opened: Opened, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -53,7 +61,9 @@ class PieceFiles:
         self._writer.flush()
 
     def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
-        """Return a trained model's outputs, from which it is scored. Deletes its checkpoints and raises if its run failed."""
+        """Return a trained model's outputs, from which it is scored. Deletes its checkpoints and raises if
+        its run failed.
+        """
         self.flush()
         self._report({"event": "scoring", **opened.piece.identity})
         try:
@@ -63,10 +73,14 @@ class PieceFiles:
             raise
 
     def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
-        """Score a trained model, write it, delete its checkpoints; return its `model_done` event. Raises TrainerError."""
+        """Score a trained model, write it, delete its checkpoints; return its `model_done` event. Raises
+        TrainerError.
+        """
         settings = self._settings
         try:
-            done = close_piece(opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice)
+            done = close_piece(
+                opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice
+            )
         except TrainerError:
             forget_checkpoints(settings, opened.piece)
             raise

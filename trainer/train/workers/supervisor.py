@@ -1,7 +1,7 @@
 """The supervisor: a queue of pieces, a process for each worker, a retry for models whose worker died.
 
-Owns the processes: which worker trains what, restarts, and hints to read ahead. The order of work is `piece_queue`,
-what a worker does is `worker`.
+Owns the processes: which worker trains what, restarts, and hints to read ahead. The order of work is
+`piece_queue`, what a worker does is `worker`.
 """
 
 from __future__ import annotations
@@ -48,28 +48,35 @@ class _Worker:
 
 
 def worker_context(kind: str) -> Any:
-    """Return the multiprocessing context that starts workers. For a CPU it starts to load torch in the background.
+    """Return the multiprocessing context that starts workers. For a CPU it starts to load torch in the
+    background.
 
     CUDA does not survive a fork. On a CPU, workers are forked from a server that has loaded torch.
     """
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless preloaded.
-    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"])
+    # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless
+    # preloaded.
+    multiprocessing.set_forkserver_preload(
+        ["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"]
+    )
     with ctrl_c_blocked():
         forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
 
 
 class Supervisor:
-    """Train pieces on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every worker at once.
+    """Train pieces on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every
+    worker at once.
 
-    When a worker dies, its models are retried together `train.retries` times, then each alone once. A model that was always
-    alone gets no such extra retry.
+    When a worker dies, its models are retried together `train.retries` times, then each alone once. A model
+    that was always alone gets no such extra retry.
     """
 
-    def __init__(self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit) -> None:
+    def __init__(
+        self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit
+    ) -> None:
         self._kind, self._num_workers, self._places = kind, num_workers, places
         self._settings, self._emit = settings, emit
         self._context = worker_context(kind)
@@ -112,7 +119,9 @@ class Supervisor:
         self._workers.clear()
 
     def _hand_out(self) -> None:
-        """Fill free places: retries first, then the queue, one model to each worker in turn so that none waits."""
+        """Fill free places: retries first, then the queue, one model to each worker in turn so that none
+        waits.
+        """
         for number in range(self._num_workers):
             if self._again_together and self._idle(number):
                 for piece in self._again_together.popleft():
@@ -149,7 +158,9 @@ class Supervisor:
                     worker.connection.send(ReadAhead(piece=piece))
 
     def _ahead_of(self, worker: _Worker) -> Piece | None:
-        """Return a worker's next piece if its source should be read ahead: no worker holds it and it is within `stage_gib`."""
+        """Return a worker's next piece if its source should be read ahead: no worker holds it and it is
+        within `stage_gib`.
+        """
         if not len(self._queue) or not worker.pieces:
             return None
         elsewhere = self._elsewhere(worker.number)

@@ -1,7 +1,7 @@
 """A worker: the process that owns one device (or one core) and trains the models that the supervisor assigns.
 
-It ends with the supervisor: a thread waits for the supervisor's death and then ends this process at once. Another thread
-receives messages, so that the next source is read (`staging.py`) during training.
+It ends with the supervisor: a thread waits for the supervisor's death and then ends this process at once.
+Another thread receives messages, so that the next source is read (`staging.py`) during training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from trainer.train.workers.station import Station, set_up_process
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAhead:
-    """A message to a worker: the piece that it will probably train next and may read ahead; None: drop the staged one."""
+    """A message to a worker: the piece that it will probably train next and may read ahead; None: drop the
+    staged one.
+    """
 
     piece: Piece | None
 
@@ -47,8 +49,9 @@ class ReadAhead:
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
     """Train the pieces that arrive on `connection` until the supervisor ends this process; send events.
 
-    The first event is `worker_started`, if the worker has cores or memory of its own. The last event of a piece is
-    `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is finished.
+    The first event is `worker_started`, if the worker has cores or memory of its own. The last event of a
+    piece is `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is
+    finished.
     """
     end_with_the_parent()
     # Ctrl-C reaches the whole terminal group; the supervisor handles it.
@@ -60,8 +63,16 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
         desk.report({"event": "worker_started", **placed})
     job = settings.job
     try:
-        train(desk, _former(station, settings, desk.report), job, desk.report, places=places_of(job, station.device))
-    except BaseException as error:  # broad on purpose: report the error, then let the process end as it would have
+        train(
+            desk,
+            _former(station, settings, desk.report),
+            job,
+            desk.report,
+            places=places_of(job, station.device),
+        )
+    except (
+        BaseException
+    ) as error:  # broad on purpose: report the error, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
         raise
@@ -70,7 +81,9 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
 def _former(
     station: Station, settings: WorkerSettings, report: Callable[[dict[str, Any]], None]
 ) -> Callable[[Sequence[Member]], Pack]:
-    """Return the function that forms the worker's packs; with `trace_steps` it records steps of the first pack."""
+    """Return the function that forms the worker's packs; with `trace_steps` it records steps of the first
+    pack.
+    """
 
     def form(members: Sequence[Member]) -> Pack:
         return form_pack(members, settings.job)
@@ -117,10 +130,14 @@ class _Desk:
         While other models train, a piece whose source is still being read waits, so that they don't have to.
         """
         runs: list[Run] = []
-        while len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None:
+        while (
+            len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None
+        ):
             piece = arrival.piece
             threads = {"threads": piece.threads} if piece.threads > 1 else {}
-            self.report({"event": "model_started", **piece.identity, "staged": arrival.staged is not None, **threads})
+            self.report(
+                {"event": "model_started", **piece.identity, "staged": arrival.staged is not None, **threads}
+            )
             torch.set_num_threads(piece.threads)  # also for reading and scoring
             try:
                 if done := self._kept(piece):
@@ -152,7 +169,9 @@ class _Desk:
             self._fail(opened.piece, error)
 
     def _listen(self) -> None:
-        """Receive the supervisor's messages. Runs on its own thread: the main thread does not read the pipe while it trains."""
+        """Receive the supervisor's messages. Runs on its own thread: the main thread does not read the pipe
+        while it trains.
+        """
         with suppress(EOFError, OSError):  # the supervisor is gone, and this process is about to end
             while True:
                 message = self._connection.recv()
@@ -169,13 +188,19 @@ class _Desk:
                 self._staging.stage(piece)
 
     def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
-        """Return the first piece that can start. `wait`: wait for one. `may_block`: also one whose source is being read."""
+        """Return the first piece that can start. `wait`: wait for one. `may_block`: also one whose source is
+        being read.
+        """
         with suppress(queue.Empty):
             while True:
                 self._waiting.append(self._arrived.get_nowait())
         if wait and not self._waiting:
             return self._arrived.get()
-        unread = {arrival.piece.source for arrival in self._waiting if arrival.staged is not None and not arrival.staged.done()}
+        unread = {
+            arrival.piece.source
+            for arrival in self._waiting
+            if arrival.staged is not None and not arrival.staged.done()
+        }
         ready = (arrival for arrival in self._waiting if may_block or arrival.piece.source not in unread)
         first = next(ready, None)
         if first is not None:
@@ -196,7 +221,9 @@ class _Desk:
 
     def _run(self, piece: Piece) -> dict[str, Any]:
         settings = self._settings
-        return run_piece(piece, settings.job, settings.data, out=settings.out, device=self._device, choice=settings.choice)
+        return run_piece(
+            piece, settings.job, settings.data, out=settings.out, device=self._device, choice=settings.choice
+        )
 
     def _kept(self, piece: Piece) -> dict[str, Any] | None:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)

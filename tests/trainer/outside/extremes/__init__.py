@@ -1,4 +1,6 @@
-"""A target from outside the package: the highest and the lowest close of the next bars. Two label columns, two outputs."""
+"""A target from outside the package: the highest and the lowest close of the next bars. Two label columns,
+two outputs.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ def forecast(target: Extremes, outputs_NO: np.ndarray, fitted: Mapping[str, Any]
     return outputs_NO
 
 
-def calibrate(target: Extremes, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def calibrate(
+    target: Extremes, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+) -> dict[str, Any]:
     return dict(fitted)
 
 

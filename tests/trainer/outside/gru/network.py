@@ -15,5 +15,7 @@ class Gru(nn.Module):
         super().__init__()
         self.gru, self.head = nn.GRU(features, cells), nn.Linear(cells, outputs)
 
-    def forward(self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0) -> torch.Tensor:
+    def forward(
+        self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0
+    ) -> torch.Tensor:
         return self.head(self.gru(x_TBF)[0][-1])

@@ -24,7 +24,9 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, python: list[str]) -> It
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
         subprocess.Popen(
-            [*python, "-m", "tests.trainer.train.distributed.ranks", str(path), str(rank)], cwd=ROOT, env=environment
+            [*python, "-m", "tests.trainer.train.distributed.ranks", str(path), str(rank)],
+            cwd=ROOT,
+            env=environment,
         )
         for rank in range(RANKS)
     ]

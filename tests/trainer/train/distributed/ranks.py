@@ -1,4 +1,5 @@
-"""Two ranks that tests share: forks that have torch loaded, and call the functions that a test names, together.
+"""Two ranks that tests share: forks that have torch loaded, and call the functions that a test names,
+together.
 
 python -m tests.trainer.train.distributed.ranks SOCKET RANK     what `conftest` starts, twice
 """

@@ -47,7 +47,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def losses_and_weights(job: Job, layout: Layout, total: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+def losses_and_weights(
+    job: Job, layout: Layout, total: Callable[[torch.Tensor], torch.Tensor]
+) -> list[float]:
     """Return the losses of 20 steps, then the sum of each of the weights."""
     member = member_of(torch.float64)
     pack = form_pack([member], job, layout)
@@ -62,8 +64,16 @@ def on_rank(ranks: Ranks, job: Job, layout: str) -> list[float]:
 
 @pytest.mark.parametrize("training", WAYS)
 def test_two_ranks_train_a_head_as_one_process_does(training: str, encoder: Path, two_ranks: TwoRanks):
-    sizes = {**SETTINGS["transformer"], "model": "transformer", "target": "direction", "batch": 8, "micro_batch": 2}
-    job = pinned(job_of(**sizes, dropout=0.2, encoder=str(encoder), encoder_training=training, unfreeze_steps=3))
+    sizes = {
+        **SETTINGS["transformer"],
+        "model": "transformer",
+        "target": "direction",
+        "batch": 8,
+        "micro_batch": 2,
+    }
+    job = pinned(
+        job_of(**sizes, dropout=0.2, encoder=str(encoder), encoder_training=training, unfreeze_steps=3)
+    )
     alone = losses_and_weights(job, ONE, lambda losses: losses)
     for layout in ("ddp", "fsdp"):
         first, second = two_ranks(on_rank, job, layout)
@@ -74,7 +84,11 @@ def test_two_ranks_train_a_head_as_one_process_does(training: str, encoder: Path
 def before(candles: Candles, time: int) -> Candles:
     """Return the bars of a series before a time."""
     early = candles.timestamp < time
-    return replace(candles, timestamp=candles.timestamp[early], **{name: getattr(candles, name)[early] for name in FIELDS})
+    return replace(
+        candles,
+        timestamp=candles.timestamp[early],
+        **{name: getattr(candles, name)[early] for name in FIELDS},
+    )
 
 
 @pytest.mark.slow
@@ -92,11 +106,28 @@ def test_a_panels_head_goes_on_from_a_panels_encoder_on_two_ranks(python, train_
     symbols = [one.symbol for one in sets["early"]]
     made = train_piece(piece_of(job, *symbols, timeframe="1d"), job, tmp_path / "early", tmp_path / "encoder")
     file = tmp_path / "encoder" / made["file"]
-    keys = {**common, "target": "return", "volatility_bars": 20, "encoder": str(file), "encoder_training": "frozen"}
+    keys = {
+        **common,
+        "target": "return",
+        "volatility_bars": 20,
+        "encoder": str(file),
+        "encoder_training": "frozen",
+    }
     (tmp_path / "job.json").write_text(json.dumps(job_of(**keys).to_dict()))
     folders = ["--data", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--events", str(tmp_path)]
     ended = subprocess.run(
-        [*python, "-m", "trainer.train", *folders, "--job", str(tmp_path / "job.json"), "--workers", "2", "--device", "cpu"],
+        [
+            *python,
+            "-m",
+            "trainer.train",
+            *folders,
+            "--job",
+            str(tmp_path / "job.json"),
+            "--workers",
+            "2",
+            "--device",
+            "cpu",
+        ],
         capture_output=True,
         text=True,
     )
@@ -111,5 +142,7 @@ def test_a_panels_head_goes_on_from_a_panels_encoder_on_two_ranks(python, train_
     tensors, theirs = load(trained)[0], load(file)[0]
     moved = {name for name in tensors if not torch.equal(tensors[name], theirs[name])}
     assert moved == {"head.weight", "head.bias", "context.tables.series"}
-    with pytest.raises(DataError, match="another scaler [(]its inputs are those of a panel, scaled as rank, this job's those"):
+    with pytest.raises(
+        DataError, match="another scaler [(]its inputs are those of a panel, scaled as rank, this job's those"
+    ):
         check_inputs(pinned(job_of(**{**keys, "panel": False, "scaler": "pooled", "calendar": "auto"})))

@@ -34,7 +34,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def job_for(name: str, **keys: Any) -> Job:
     """Return a job of a tiny model with dropout."""
-    return job_of(model=name, target="direction", batch=8, learning_rate=3e-4, ema=0.9, **SHAPES[name], **keys)
+    return job_of(
+        model=name, target="direction", batch=8, learning_rate=3e-4, ema=0.9, **SHAPES[name], **keys
+    )
 
 
 def member_of(dtype: torch.dtype) -> Member:
@@ -54,20 +56,27 @@ def reads_of(job: Job, member: Member) -> torch.Tensor:
 
 
 def batches_of(job: Job, member: Member) -> list[torch.Tensor]:
-    """Return the starts of each step: most of them a whole batch, some that two ranks don't divide, some of one sample."""
+    """Return the starts of each step: most of them a whole batch, some that two ranks don't divide, some of
+    one sample.
+    """
     firsts = reads_of(job, member)
     draw = torch.Generator().manual_seed(2)
     sizes = [(8, 8, 5, 8, 1)[step % 5] for step in range(STEPS)]
     return [firsts[torch.randint(len(firsts), (size,), generator=draw)] for size in sizes]
 
 
-def losses_of(job: Job, dtype: torch.dtype, layout: Layout, total: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+def losses_of(
+    job: Job, dtype: torch.dtype, layout: Layout, total: Callable[[torch.Tensor], torch.Tensor]
+) -> list[float]:
     """Return the loss of each of the steps, then the sum of the weights and that of their average."""
     member = member_of(dtype)
     pack = form_pack([member], job, layout)
     losses = [float(total(pack.step([True], [starts]))[0]) for starts in batches_of(job, member)]
     state = pack.snapshot(0)
-    return [*losses, *(sum(float(one.double().sum()) for one in part.values()) for part in (state.weights, state.average))]
+    return [
+        *losses,
+        *(sum(float(one.double().sum()) for one in part.values()) for part in (state.weights, state.average)),
+    ]
 
 
 def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
@@ -104,7 +113,9 @@ class Kept:
 
 
 def parts_of(member: Member, job: Job) -> list[tuple[np.ndarray, Reader]]:
-    """Return bars of validation of three series, which neither batches nor ranks divide, with their readers."""
+    """Return bars of validation of three series, which neither batches nor ranks divide, with their
+    readers.
+    """
     readers = reader_of(
         job.model.reads,
         rows_TF=member.rows_TF,
@@ -127,7 +138,9 @@ def run_of_noise(job: Job, evaluate: Evaluate, outputs: list[np.ndarray]) -> Run
         return float((outputs[-1] ** 2).mean())
 
     reads = reads_of(job, member)[:150]
-    return Run(member=member, title="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate)
+    return Run(
+        member=member, title="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate
+    )
 
 
 def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
@@ -160,7 +173,9 @@ def test_ranks_whose_clocks_differ_decide_the_same_and_stop_where_one_process_do
 
 
 def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
-    """Return the steps and epochs of a training on two ranks, and how many collectives it began after its first epoch."""
+    """Return the steps and epochs of a training on two ranks, and how many collectives it began after its
+    first epoch.
+    """
     group, begun = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")), list[int]()
 
     def count(event: dict[str, Any]) -> None:
@@ -178,12 +193,15 @@ def test_a_step_exchanges_gradients_and_nothing_else(two_ranks: TwoRanks):
     job = job_for("lstm", epochs=8, patience=8, micro_batch=2)
     (steps, epochs, exchanges), second = two_ranks(exchanges_on_rank, job)
     assert (steps, epochs, exchanges) == second and steps == 19 * 7
-    # The model is one bucket. An epoch exchanges its losses and its outputs of validation; the clock thrice, ever later.
+    # The model is one bucket. An epoch exchanges its losses and its outputs of validation; the clock thrice,
+    # ever later.
     assert exchanges == steps + 2 * epochs + 3
 
 
 def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
-    """Return a rank's losses of three steps, of which the second reads a broken row on the last rank, and the weights' sum."""
+    """Return a rank's losses of three steps, of which the second reads a broken row on the last rank, and the
+    weights' sum.
+    """
     member = member_of(torch.float64)
     starts = reads_of(job, member)[:8]
     last_row = int(starts[-1]) + job.model.bars_seen - 1
@@ -197,7 +215,9 @@ def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
 
 def test_a_step_whose_loss_is_not_finite_on_one_rank_is_skipped_by_all(two_ranks: TwoRanks):
     (first, weights), (second, others) = two_ranks(step_over_a_hole, job_for("lstm"))
-    assert [np.isfinite(loss) for loss in first] == [np.isfinite(loss) for loss in second] == [True, False, True]
+    assert (
+        [np.isfinite(loss) for loss in first] == [np.isfinite(loss) for loss in second] == [True, False, True]
+    )
     assert weights == others and np.isfinite(weights)
 
 
@@ -218,7 +238,9 @@ def test_ranks_evaluate_exactly_what_one_process_does(two_ranks: TwoRanks, name:
 def refuse_batch_norm(ranks: Ranks) -> str:
     """Return the error for a module with batch norm on CPU ranks."""
     try:
-        DataParallel(ranks).wrap(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), slices=1, is_any_module=True)
+        DataParallel(ranks).wrap(
+            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), slices=1, is_any_module=True
+        )
     except UsageError as error:
         return str(error)
     return ""

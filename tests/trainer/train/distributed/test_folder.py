@@ -14,7 +14,10 @@ import pytest
 from tests.forks import ROOT
 from trainer.train.distributed.folder import PREFIX, RanksFolder, remove_stale
 
-OWNER = "import time; from trainer.train.distributed.folder import *; print(RanksFolder().path, flush=True); time.sleep(1000)"
+OWNER = (
+    "import time; from trainer.train.distributed.folder import *; print(RanksFolder().path, flush=True);"
+    " time.sleep(1000)"
+)
 
 
 def age(folder: Path) -> None:
@@ -30,7 +33,9 @@ def test_a_folder_goes_once_its_owner_is_dead(tmp_path: Path, monkeypatch: pytes
     (tmp_path / f"{PREFIX}link").symlink_to(elsewhere)
     age(elsewhere)
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdout is not None
         left = Path(owner.stdout.readline().strip())
         (left / "log").mkdir()

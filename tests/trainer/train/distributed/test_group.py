@@ -31,5 +31,7 @@ assert not threads(), threads()
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are listed in /proc")
 def test_the_groups_threads_end_with_it_and_not_with_the_interpreter(python):
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    ended = subprocess.run([*python, "-c", LEAVING], cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True)
+    ended = subprocess.run(
+        [*python, "-c", LEAVING], cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr

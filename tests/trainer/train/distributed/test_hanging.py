@@ -1,4 +1,6 @@
-"""A rank that hangs is found within a bound: all are asked where they are, and who does not answer is killed."""
+"""A rank that hangs is found within a bound: all are asked where they are, and who does not answer is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_ranks_that_answer_may_go_on_and_any_event_ends_the_silence():
 
 
 class Hanging:
-    """The events of a training whose rank 1 is stopped at the first checkpoint, and its clock, which nobody has to wait for."""
+    """The events of a training whose rank 1 is stopped at the first checkpoint, and its clock, which nobody
+    has to wait for.
+    """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -49,7 +53,9 @@ class Hanging:
     def emit(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         if event["event"] == "checkpoint" and not self._stopped:
-            self._stopped = next(one["pid"] for one in self.events if one["event"] == "rank_started" and one["worker"] == 1)
+            self._stopped = next(
+                one["pid"] for one in self.events if one["event"] == "rank_started" and one["worker"] == 1
+            )
             os.kill(self._stopped, signal.SIGSTOP)
 
     def clock(self) -> float:
@@ -65,12 +71,25 @@ def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_the
 ):
     (tmp_path / "candles").mkdir()
     write_candles(tmp_path / "candles", "A-USD", bars=900)
-    keys = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "epochs": 500, "patience": 500, "checkpoint_seconds": 1}
+    keys = {
+        "layers": 1,
+        "hidden": 4,
+        "lookback": 20,
+        "batch": 64,
+        "epochs": 500,
+        "patience": 500,
+        "checkpoint_seconds": 1,
+    }
     job = job_of(**keys, distributed="always", retries=0, timeframe="1m")
     data = open_data(job, tmp_path / "candles", scratch=tmp_path, plan=None)
     hanging = Hanging()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out")
-    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True}  # by FSDP2, from the source to a checkpoint
+    known = {
+        "kind": "cpu",
+        "ranks": 2,
+        "settings": settings,
+        "sharded": True,
+    }  # by FSDP2, from the source to a checkpoint
     with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor:
         outcome = supervisor.run(survey(job, data.plan).pieces)
     (failed,) = outcome.failed.values()

@@ -1,4 +1,6 @@
-"""What is measured before a training: a machine that is not as it should be ends the run, and says which GPU it is."""
+"""What is measured before a training: a machine that is not as it should be ends the run, and says which GPU
+it is.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from trainer.train.distributed.links import DeviceSeen, Links, faults
 from trainer.train.machine_file import MachineFacts, read_machine
 from trainer.train.observing.events import line_of
 
-A100 = DeviceSeen(name="NVIDIA A100", memory_gib=40.0, pcie_lanes=16, pcie_lanes_most=16, nvlinks=12, host_gb_per_s=24.0)
+A100 = DeviceSeen(
+    name="NVIDIA A100", memory_gib=40.0, pcie_lanes=16, pcie_lanes_most=16, nvlinks=12, host_gb_per_s=24.0
+)
 P4D = MachineFacts(instance_type="p4d.24xlarge", gpus=8, link="NVSwitch", bus_gb_per_s=230.0)
 WHOLE = Links(devices=(A100,) * 8, bus_gb_per_s=221.0, expected_gb_per_s=230.0)
 
@@ -28,7 +32,12 @@ def with_one(**changes: Any) -> Links:
 def test_a_whole_machine_has_no_fault_and_nothing_is_expected_of_cpus():
     assert faults(WHOLE, P4D, on_gpu=True) == []
     bare = DeviceSeen(name="NVIDIA T4")  # of which the driver tells nothing
-    assert faults(Links(devices=(bare, bare), bus_gb_per_s=3.0, expected_gb_per_s=None), MachineFacts(), on_gpu=True) == []
+    assert (
+        faults(
+            Links(devices=(bare, bare), bus_gb_per_s=3.0, expected_gb_per_s=None), MachineFacts(), on_gpu=True
+        )
+        == []
+    )
     cpus = Links(devices=(DeviceSeen(name="cpu"),) * 2, bus_gb_per_s=0.001, expected_gb_per_s=None)
     assert faults(cpus, P4D, on_gpu=False) == []
 
@@ -72,7 +81,11 @@ def test_ranks_measure_their_link_and_all_of_them_refuse_a_machine(two_ranks: Tw
     assert [device["name"] for device in first["devices"]] == ["cpu", "cpu"]
     assert line_of({**first, "piece": "P"}).startswith("P  2 x cpu  all-reduce ")
     errors = two_ranks(injected_on_rank)
-    assert errors[0] == errors[1] and "8 GPUs expected and 7 found" in errors[0] and "Nothing was trained" in errors[0]
+    assert (
+        errors[0] == errors[1]
+        and "8 GPUs expected and 7 found" in errors[0]
+        and "Nothing was trained" in errors[0]
+    )
 
 
 def test_the_line_names_devices_and_what_is_expected():
@@ -82,7 +95,9 @@ def test_the_line_names_devices_and_what_is_expected():
 
 def test_a_machine_file_is_read_strictly(tmp_path):
     path = tmp_path / "machine.json"
-    path.write_text('{"instance_type": "p4d.24xlarge", "gpu_count": 8, "link": "NVSwitch", "bus_gb_per_s": 230}')
+    path.write_text(
+        '{"instance_type": "p4d.24xlarge", "gpu_count": 8, "link": "NVSwitch", "bus_gb_per_s": 230}'
+    )
     assert read_machine(path) == P4D and read_machine(None) == MachineFacts()
     for content in ("[]", '{"instance_type": 8}', '{"instance_type": "a", "gpu_count": -1}'):
         path.write_text(content)

@@ -22,7 +22,9 @@ TCN = {"model": "tcn", "width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 8}
 
 
 def scored(job: Job, evaluate: Evaluate) -> tuple[Outputs, int]:
-    """Return the outputs of an untrained model on a panel, and on how many windows or chunks this process ran it."""
+    """Return the outputs of an untrained model on a panel, and on how many windows or chunks this process ran
+    it.
+    """
     data, ran = prepared(planted_panel(0, series=24, dates=260), job), list[int]()
     model = new_model(run_of(data, job, model="m", seed=0).member, job)
     model.register_forward_hook(lambda network, arguments, outputs: ran.append(len(outputs)))

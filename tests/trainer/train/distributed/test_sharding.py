@@ -1,4 +1,6 @@
-"""FSDP2 trains what DDP trains; and a training that goes from two ranks to one and back ends as one that never stopped."""
+"""FSDP2 trains what DDP trains; and a training that goes from two ranks to one and back ends as one that
+never stopped.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from trainer.train.packs.strategy import form_pack
 
 STEPS = 20
 MARK = "the same job, data and code"
-TRANSFORMER = job_of(model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2)
+TRANSFORMER = job_of(
+    model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2
+)
 
 
 def layout_of(ranks: Ranks, name: str) -> Layout:
@@ -44,7 +48,9 @@ def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[
     assert len(batches) == STEPS
     for half in (batches[: STEPS // 2], batches[STEPS // 2 :]):
         for name, pack in packs.items():
-            losses.setdefault(name, []).extend(float(ranks.sum_(pack.step([True], [starts]))[0]) for starts in half)
+            losses.setdefault(name, []).extend(
+                float(ranks.sum_(pack.step([True], [starts]))[0]) for starts in half
+            )
         if len(losses[name]) == STEPS // 2:
             whole = packs["ddp"].snapshot(0)
             parts = packs["fsdp"].snapshot(0)
@@ -73,7 +79,9 @@ def test_fsdp_has_the_losses_and_weights_of_ddp(two_ranks: TwoRanks, job: Job):
 
 
 def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
-    """Return the share of its weights that a rank holds under FSDP, and the loss and moments after a step of no number."""
+    """Return the share of its weights that a rank holds under FSDP, and the loss and moments after a step of
+    no number.
+    """
     member = member_of(torch.float64)
     pack = form_pack([member], job, layout_of(ranks, "fsdp"))
     starts = reads_of(job, member)[:4]
@@ -109,8 +117,8 @@ def refuse_own(ranks: Ranks) -> str:
 
 def test_a_module_of_a_users_own_is_not_divided(two_ranks: TwoRanks):
     assert set(two_ranks(refuse_own)) == {
-        "a model of your own can't be divided among GPUs (its frozen, tied and unused weights are not known). "
-        "Take a GPU that it fits, or one of our models."
+        "a model of your own can't be divided among GPUs (its frozen, tied and unused weights are not known)."
+        " Take a GPU that it fits, or one of our models."
     }
 
 
@@ -119,7 +127,9 @@ class Killed(Exception):
 
 
 class Continued:
-    """A roster of one run, which goes on from its newest checkpoint, writes one each step, and dies at a step."""
+    """A roster of one run, which goes on from its newest checkpoint, writes one each step, and dies at a
+    step.
+    """
 
     def __init__(self, run: Run, folder: Path, writer: Any, *, dies_at: int) -> None:
         self._waiting, self._folder, self._writer, self._dies_at = [run], folder, writer, dies_at
@@ -163,7 +173,9 @@ def _loss(model: nn.Module) -> float:
     return float(sum((weight.detach().double() ** 2).sum() for weight in model.parameters()))
 
 
-def go_on_as_rank(ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int) -> tuple[int, list[dict[str, Any]]]:
+def go_on_as_rank(
+    ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int
+) -> tuple[int, list[dict[str, Any]]]:
     """Train as one of two ranks, by one of their layouts."""
     import torch.distributed as dist
 
@@ -173,9 +185,13 @@ def go_on_as_rank(ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int)
     return go_on(job, layout_of(ranks, name), folder, writer, dies_at, total=ranks.sum_)
 
 
-def test_two_ranks_then_one_then_two_go_on_with_the_same_order_and_losses(two_ranks: TwoRanks, tmp_path: Path):
+def test_two_ranks_then_one_then_two_go_on_with_the_same_order_and_losses(
+    two_ranks: TwoRanks, tmp_path: Path
+):
     job = with_settings(job_for("lstm"), epochs=4, patience=4, checkpoint_seconds=1)
-    _, alone = go_on(job, ONE, tmp_path / "alone", CheckpointWriter(tmp_path / "alone", lambda event: None), 0)
+    _, alone = go_on(
+        job, ONE, tmp_path / "alone", CheckpointWriter(tmp_path / "alone", lambda event: None), 0
+    )
     assert len(alone) == 4
     moments = sorted(random.Random(14).sample(range(2, 38), 3))
     folder = tmp_path / "cut"

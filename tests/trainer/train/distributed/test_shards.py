@@ -32,7 +32,9 @@ def state(batches: int) -> tuple[Run, ModelState]:
     run = Run(member=member, title="S0", reads=torch.arange(3), validate=lambda model: 0.0, learning_rate=0.1)
     run.best_weights, run.history = {"halved": weights["halved"] * 2}, [{"epoch": 1, "train_loss": 0.5}]
     whole = {"whole": torch.randn(6, generator=draw), "number": torch.tensor(3.0)}
-    return run, ModelState(weights={**weights, **whole}, exp_avg=weights, exp_avg_sq={}, updates=batches, batches=batches)
+    return run, ModelState(
+        weights={**weights, **whole}, exp_avg=weights, exp_avg_sq={}, updates=batches, batches=batches
+    )
 
 
 def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
@@ -50,7 +52,10 @@ def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
 
     def divided(tensors: Any) -> dict[str, torch.Tensor]:
         cut = ("halved", "one_row", "half")
-        return {name: distribute_tensor(one, mesh, [Shard(0)]) if name in cut else one for name, one in tensors.items()}
+        return {
+            name: distribute_tensor(one, mesh, [Shard(0)]) if name in cut else one
+            for name, one in tensors.items()
+        }
 
     for batches in (7, 8, 9):
         run, plain = state(batches)
@@ -86,7 +91,10 @@ def test_parts_of_two_ranks_are_read_as_the_whole(written):
 
 def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
     folder, _ = written
-    assert [place.name for place in sorted((folder / "m0").iterdir())] == ["000000000008", "000000000009"]  # older are dropped
+    assert [place.name for place in sorted((folder / "m0").iterdir())] == [
+        "000000000008",
+        "000000000009",
+    ]  # older are dropped
     place = folder / "m0" / "000000000009"
     shards = [f"shard-{number}-of-2.safetensors" for number in (1, 2)]
     assert sorted(file.name for file in place.iterdir()) == [MANIFEST, *shards]  # and no pickle of DCP's

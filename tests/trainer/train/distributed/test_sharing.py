@@ -25,7 +25,9 @@ def test_ranks_take_every_row_once_in_order_and_about_as_many_each(count, ranks,
         least = math.ceil(math.ceil(count / ranks) / micro_batch)  # of the rank with the most rows
         slices = slices_of(part, micro_batch)
         assert slices, "a rank without rows takes part in the exchange all the same"
-        assert len(slices_of(part, micro_batch, least=least)) == max(1, least), "where weights are divided, in every forward's"
+        assert len(slices_of(part, micro_batch, least=least)) == max(1, least), (
+            "where weights are divided, in every forward's"
+        )
         assert [row for rows, counts in slices if counts for row in rows] == list(part)
         assert max(len(rows) for rows, _ in slices) <= micro_batch
 
@@ -48,6 +50,8 @@ def test_every_output_of_a_validation_is_evaluated_once_and_no_batch_is_divided(
 
 def test_agreement_is_about_twice_a_second_however_fast_steps_are():
     assert steps_until_next(1, elapsed=3.0) == 1
-    assert steps_until_next(8, elapsed=0.01) == 16  # at most twice as many as before: one slow step may have been chance
+    assert (
+        steps_until_next(8, elapsed=0.01) == 16
+    )  # at most twice as many as before: one slow step may have been chance
     assert steps_until_next(16, elapsed=1.0) == 8
     assert steps_until_next(MOST_STEPS, elapsed=0.0) == MOST_STEPS

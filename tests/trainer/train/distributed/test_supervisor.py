@@ -56,7 +56,11 @@ def _runs(pid: int) -> bool:
 def listening(pid: int) -> list[str]:
     """Return the addresses of a process's listening sockets, as the kernel writes them."""
     own = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
     return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
 
 
@@ -67,11 +71,15 @@ def pids_of(training: Any, *, count: int) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervisor_leaves_no_process(start, data):
+def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervisor_leaves_no_process(
+    start, data
+):
     training = start(data, *TOGETHER, *LONG)
     first = pids_of(training, count=1)
     training.await_event("checkpoint")
-    assert sys.platform != "linux" or {address for pid in first for address in listening(pid)} == {"0100007F"}  # 127.0.0.1
+    assert sys.platform != "linux" or {address for pid in first for address in listening(pid)} == {
+        "0100007F"
+    }  # 127.0.0.1
     os.kill(max(first), signal.SIGKILL)
     retry = training.await_event("retry")
     assert retry["reason"].startswith("rank ") and retry["reason"].endswith("was killed")
@@ -93,7 +101,11 @@ def test_a_killed_torchrun_is_retried_from_the_checkpoint_as_a_killed_rank_is(nu
     training.await_event("checkpoint")
     os.kill(training.events("torchrun_started")[0]["torchrun"], number)
     reason = training.await_event("retry")["reason"]
-    assert reason == "torchrun was killed by signal 9" if number == signal.SIGKILL else reason.endswith("was killed")
+    assert (
+        reason == "torchrun was killed by signal 9"
+        if number == signal.SIGKILL
+        else reason.endswith("was killed")
+    )
     resumed = training.await_event("resumed")
     assert (resumed["epoch"], resumed["visited"]) > (1, 0)
     await_end_of(first)
@@ -109,7 +121,9 @@ def test_ranks_leave_one_model_and_a_second_start_keeps_it(start, data):
     assert training.end() == 0
     (done,) = training.events("model_done")
     _, card = load(training.out / done["file"])
-    assert (done["worker"], card.piece, len(card.series)) == (0, "mayfly", 2) and not (training.out / "checkpoints").exists()
+    assert (done["worker"], card.piece, len(card.series)) == (0, "mayfly", 2) and not (
+        training.out / "checkpoints"
+    ).exists()
     again = start(data, *short)
     assert again.end() == 0 and [event.get("kept") for event in again.events("model_done")] == [None, True]
 
@@ -118,7 +132,17 @@ def test_ranks_leave_one_model_and_a_second_start_keeps_it(start, data):
 def test_a_rank_that_raises_is_reported_by_its_own_error(python, data, tmp_path):
     own, events = tmp_path / "own.py", tmp_path / "events"
     own.write_text(BROKEN_ON_RANK_1)
-    command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(tmp_path / "out"), "--events", str(events)]
+    command = [
+        *python,
+        "-m",
+        "trainer.train",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "out"),
+        "--events",
+        str(events),
+    ]
     settings = (
         "--workers",
         "2",
@@ -198,7 +222,9 @@ def test_more_ranks_than_samples_are_refused(windows, batch, line):
     check_ranks([piece("S", windows=windows)], job_of(batch=batch), ranks=min(windows, batch))
 
 
-def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_training(data, tmp_path, write_candles):
+def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_training(
+    data, tmp_path, write_candles
+):
     folder = tmp_path / "candles"
     folder.mkdir()
     for file in data.iterdir():
@@ -226,7 +252,9 @@ def test_gpus_without_nccl_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_error_that_only_says_that_another_rank_is_gone_is_not_the_first():
     gloo = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
-    assert follows_another(RuntimeError(gloo)) and follows_another(RuntimeError("NCCL error in ...: remote process exited"))
-    assert not follows_another(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) and not follows_another(
-        OSError("gloo")
+    assert follows_another(RuntimeError(gloo)) and follows_another(
+        RuntimeError("NCCL error in ...: remote process exited")
     )
+    assert not follows_another(
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    ) and not follows_another(OSError("gloo"))

@@ -15,7 +15,15 @@ DATA = {"bars": 1000, "timeframe": "1m", "holes": 3, "synthetic": True}
 
 
 def _progress(symbol: str, step: int) -> dict[str, Any]:
-    place = {"epoch": 1, "epochs": 2, "step": step, "steps": 10, "loss": 0.7, "rate": 1234.0, "unit": "windows"}
+    place = {
+        "epoch": 1,
+        "epochs": 2,
+        "step": step,
+        "steps": 10,
+        "loss": 0.7,
+        "rate": 1234.0,
+        "unit": "windows",
+    }
     return {"event": "progress", "model": symbol, "piece": symbol, "worker": symbol, **place}
 
 
@@ -62,14 +70,21 @@ def test_a_tcns_rates_are_in_chunks():
 def test_the_log_says_what_a_checkpoint_cost():
     stream = io.StringIO()
     cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
-    Story(stream)({"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost})
-    assert stream.getvalue() == "BTC-USD  checkpoint: training paused 0.0006 s, written in the background in 0.013 s\n"
+    Story(stream)(
+        {"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost}
+    )
+    assert (
+        stream.getvalue()
+        == "BTC-USD  checkpoint: training paused 0.0006 s, written in the background in 0.013 s\n"
+    )
 
 
 def test_synthetic_data_is_called_so():
     stream = io.StringIO()
     Story(stream)({**STARTED, "data": DATA})
-    Story(stream)({**STARTED, "models": STARTED["models"][:1], "workers": 1, "data": {**DATA, "holes": 1, "warmup": 1}})
+    Story(stream)(
+        {**STARTED, "models": STARTED["models"][:1], "workers": 1, "data": {**DATA, "holes": 1, "warmup": 1}}
+    )
     several, one = stream.getvalue().splitlines()
     assert several == "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes  SYNTHETIC"
     assert one == "1 model on 1 cpu worker  1,000 bars of 1m, 1 hole, warm-up 1 bar  SYNTHETIC"
@@ -80,7 +95,9 @@ def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
     story = Story(stream)
     story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
     story({"event": "model_failed", "model": "m", "piece": "BTC-USD", "reason": "again"})
-    assert stream.getvalue() == "BTC-USD  retried: its worker was killed by signal 9\nBTC-USD  failed: again\n"
+    assert (
+        stream.getvalue() == "BTC-USD  retried: its worker was killed by signal 9\nBTC-USD  failed: again\n"
+    )
 
 
 def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
@@ -95,9 +112,24 @@ def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
 def test_a_run_again_with_the_same_folder_says_what_it_kept_and_replaced():
     stream = io.StringIO()
     many = [f"S{number}" for number in range(9)]
-    Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": many, "replaced": ["T"], "out": "models"})
-    Story(stream)({"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": [], "replaced": [], "out": "models"})
+    Story(stream)(
+        {
+            "event": "ended",
+            "done": 9,
+            "failed": 0,
+            "retries": 0,
+            "kept": many,
+            "replaced": ["T"],
+            "out": "models",
+        }
+    )
+    Story(stream)(
+        {"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": [], "replaced": [], "out": "models"}
+    )
     assert stream.getvalue().splitlines() == [
-        "kept from an earlier run in models with the same bars, settings and code: S0, S1, S2, S3, S4, S5 and 3 more",
+        (
+            "kept from an earlier run in models with the same bars, settings and code: S0, S1, S2, S3, S4, S5"
+            " and 3 more"
+        ),
         "replaced in models, since the earlier run had other bars, settings or code: T",
     ]

@@ -30,7 +30,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "nvmlShutdown": lambda: setattr(seen, "open", seen.open - 1),
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetUtilizationRates": lambda handle: not_supported() if handle else SimpleNamespace(gpu=97),
+        "nvmlDeviceGetUtilizationRates": lambda handle: (
+            not_supported() if handle else SimpleNamespace(gpu=97)
+        ),
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=30_000 * 2**20, total=143_771 * 2**20),
         "nvmlDeviceGetPowerUsage": lambda handle: not_supported() if handle else 512_400,
         "nvmlDeviceGetTemperature": temperature,

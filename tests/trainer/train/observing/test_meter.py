@@ -34,7 +34,14 @@ PROGRESS = {
 
 def test_mfu_and_dollars_follow_from_rate_formula_peak_and_price():
     now = 100.0
-    meter = Meter(flops_per_read=2e9, peak_flops=8e12, usd_per_hour=36.0, paid_seconds=100.0, began=50.0, clock=lambda: now)
+    meter = Meter(
+        flops_per_read=2e9,
+        peak_flops=8e12,
+        usd_per_hour=36.0,
+        paid_seconds=100.0,
+        began=50.0,
+        clock=lambda: now,
+    )
     read = meter.read(dict(PROGRESS))
     assert (read["mfu"], read["usd"]) == (0.25, 1.5)  # 1,000 x 2e9 of 8e12; 150 s at a cent each
     assert meter.read({"event": "epoch"}) == {"event": "epoch"}
@@ -42,12 +49,19 @@ def test_mfu_and_dollars_follow_from_rate_formula_peak_and_price():
     words = "loss 0.5000  1,000 windows/s  rate 3.00e-04  MFU 25.0%  12.3 GiB  $1.50  at most 3 min 10 s left"
     assert line == f"P  epoch 1/2  step 3/10  {words}"
     _, step, scalars = points_of(read)
-    assert step == 3 and scalars["step/mfu"] == 0.25 and scalars["step/usd"] == 1.5 and scalars["step/learning_rate"] == 3e-4
+    assert (
+        step == 3
+        and scalars["step/mfu"] == 0.25
+        and scalars["step/usd"] == 1.5
+        and scalars["step/learning_rate"] == 3e-4
+    )
 
 
 def test_what_is_not_known_is_left_out():
     job = job_of(model="lstm")
-    at_a_desk = meter_for(job, named_profile("cpu"), torch.float32, MachineFacts(), devices=2, clock=lambda: 0.0)
+    at_a_desk = meter_for(
+        job, named_profile("cpu"), torch.float32, MachineFacts(), devices=2, clock=lambda: 0.0
+    )
     read = at_a_desk.read(dict(PROGRESS))
     assert "mfu" not in read and "usd" not in read and at_a_desk.usd is None
     assert "MFU" not in line_of(read) and "$" not in line_of(read)
@@ -61,12 +75,16 @@ def test_the_peak_is_that_of_all_devices_in_the_jobs_precision():
     }
     half, full = profile.peak_tflops["bf16"] * 8e12, profile.peak_tflops["fp32"] * 8e12
     assert [meter.peak_flops for meter in meters.values()] == [half, half, full]
-    assert meters[torch.bfloat16].flops_per_read == job.model.flops(features=len(job.data.inputs), outputs=1) > 0
+    assert (
+        meters[torch.bfloat16].flops_per_read == job.model.flops(features=len(job.data.inputs), outputs=1) > 0
+    )
 
 
 def test_a_process_tells_its_own_memory():
     assert 0.01 < peak_memory_gib("cpu") < 100
-    assert with_memory(dict(PROGRESS), "cpu")["memory_gib"] > 0 and with_memory({"event": "epoch"}, "cpu") == {"event": "epoch"}
+    assert with_memory(dict(PROGRESS), "cpu")["memory_gib"] > 0 and with_memory(
+        {"event": "epoch"}, "cpu"
+    ) == {"event": "epoch"}
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(12, "12 s"), (250, "4 min 10 s"), (11_529, "3 h 12 min")])
@@ -79,7 +97,13 @@ def test_results_are_one_file_of_every_model(tmp_path: Path):
     results = TrainingResults("job", MachineFacts(instance_type="p4d.24xlarge"), clock=lambda: next(ticks))
     models = [{"model": name, "piece": name.upper()} for name in ("m", "n")]
     epoch = {"event": "epoch", "model": "m", "train_loss": 0.4, "validation_loss": float("nan")}
-    links = {"event": "links", "model": "m", "bus_gb_per_s": 221.0, "expected_gb_per_s": 230.0, "devices": [{"name": "A100"}]}
+    links = {
+        "event": "links",
+        "model": "m",
+        "bus_gb_per_s": 221.0,
+        "expected_gb_per_s": 230.0,
+        "devices": [{"name": "A100"}],
+    }
     for event in (
         {"event": "started", "models": models, "device": "cuda", "workers": 8, "choice": {}},
         links,
@@ -88,15 +112,31 @@ def test_results_are_one_file_of_every_model(tmp_path: Path):
         {**epoch, "epoch": 2},
         {"event": "retry", "model": "m", "reason": "rank 3 was killed"},
         {**epoch, "epoch": 2, "train_loss": 0.3},  # it went on in the second epoch
-        {"event": "model_done", "model": "m", "file": "m.safetensors", "sha256": "abc", "metrics": {"auc": 0.6}},
+        {
+            "event": "model_done",
+            "model": "m",
+            "file": "m.safetensors",
+            "sha256": "abc",
+            "metrics": {"auc": 0.6},
+        },
         {"event": "model_failed", "model": "n", "reason": "no memory"},
     ):
         results(event)
     results.write(tmp_path, usd=1.23456)
     read = json.loads((tmp_path / FILE).read_text())
-    assert (read["seconds"], read["usd"], read["retries"], read["instance_type"]) == (12.5, 1.2346, 1, "p4d.24xlarge")
+    assert (read["seconds"], read["usd"], read["retries"], read["instance_type"]) == (
+        12.5,
+        1.2346,
+        1,
+        "p4d.24xlarge",
+    )
     done, failed = read["models"]
-    assert (done["state"], done["sha256"], done["mfu"], done["links"]["bus_gb_per_s"]) == ("done", "abc", 0.41, 221.0)
+    assert (done["state"], done["sha256"], done["mfu"], done["links"]["bus_gb_per_s"]) == (
+        "done",
+        "abc",
+        0.41,
+        221.0,
+    )
     assert [(one["epoch"], one["train_loss"], one["validation_loss"]) for one in done["history"]] == [
         (1, 0.4, None),
         (2, 0.3, None),

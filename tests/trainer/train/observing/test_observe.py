@@ -31,25 +31,50 @@ def test_an_event_is_kept_by_model_and_by_worker(tmp_path):
     observed(PROGRESS)
     observed({**PROGRESS, "model": "lstm_B-USD_1m", "loss": float("nan")})
     assert [event["worker"] for event in lines(tmp_path / "models" / "lstm_A-USD_1m.jsonl")] == [1]
-    assert [event["model"] for event in lines(tmp_path / "workers" / "1.jsonl")] == ["lstm_A-USD_1m", "lstm_B-USD_1m"]
+    assert [event["model"] for event in lines(tmp_path / "workers" / "1.jsonl")] == [
+        "lstm_A-USD_1m",
+        "lstm_B-USD_1m",
+    ]
     assert lines(tmp_path / "workers" / "1.jsonl")[0]["time"] == "2026-11-18T11:06:40.000+00:00"
-    assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == ["lstm_A-USD_1m", "lstm_B-USD_1m"]
+    assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == [
+        "lstm_A-USD_1m",
+        "lstm_B-USD_1m",
+    ]
 
 
 def test_progress_of_a_model_is_kept_every_few_seconds_and_everything_else_always(tmp_path):
     times = iter([0.0, 1.0, 2.0, 5.5])
     observed = Observed(tmp_path, clock=lambda: next(times))
-    epoch = {"event": "epoch", "model": PROGRESS["model"], "worker": 1, "epoch": 1, "train_loss": 0.5, "validation_loss": 0.6}
+    epoch = {
+        "event": "epoch",
+        "model": PROGRESS["model"],
+        "worker": 1,
+        "epoch": 1,
+        "train_loss": 0.5,
+        "validation_loss": 0.6,
+    }
     for event in (PROGRESS, PROGRESS, epoch, PROGRESS):
         observed(event)
-    assert [event["event"] for event in lines(tmp_path / "workers" / "1.jsonl")] == ["progress", "epoch", "progress"]
+    assert [event["event"] for event in lines(tmp_path / "workers" / "1.jsonl")] == [
+        "progress",
+        "epoch",
+        "progress",
+    ]
 
 
 def test_points_stand_at_the_step_of_the_whole_training_and_only_numbers_are_drawn():
-    assert points_of(PROGRESS) == ("lstm_A-USD_1m", 110, {"step/train_loss": 0.7, "step/windows_per_second": 2000.0})
+    assert points_of(PROGRESS) == (
+        "lstm_A-USD_1m",
+        110,
+        {"step/train_loss": 0.7, "step/windows_per_second": 2000.0},
+    )
     assert points_of({**PROGRESS, "loss": None})[2] == {"step/windows_per_second": 2000.0}
     assert points_of({**PROGRESS, "unit": "chunks", "rate": 1.5})[2]["step/chunks_per_second"] == 1.5
-    done = {"event": "model_done", "model": "m", "metrics": {"test": {"auc": 0.6, "n": 5, "note": "x", "mcc": float("nan")}}}
+    done = {
+        "event": "model_done",
+        "model": "m",
+        "metrics": {"test": {"auc": 0.6, "n": 5, "note": "x", "mcc": float("nan")}},
+    }
     assert points_of(done) == ("m", 0, {"test/auc": 0.6, "test/n": 5.0})
     epoch = {"event": "epoch", "model": "m", "epoch": 4, "train_loss": 0.5, "validation_loss": 0.6}
     assert points_of(epoch) == ("m", 4, {"epoch/train_loss": 0.5, "epoch/validation_loss": 0.6})

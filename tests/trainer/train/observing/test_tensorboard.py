@@ -5,7 +5,8 @@ from pathlib import Path
 
 from trainer.train.observing.tensorboard import ScalarFile
 
-# TensorBoard's own reader (tensorboard 2.21.0, EventFileLoader) made of this what is written below, on 2026-11-21.
+# TensorBoard's own reader (tensorboard 2.21.0, EventFileLoader) made of this what is written below, on
+# 2026-11-21.
 READ_BY_TENSORBOARD = (
     "1800000000000000a37f4b2209000020b061bfda411a0d627261696e2e4576656e743a32875ed199"
     "2800000000000000ff70164a09000040b061bfda4110ac022a1a0a0b0a046c6f7373150000003f0a0b0a04726174651500409a4418d60e42"

@@ -40,7 +40,12 @@ def test_kernels_of_several_streams_at_once_count_once():
     def event(cat: str, ts: float, dur: float) -> dict[str, Any]:
         return {"cat": cat, "ts": ts, "dur": dur, "name": "x"}
 
-    whole = [event("kernel", 100, 50), event("kernel", 120, 60), event("kernel", 110, 5), event("kernel", 300, 20)]
+    whole = [
+        event("kernel", 100, 50),
+        event("kernel", 120, 60),
+        event("kernel", 110, 5),
+        event("kernel", 300, 20),
+    ]
     others = [event("cpu_op", 0, 1000), event("gpu_memcpy", 400, 10), {"name": "process_name", "ph": "M"}]
     assert kernel_seconds([*others, *reversed(whole)]) == 100e-6  # 100 to 180, and 300 to 320
     assert kernel_seconds(others) == 0.0

@@ -1,4 +1,6 @@
-"""The step over chunks: against plain torch, in slices, with activations computed again, gone on with, and its inputs."""
+"""The step over chunks: against plain torch, in slices, with activations computed again, gone on with, and
+its inputs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def member(dtype: torch.dtype = torch.float32, name: str = "tcn_A_1m") -> Member
     labels_T[-40:] = torch.nan
     rows_TF, labels_TK = rows_TF.to(dtype), labels_T.to(dtype)[:, None]
     return Member(
-        name=name, rows_TF=rows_TF, labels_TK=labels_TK, mean_F=rows_TF.mean(0), std_F=rows_TF.std(0), seed=JOB.train.seed
+        name=name,
+        rows_TF=rows_TF,
+        labels_TK=labels_TK,
+        mean_F=rows_TF.mean(0),
+        std_F=rows_TF.std(0),
+        seed=JOB.train.seed,
     )
 
 
@@ -50,7 +57,9 @@ def test_thirty_steps_are_those_of_plain_torch():
     job, item = with_settings(JOB, dropout=0.0), member(torch.float64)
     ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
     model = new_model(item, job)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
+    )
     scaled = (item.rows_TF - item.mean_F) / item.std_F
     for step in range(STEPS):
         errors = []
@@ -76,7 +85,9 @@ def test_thirty_steps_are_those_of_plain_torch():
     ],
     ids=["in one slice", "activations computed again", "as the worker forms it"],
 )
-def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(other: Callable[[Member], Chunks]):
+def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(
+    other: Callable[[Member], Chunks],
+):
     alone = losses(Chunks([member(torch.float64)], JOB, micro_batch=1), range(STEPS))
     torch.testing.assert_close(losses(other(member(torch.float64)), range(STEPS)), alone, rtol=1e-9, atol=0)
 
@@ -122,7 +133,10 @@ def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped()
         assert torch.equal(told[0], alone.step([True], [batch(step)])[0]) and torch.isnan(told[1])
     now = pack.snapshot(1)
     assert all(torch.equal(now.weights[name], weight) for name, weight in still.weights.items())
-    assert all(torch.equal(now.average[name], weight) for name, weight in still.average.items()) and still.average
+    assert (
+        all(torch.equal(now.average[name], weight) for name, weight in still.average.items())
+        and still.average
+    )
 
 
 def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
@@ -137,7 +151,9 @@ def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
 def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was():
     item = member()
     item.rows_TF[300] = torch.inf
-    pack = Chunks([replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB, micro_batch=4)
+    pack = Chunks(
+        [replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB, micro_batch=4
+    )
     before = pack.snapshot(0).weights
     assert torch.isnan(pack.step([True], [batch(0)])).all()
     assert all(torch.equal(pack.snapshot(0).weights[name], weight) for name, weight in before.items())
@@ -156,7 +172,11 @@ def test_an_output_is_the_same_whichever_bars_are_asked_for():
     assert np.array_equal(evaluator.outputs(model, bars[1500:2600:7]), whole[1500:2600:7])
     # On another grid the sums are others, and the numbers the same but for rounding.
     moved = ChunkReader(
-        rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first + 100, bars_seen=JOB.model.bars_seen
+        rows_TF=rows_TF,
+        mean_F=item.mean_F,
+        std_F=item.std_F,
+        first_bar=first + 100,
+        bars_seen=JOB.model.bars_seen,
     )
     np.testing.assert_allclose(moved.outputs(model, bars[100:]), whole[100:], rtol=1e-4, atol=1e-5)
     assert len(bars) > 2 * EVALUATION_CHUNK

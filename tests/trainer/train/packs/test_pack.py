@@ -1,4 +1,6 @@
-"""A pack's step: the gradient of the whole batch whatever its slices, and a result that no neighbour touches."""
+"""A pack's step: the gradient of the whole batch whatever its slices, and a result that no neighbour
+touches.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,22 @@ def _losses(pack: SequentialPack, number: int, members: int) -> list[float]:
 def test_thirty_steps_are_those_of_plain_torch():
     job, member = with_settings(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
     model = new_model(member, job)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
+    )
     scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
     for starts in _batches():
-        windows = torch.stack([scaled_TF[start : start + job.model.lookback] for start in starts.tolist()], dim=1)
-        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), member.labels_TK[starts + job.model.lookback - 1])
+        windows = torch.stack(
+            [scaled_TF[start : start + job.model.lookback] for start in starts.tolist()], dim=1
+        )
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            model(windows), member.labels_TK[starts + job.model.lookback - 1]
+        )
         optimizer.zero_grad()
         loss.backward()
-        clipped += int(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm) > job.train.clip_norm)
+        clipped += int(
+            nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm) > job.train.clip_norm
+        )
         optimizer.step()
         expected.append(loss.item())
     assert _losses(SequentialPack([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)
@@ -56,7 +66,9 @@ def test_thirty_steps_are_those_of_plain_torch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"]
+)
 def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
     whole = _losses(SequentialPack([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
     sliced = _losses(SequentialPack([_member("a", 0, dtype)], _job(), micro_batch=17), 0, 1)
@@ -101,7 +113,9 @@ def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
 
 
 @pytest.mark.slow
-def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path, write_candles, train, python):
+def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(
+    tmp_path, write_candles, train, python
+):
     write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
     command = [
@@ -121,19 +135,27 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(tmp_path
     card = read_card(file)
     assert card.training["ema"] == 0.9
     here, plain = (
-        train(tmp_path, tmp_path / name, **{**settings, "ema": ema}) for name, ema in (("here", 0.9), ("plain", 0.0))
+        train(tmp_path, tmp_path / name, **{**settings, "ema": ema})
+        for name, ema in (("here", 0.9), ("plain", 0.0))
     )
     weights, same, others = (load(found)[0] for found in (file, here.file, plain.file))
-    assert all(torch.equal(weight, same[name]) and not torch.equal(weight, others[name]) for name, weight in weights.items())
+    assert all(
+        torch.equal(weight, same[name]) and not torch.equal(weight, others[name])
+        for name, weight in weights.items()
+    )
     assert card.metrics == read_card(here.file).metrics != read_card(plain.file).metrics
     # The same steps, judged otherwise: only the validation sees the average.
     histories = [item.training["history"] for item in (card, read_card(plain.file))]
     assert [item["train_loss"] for item in histories[0]] == [item["train_loss"] for item in histories[1]]
-    assert card.metrics["validation"]["log_loss"] == pytest.approx(min(item["validation_loss"] for item in histories[0]))
+    assert card.metrics["validation"]["log_loss"] == pytest.approx(
+        min(item["validation_loss"] for item in histories[0])
+    )
 
 
 def test_a_step_that_the_device_skips_is_the_one_that_the_host_would_have_skipped():
-    """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can on a CPU, too."""
+    """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can
+    on a CPU, too.
+    """
     job, member = _job(), _member("a", 0)
     member.labels_TK[150:160] = torch.nan
     clean = [starts[(starts < 130) | (starts > 165)] for starts in _batches()[:12]]
@@ -141,9 +163,15 @@ def test_a_step_that_the_device_skips_is_the_one_that_the_host_would_have_skippe
     packs = [SequentialPack([member], job), SequentialPack([member], job)]
     packs[1]._skips_on_device = True
     losses = [torch.stack([pack.step([True], [starts])[0] for starts in batches]) for pack in packs]
-    assert torch.isnan(losses[0]).nonzero()[:, 0].tolist() == torch.isnan(losses[1]).nonzero()[:, 0].tolist() == [0, 7]
+    assert (
+        torch.isnan(losses[0]).nonzero()[:, 0].tolist()
+        == torch.isnan(losses[1]).nonzero()[:, 0].tolist()
+        == [0, 7]
+    )
     assert torch.equal(losses[0].nan_to_num(), losses[1].nan_to_num())
     here, there = packs[0].snapshot(0), packs[1].snapshot(0)
     assert here.updates == there.updates == len(clean) and here.batches == there.batches == len(batches)
     for part in ("weights", "exp_avg", "exp_avg_sq"):
-        assert all(torch.equal(tensor, getattr(there, part)[name]) for name, tensor in getattr(here, part).items())
+        assert all(
+            torch.equal(tensor, getattr(there, part)[name]) for name, tensor in getattr(here, part).items()
+        )

@@ -29,7 +29,10 @@ def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
     for number in range(MODELS):
         generator = torch.Generator().manual_seed(number)
         # Symbols of different length and scale: rows lie unpadded, and each model has its own scaler.
-        rows_TF = torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64) * (number + 1) + number
+        rows_TF = (
+            torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64) * (number + 1)
+            + number
+        )
         labels_TK = (rows_TF[:, :1] > number).to(dtype)
         mean_F, std_F = rows_TF.mean(0), rows_TF.std(0)
         found.append(
@@ -54,7 +57,9 @@ def _batches(members: Sequence[Member], step: int) -> list[torch.Tensor]:
     ]
 
 
-def _train(pack: Pack, members: Sequence[Member], *, stop: dict[int, int] | None = None, steps: int = STEPS) -> torch.Tensor:
+def _train(
+    pack: Pack, members: Sequence[Member], *, stop: dict[int, int] | None = None, steps: int = STEPS
+) -> torch.Tensor:
     """Take these steps, a model being active until its `stop`; return the losses (steps, M)."""
     losses = []
     for step in range(steps):
@@ -72,7 +77,9 @@ def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_thirty_steps_give_the_losses_of_models_trained_one_after_another(strategy: Strategy, dtype: torch.dtype) -> None:
+def test_thirty_steps_give_the_losses_of_models_trained_one_after_another(
+    strategy: Strategy, dtype: torch.dtype
+) -> None:
     expected = _trained(SequentialPack, dtype)
     torch.testing.assert_close(_trained(strategy, dtype), expected, rtol=RELATIVE[dtype], atol=0)
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
@@ -99,7 +106,9 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
     else:
         pack._rows_RF[: len(members[0].rows_TF)] = torch.nan
     losses = [pack.step([True, False, True], _batches(members, step)) for step in range(5, 8)]
-    assert all(torch.isnan(found[0]) and torch.isnan(found[1]) and torch.isfinite(found[2]) for found in losses)
+    assert all(
+        torch.isnan(found[0]) and torch.isnan(found[1]) and torch.isfinite(found[2]) for found in losses
+    )
     after = [pack.snapshot(number) for number in range(MODELS)]
     for number in (0, 1):  # the broken one does not move either
         for part in ("weights", "average", "exp_avg", "exp_avg_sq"):
@@ -113,7 +122,10 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strategy) -> None:
     members = _members()
-    together, thinned = _trained(strategy, torch.float32), _train(strategy(members, JOB), members, stop={1: 10})
+    together, thinned = (
+        _trained(strategy, torch.float32),
+        _train(strategy(members, JOB), members, stop={1: 10}),
+    )
     assert torch.isnan(thinned[10:, 1]).all()
     torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
 
@@ -138,7 +150,10 @@ def test_learning_rates_are_per_model(strategy: Strategy) -> None:
     pack.set_learning_rate(1, 0.0)
     before = [pack.snapshot(number).weights["head.weight"] for number in range(MODELS)]
     pack.step([True] * MODELS, _batches(members, 1))
-    moved = [not torch.equal(pack.snapshot(number).weights["head.weight"], before[number]) for number in range(MODELS)]
+    moved = [
+        not torch.equal(pack.snapshot(number).weights["head.weight"], before[number])
+        for number in range(MODELS)
+    ]
     assert moved == [True, False, True]
 
 
@@ -171,14 +186,18 @@ def test_activations_computed_again_give_the_same_losses(strategy: Strategy) -> 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(strategy: Callable[..., Pack], dtype: torch.dtype) -> None:
+def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(
+    strategy: Callable[..., Pack], dtype: torch.dtype
+) -> None:
     members, whole = _members(dtype), _trained(strategy, dtype)[:FEW_STEPS]
     sliced = _train(strategy(members, JOB, micro_batch=9), members, steps=FEW_STEPS)
     torch.testing.assert_close(sliced, whole, rtol=RELATIVE[dtype], atol=0)
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(strategy: Strategy) -> None:
+def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(
+    strategy: Strategy,
+) -> None:
     members = _members()
     plain, scaled = strategy(members, JOB), strategy(members, JOB)
     scaled.restore(1, replace(scaled.snapshot(1), loss_scale=1024.0))
@@ -190,7 +209,9 @@ def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved
     loss = scaled.step([True] * MODELS, _batches(members, 5))[1]
     after = scaled.snapshot(1)
     assert torch.isfinite(loss)  # the scale is to blame and not the model, so the loop hears nothing of it
-    assert after.loss_scale == 2.0**199 and after.updates == before.updates and scaled.snapshot(0).updates == 6
+    assert (
+        after.loss_scale == 2.0**199 and after.updates == before.updates and scaled.snapshot(0).updates == 6
+    )
     assert all(torch.equal(after.weights[name], weight) for name, weight in before.weights.items())
 
 
@@ -235,7 +256,9 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
 
 @pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
 @pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
-def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: Strategy, later: Strategy) -> None:
+def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(
+    first: Strategy, later: Strategy
+) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
     _averaged(begun, members, range(10))
@@ -243,7 +266,9 @@ def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(first: S
         continued.restore(number, begun.snapshot(number))
     whole, resumed = (_averaged(pack, members, range(10, FEW_STEPS)) for pack in (begun, continued))
     for ours, theirs in zip(resumed, whole, strict=True):
-        assert torch.equal(ours, theirs) or (first is not later and float((ours - theirs).norm() / theirs.norm()) < 1e-9)
+        assert torch.equal(ours, theirs) or (
+            first is not later and float((ours - theirs).norm() / theirs.norm()) < 1e-9
+        )
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
@@ -276,7 +301,10 @@ def test_members_that_share_rows_share_their_place() -> None:
 def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
     job, members = with_settings(JOB, target=target), _members(torch.float64)
     packs = [SequentialPack(members, job, micro_batch=job.train.batch), strategy(members, job)]
-    plain, other = (torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)]) for pack in packs)
+    plain, other = (
+        torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)])
+        for pack in packs
+    )
     torch.testing.assert_close(other, plain, rtol=1e-9, atol=0)
 
 
@@ -284,10 +312,17 @@ def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, targe
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("fp16", 1e-2), ("auto", 1e-2)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_a_recorded_graph_gives_the_losses_of_plain_modules(strategy: Strategy, precision: str, tolerance: float) -> None:
+def test_a_recorded_graph_gives_the_losses_of_plain_modules(
+    strategy: Strategy, precision: str, tolerance: float
+) -> None:
     job = with_settings(JOB, ema=0.9, precision=precision)
     members = [
-        Member(**{key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in member.__dict__.items()})
+        Member(
+            **{
+                key: value.cuda() if isinstance(value, torch.Tensor) else value
+                for key, value in member.__dict__.items()
+            }
+        )
         for member in _members()
     ]
     batches = [[starts.cuda() for starts in _batches(members, step)] for step in range(STEPS)]

@@ -29,7 +29,12 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
     said: list[str] = []
     rows = bench(bench_job("cpu", TINY), CPU, quick=True, say=said.append)
-    assert [(row.batch, row.activation_checkpointing) for row in rows] == [(1, False), (1, True), (8, False), (8, True)]
+    assert [(row.batch, row.activation_checkpointing) for row in rows] == [
+        (1, False),
+        (1, True),
+        (8, False),
+        (8, True),
+    ]
     assert all(row.chunks_per_second == pytest.approx(row.batch * row.steps_per_second) for row in rows)
     assert len(said) == len(rows) and "chunks/s" in said[0]
 
@@ -46,21 +51,26 @@ def test_a_row_has_its_own_memory(monkeypatch, forked_children):
 
 def test_a_process_that_the_system_ends_is_an_answer(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn"))
+    monkeypatch.setattr(
+        multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn")
+    )
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (1,)})
     row = bench(bench_job("cpu", TINY), CPU, quick=True, say=lambda line: None)[0]
     assert "ended with exit code 9" in row.excluded and row.chunks_per_second == 0
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")]
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")],
 )
 def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch, error):
     def too_much(*given: object) -> float:
         raise error
 
     monkeypatch.setattr(
-        benching, "make_members", lambda count, job, device: make_members(count, with_settings(job, chunk=8), CPU)
+        benching,
+        "make_members",
+        lambda count, job, device: make_members(count, with_settings(job, chunk=8), CPU),
     )
     monkeypatch.setattr(timing_of, "_step_seconds", too_much)
     for name in ("empty_cache", "reset_peak_memory_stats"):
@@ -73,7 +83,10 @@ def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch, error):
 def test_an_epoch_is_a_pass_over_the_training_chunks():
     job = bench_job("cpu", {"chunk": 100})
     assert num_chunks(job, bars=10_000) == 70
-    assert epoch_seconds(job, Row(batch=1, activation_checkpointing=False, chunks_per_second=7.0), bars=10_000) == 10.0
+    assert (
+        epoch_seconds(job, Row(batch=1, activation_checkpointing=False, chunks_per_second=7.0), bars=10_000)
+        == 10.0
+    )
 
 
 def test_on_a_gpu_the_model_has_its_full_size():

@@ -1,4 +1,6 @@
-"""How a training is chosen: which source wins, when a tuner is worth its time, and what is said of it. No tuner runs here."""
+"""How a training is chosen: which source wins, when a tuner is worth its time, and what is said of it. No
+tuner runs here.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from trainer.train.tuning.tune import Tuning, entry_of
 CPU = Site(kind="cpu", profile=choose("cpu", None), workers=2)
 H200 = Site(kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=140.0), workers=1)
 WINDOWS, BARS = {"train": 300_000, "validation": 50_000, "test": 50_000}, 430_000
-SLICES = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=9_000.0)
+SLICES = Timing(
+    candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=9_000.0
+)
 FUSED = Timing(candidate=Candidate(strategy="fused", pack=16, micro_batch=256), windows_per_second=900_000.0)
 
 
@@ -66,7 +70,11 @@ class Choosing:
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     choosing = Choosing(tmp_path, SLICES)
     chosen = choosing(Job())
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("sequential", 1, 64)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == (
+        "sequential",
+        1,
+        64,
+    )
     assert chosen.choice["from"] == {
         "strategy": "tuned here",
         "pack": "tuned here",
@@ -74,7 +82,9 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
         "activation_checkpointing": "tuned here",
         "batch": "job",
     }
-    assert choosing.asked == [{"device": "cpu", "seconds": 9.0, "batch_limit": 2048}], "three candidates, 3 s each"
+    assert choosing.asked == [{"device": "cpu", "seconds": 9.0, "batch_limit": 2048}], (
+        "three candidates, 3 s each"
+    )
     assert [event["event"] for event in choosing.events] == ["tuning", "tuned"]
     assert (choosing.events[0]["seconds"], choosing.events[1]["limit_seconds"]) == (9.0, 9.0)
     assert choosing.events[1]["entry"] == entry_of(SLICES) and choosing.events[1]["failure"] == ""
@@ -82,7 +92,11 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     short = Choosing(tmp_path, SLICES)
     chosen = short(job_of(epochs=1), found=surveyed(job_of(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("sequential", 1, CPU_SLICE)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == (
+        "sequential",
+        1,
+        CPU_SLICE,
+    )
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
@@ -93,7 +107,9 @@ def test_a_run_is_as_long_as_its_windows_take_at_the_profiles_rate():
 def test_a_rate_that_is_remembered_here_beats_the_profiles():
     keep_here("cpu", shape_of(Job()), entry_of(replace(SLICES, windows_per_second=4_000.0)))
     assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 4_000 / 2)
-    assert look_ahead(job_of(hidden=128), CPU, surveyed(Job()))[0] > 4 * 15 * 300_000 / 2_000 / 2, "another shape"
+    assert look_ahead(job_of(hidden=128), CPU, surveyed(Job()))[0] > 4 * 15 * 300_000 / 2_000 / 2, (
+        "another shape"
+    )
     keep_here("cpu", shape_of(Job()), {**entry_of(SLICES), "windows_per_second": 1e11})
     assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
 
@@ -110,9 +126,13 @@ def test_workers_that_share_a_gpu_share_its_rate():
 
 
 def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
-    """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for a tuner."""
+    """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for
+    a tuner.
+    """
     job = job_of(model="tcn", epochs=1)
-    seconds, _ = look_ahead(job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851}))
+    seconds, _ = look_ahead(
+        job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851})
+    )
     assert 5 < seconds < 100
 
 
@@ -146,8 +166,14 @@ def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_p
 
 def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
     chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), H200)
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == ("fused", 16, 256)
-    tight = Site(kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=3.0), workers=1)
+    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == (
+        "fused",
+        16,
+        256,
+    )
+    tight = Site(
+        kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=3.0), workers=1
+    )
     chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), tight)
     assert 1 <= chosen.job.train.pack < 16 and chosen.choice["from"]["pack"] == "memory"
 
@@ -155,13 +181,19 @@ def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
 def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wins(tmp_path):
     job = job_of(model="tcn", batch=200, tune="never")
     whole = Choosing(tmp_path)(job, H200)
-    assert (whole.job.train.pack, whole.job.train.micro_batch, whole.choice["from"]["micro_batch"]) == (1, 200, "default")
+    assert (whole.job.train.pack, whole.job.train.micro_batch, whole.choice["from"]["micro_batch"]) == (
+        1,
+        200,
+        "default",
+    )
     l4 = Site(kind="cuda", profile=Choice(profile=named_profile("l4"), why="", memory_gib=22.0), workers=1)
     sliced = Choosing(tmp_path)(job, l4)
     assert 1 < sliced.job.train.micro_batch < 200 and not sliced.job.train.activation_checkpointing
     assert sliced.choice["from"]["micro_batch"] == "memory"
     seen = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=200), windows_per_second=300.0, memory_per_model_gib=17.0
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=200),
+        windows_per_second=300.0,
+        memory_per_model_gib=17.0,
     )
     keep_here("l4", shape_of(job), entry_of(seen))
     measured = Choosing(tmp_path)(job, l4)
@@ -173,7 +205,10 @@ def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_th
     job = job_of(strategy="fused", tune="never", epochs=1)
     good = Choosing(tmp_path, FUSED)
     chosen = good(job, H200, surveyed(job, models=1))
-    assert len(good.asked) == 1 and (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("fused", "job")
+    assert len(good.asked) == 1 and (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == (
+        "fused",
+        "job",
+    )
     bad = Choosing(tmp_path, failure="no strategy can train this job here (its losses differ by 1.0e-01)")
     chosen = bad(job, H200, surveyed(job, models=1))
     assert (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("sequential", "default")
@@ -182,7 +217,10 @@ def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_th
 
 def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundred_steps(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=128, batch=1024), windows_per_second=9e3)
+    large = Timing(
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=128, batch=1024),
+        windows_per_second=9e3,
+    )
     chosen = Choosing(tmp_path, large)(auto)
     assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (1024, "tuned here")
     chosen = Choosing(tmp_path)(job_of(batch=0, tune="never"))
@@ -190,19 +228,27 @@ def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundr
     few = surveyed(auto, windows={"train": 6_500, "validation": 1_000, "test": 1_000})
     keep_here("cpu", shape_of(auto), entry_of(large))
     chosen = Choosing(tmp_path)(auto, found=few)
-    assert (chosen.job.train.batch, chosen.job.train.micro_batch, chosen.choice["from"]["batch"]) == (64, 64, "memory")
+    assert (chosen.job.train.batch, chosen.job.train.micro_batch, chosen.choice["from"]["batch"]) == (
+        64,
+        64,
+        "memory",
+    )
 
 
 def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
     pack = SequentialPack([member], job_of(hidden=4, lookback=6))
-    run = Run(member=member, title="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3)
+    run = Run(
+        member=member, title="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3
+    )
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
 def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_remembers(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3)
+    large = Timing(
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3
+    )
     first = Choosing(tmp_path, large)(auto)
     checkpoint(tmp_path, first)
     assert known_here("cpu", auto, torch=torch.__version__) is None
@@ -210,9 +256,15 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert again(auto) == first and not again.asked
     # On another chip the batch, which is the model's, stands; the rest is that chip's.
     elsewhere = Choosing(tmp_path, FUSED)(job_of(batch=0, tune="always"), H200)
-    assert (elsewhere.job.train.batch, elsewhere.job.train.strategy, elsewhere.job.train.pack) == (1024, "fused", 16)
+    assert (elsewhere.job.train.batch, elsewhere.job.train.strategy, elsewhere.job.train.pack) == (
+        1024,
+        "fused",
+        16,
+    )
     checkpoint(tmp_path, Chosen(job=first.job, choice={**first.choice, "strategy": "fused", "torch": "1.0"}))
-    newer = Choosing(tmp_path, failure="no time")  # of another torch nobody knows whether it agrees with plain modules
+    newer = Choosing(
+        tmp_path, failure="no time"
+    )  # of another torch nobody knows whether it agrees with plain modules
     assert newer(job_of(batch=0, tune="always"), CPU).job.train.strategy == "sequential" and newer.asked
     other = Choosing(tmp_path, SLICES)
     assert other(job_of(hidden=32, batch=128)).job.train.micro_batch == 64 and other.asked
@@ -220,7 +272,9 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
 
 def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3)
+    large = Timing(
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3
+    )
     checkpoint(tmp_path, Choosing(tmp_path, large)(auto))
     few = surveyed(auto, windows={**WINDOWS, "train": 6_700})
     chosen = Choosing(tmp_path)(auto, found=few)
@@ -234,7 +288,10 @@ def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_can
     command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     command += ["--events", str(tmp_path / "events"), "--device", "cpu", "--epochs", "1"]
     done = subprocess.run(
-        [*command, *(word for setting in settings for word in ("--set", setting))], capture_output=True, text=True, check=False
+        [*command, *(word for setting in settings for word in ("--set", setting))],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "events" / "events.jsonl").read_text().splitlines()
@@ -256,17 +313,27 @@ def test_a_torn_checkpoint_says_nothing(tmp_path):
 def test_a_tcn_is_chosen_in_chunks(tmp_path):
     job = job_of(model="tcn", batch=8, tune="never")
     chosen = Choosing(tmp_path)(job, H200)
-    assert (chosen.job.train.batch, chosen.job.train.micro_batch, chosen.job.train.pack, chosen.job.train.strategy) == (
+    assert (
+        chosen.job.train.batch,
+        chosen.job.train.micro_batch,
+        chosen.job.train.pack,
+        chosen.job.train.strategy,
+    ) == (
         8,
         8,
         1,
         "sequential",
     )
     best = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=4, activation_checkpointing=True), windows_per_second=3.0
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=4, activation_checkpointing=True),
+        windows_per_second=3.0,
     )
     chosen = Choosing(tmp_path, best)(job_of(model="tcn", batch=8, tune="always"), H200)
-    assert (chosen.job.train.micro_batch, chosen.job.train.activation_checkpointing, chosen.job.train.batch) == (4, True, 8)
+    assert (
+        chosen.job.train.micro_batch,
+        chosen.job.train.activation_checkpointing,
+        chosen.job.train.batch,
+    ) == (4, True, 8)
 
 
 A_YEAR = 525_600  # minutes
@@ -301,8 +368,12 @@ def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_pa
         return Site(kind="cuda", profile=profile, workers=8, together=True)
 
     job = job_of(model="tcn", width=2048, batch=64, tune="never", distributed="always")
-    roomy, tight = (Choosing(tmp_path)(job, ranks_of(memory), surveyed(job, models=1)) for memory in (40.0, 8.0))
-    assert not roomy.sharded and roomy.choice["layout"] == "ddp" and roomy.job.train.micro_batch <= 8  # a rank's share of 64
+    roomy, tight = (
+        Choosing(tmp_path)(job, ranks_of(memory), surveyed(job, models=1)) for memory in (40.0, 8.0)
+    )
+    assert (
+        not roomy.sharded and roomy.choice["layout"] == "ddp" and roomy.job.train.micro_batch <= 8
+    )  # a rank's share of 64
     assert tight.sharded and tight.choice["layout"] == "fsdp" and tight.job.train.batch == 64
     with pytest.raises(UsageError, match="does not fit on each of 8 NVIDIA A100"):
         Choosing(tmp_path)(job, ranks_of(2.0), surveyed(job, models=1))

@@ -1,4 +1,6 @@
-"""What one way to train is timed on, and the ten steps in which a strategy has to agree with plain modules."""
+"""What one way to train is timed on, and the ten steps in which a strategy has to agree with plain
+modules.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ def test_windows_a_second_are_steps_a_second_times_what_a_step_takes():
     option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     found = measure(option, make_members(1, JOB, CPU), JOB, 0.01)
     assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
-    auto = measure(Candidate(strategy="sequential", pack=1, micro_batch=16, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
+    auto = measure(
+        Candidate(strategy="sequential", pack=1, micro_batch=16, batch=64),
+        make_members(1, JOB, CPU),
+        JOB,
+        0.01,
+    )
     assert auto.windows_per_second == pytest.approx(auto.steps_per_second * 64)
 
 
@@ -39,14 +46,18 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
 
     monkeypatch.setattr(timing_of, "form_pack", form)
     large = job_of(hidden=4, lookback=6, batch=4096)
-    found = measure(Candidate(strategy="sequential", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01)
+    found = measure(
+        Candidate(strategy="sequential", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01
+    )
     assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
 
 def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_its_rows():
     members = make_members(1, STREAM, CPU)
     (starts,) = batches(members, STREAM, 0)
-    assert len(starts) == 4 and int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1 <= len(members[0].rows_TF)
+    assert len(starts) == 4 and int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1 <= len(
+        members[0].rows_TF
+    )
     for again in (False, True):
         option = Candidate(strategy="sequential", pack=1, micro_batch=2, activation_checkpointing=again)
         assert measure(option, members, STREAM, 0.01).windows_per_second > 0
@@ -64,12 +75,16 @@ def _while_recording(error: RuntimeError) -> RuntimeError:
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB"),
-        torch.AcceleratorError("CUDA error: out of memory"),  # of the driver: a graph's own memory, or a kernel's
+        torch.AcceleratorError(
+            "CUDA error: out of memory"
+        ),  # of the driver: a graph's own memory, or a kernel's
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         _while_recording(torch.OutOfMemoryError("CUDA out of memory")),
     ],
 )
-def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_none_of_plain_modules(monkeypatch, error):
+def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_none_of_plain_modules(
+    monkeypatch, error
+):
     def form(members, job):
         raise error
 
@@ -78,7 +93,10 @@ def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_n
     assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "out of memory"
     error = RuntimeError("no kernel image is available")
     option = Candidate(strategy="streams", pack=1, micro_batch=16)
-    assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "it fails here: no kernel image is available"
+    assert (
+        measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded
+        == "it fails here: no kernel image is available"
+    )
     option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     with pytest.raises(RuntimeError, match="no kernel image"):
         measure(option, make_members(1, JOB, CPU), JOB, 0.01)

@@ -1,4 +1,6 @@
-"""The tuner: what it times, what it excludes, what it chooses and keeps. Candidates are timed by a table, not by a clock."""
+"""The tuner: what it times, what it excludes, what it chooses and keeps. Candidates are timed by a table, not
+by a clock.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Device:
         assert len(members) == option.pack
         if not (speed := self.speed(option)):
             return Timing(candidate=option, excluded="out of memory")
-        return Timing(candidate=option, windows_per_second=speed, steps_per_second=speed / option.of(job).train.batch)
+        return Timing(
+            candidate=option, windows_per_second=speed, steps_per_second=speed / option.of(job).train.batch
+        )
 
     def tune(self, job: Job, *, seconds: float = 20.0, batch_limit: int = 0) -> list[Timing]:
         return tune(
@@ -104,7 +108,10 @@ def test_what_there_is_no_time_for_is_not_begun_and_said_so():
 
 
 def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
-    options = [Candidate(strategy="sequential", pack=1, micro_batch=32), Candidate(strategy="fused", pack=2, micro_batch=32)]
+    options = [
+        Candidate(strategy="sequential", pack=1, micro_batch=32),
+        Candidate(strategy="fused", pack=2, micro_batch=32),
+    ]
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "its losses differ by 1.0e-01")
     said: list[str] = []
@@ -114,14 +121,21 @@ def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
 
 
 def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed(monkeypatch):
-    options = [Candidate(strategy="sequential", pack=1, micro_batch=32), Candidate(strategy="streams", pack=2, micro_batch=32)]
+    options = [
+        Candidate(strategy="sequential", pack=1, micro_batch=32),
+        Candidate(strategy="streams", pack=2, micro_batch=32),
+    ]
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
 
     def form(members: Sequence[Member], job: Job) -> Pack:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`")
+        raise RuntimeError(
+            "CUDA error: operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`"
+        )
 
     monkeypatch.setattr(tuning, "form_pack", form)
-    first, last = tune(JOB, CPU, seconds=0.1, say=lambda line: None, measured=Device(lambda option: 1.0).measure)
+    first, last = tune(
+        JOB, CPU, seconds=0.1, say=lambda line: None, measured=Device(lambda option: 1.0).measure
+    )
     assert first.candidate.strategy == "sequential"
     assert last.excluded == "it fails here: CUDA error: operation not permitted when stream is capturing"
 
@@ -140,8 +154,15 @@ def test_where_nothing_fits_smaller_slices_are_tried_and_checkpointing_only_then
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "")
     small = Device(lambda option: 5.0 if option.strategy == "sequential" and option.micro_batch <= 64 else 0)
     first = small.tune(JOB)[0].candidate
-    assert (first.strategy, first.pack, first.micro_batch, first.activation_checkpointing) == ("sequential", 1, 64, False)
-    smaller = Device(lambda option: 5.0 if option.activation_checkpointing and option.micro_batch <= 128 else 0)
+    assert (first.strategy, first.pack, first.micro_batch, first.activation_checkpointing) == (
+        "sequential",
+        1,
+        64,
+        False,
+    )
+    smaller = Device(
+        lambda option: 5.0 if option.activation_checkpointing and option.micro_batch <= 128 else 0
+    )
     first = smaller.tune(JOB)[0].candidate
     assert (first.micro_batch, first.activation_checkpointing) == (128, True)
     assert all(timing.excluded == "out of memory" for timing in Device(lambda option: 0).tune(JOB))
@@ -151,17 +172,29 @@ def test_checkpointing_is_chosen_where_it_is_faster(monkeypatch):
     on_a_gpu(monkeypatch)
 
     def speed(option: Candidate) -> float:  # without it, only slices of 4 chunks fit
-        return option.micro_batch * 0.7 if option.activation_checkpointing else 4.0 if option.micro_batch == 4 else 0
+        return (
+            option.micro_batch * 0.7
+            if option.activation_checkpointing
+            else 4.0
+            if option.micro_batch == 4
+            else 0
+        )
 
     tiny = job_of(model="tcn", width=8, blocks=2, chunk=32, batch=16)
     first = Device(speed).tune(tiny)[0].candidate
     assert (first.micro_batch, first.activation_checkpointing) == (16, True)
-    assert not Device(lambda option: 9.0 - option.activation_checkpointing).tune(tiny)[0].candidate.activation_checkpointing
+    assert (
+        not Device(lambda option: 9.0 - option.activation_checkpointing)
+        .tune(tiny)[0]
+        .candidate.activation_checkpointing
+    )
 
 
 def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_limit():
     auto = job_of(hidden=4, lookback=6, batch=0)
-    rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01).tune(auto, batch_limit=4096)
+    rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01).tune(
+        auto, batch_limit=4096
+    )
     assert rising[0].candidate.batch == 4096
     flat = Device(lambda option: 100.0 + min(option.batch or 256, 512)).tune(auto, batch_limit=4096)
     assert flat[0].candidate.batch == 512
@@ -171,7 +204,9 @@ def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_lim
 
 
 def test_the_answer_is_kept_for_this_shape_on_this_profile():
-    best = Timing(candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=1234.56)
+    best = Timing(
+        candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=1234.56
+    )
     remember(choose("cpu", None), JOB, best)
     entry = known_here("cpu", JOB, torch=torch.__version__)
     assert entry is not None and (entry["micro_batch"], entry["windows_per_second"]) == (64, 1234.6)
@@ -199,7 +234,10 @@ def test_the_answer_comes_back_and_is_kept_on_this_machine(forked_children):
 @pytest.mark.slow
 def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch, forked_children):
     monkeypatch.setattr(tuning, "tune_and_tell", die)
-    assert run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0).failure == "its process ended with exit code 7"
+    assert (
+        run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0).failure
+        == "its process ended with exit code 7"
+    )
     monkeypatch.setattr(tuning, "tune_and_tell", hang)
     monkeypatch.setattr(tuning, "LIMIT_SECONDS", 0.1)
     assert run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0).failure == "it was not done after 0 s"

@@ -38,7 +38,8 @@ def test_what_is_left_for_the_end_gets_the_cores_of_those_that_are_done():
     assert dealt(3, num_workers=2, cores=2) == [1, 1, 2]
     assert dealt(11, num_workers=8) == [1] * 8 + [2] * 3
     assert dealt(15, num_workers=8) == [1] * 15
-    # Who wants fewer workers than cores wants the others for something else; and more workers than cores take turns already.
+    # Who wants fewer workers than cores wants the others for something else; and more workers than cores take
+    # turns already.
     assert dealt(3, num_workers=1, cores=2) == [1, 1, 1]
     assert dealt(5, num_workers=4, cores=2) == [1] * 5
 

@@ -1,4 +1,6 @@
-"""Many models on many workers, workers that die at any moment, and a command that is stopped and given again."""
+"""Many models on many workers, workers that die at any moment, and a command that is stopped and
+given again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,18 @@ from trainer.train.workers.supervisor import Supervisor
 
 BATCH = 64
 TINY = ("--set", "hidden=2", "--set", "layers=1", "--set", "lookback=5", "--epochs", "1")
-LONG = ("--workers", "2", "--set", "epochs=14", "--set", "patience=14", "--set", "checkpoint_seconds=1", "--set", "retries=9")
+LONG = (
+    "--workers",
+    "2",
+    "--set",
+    "epochs=14",
+    "--set",
+    "patience=14",
+    "--set",
+    "checkpoint_seconds=1",
+    "--set",
+    "retries=9",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +58,16 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str]) -> Path:
     """Return the models of the training that nothing disturbs."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    small = ("--device", "cpu", "--set", "hidden=4", "--set", f"batch={BATCH}", "--set", "lookback=20")  # conftest's
+    small = (
+        "--device",
+        "cpu",
+        "--set",
+        "hidden=4",
+        "--set",
+        f"batch={BATCH}",
+        "--set",
+        "lookback=20",
+    )  # conftest's
     command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
     command += ["--events", str(out.parent / "events")]
     subprocess.run(command, check=True, capture_output=True)
@@ -98,7 +120,9 @@ class Process:
 
 
 class Workers:
-    """A context whose workers train nothing and are done in an order of chance, as soon as nobody waits for work."""
+    """A context whose workers train nothing and are done in an order of chance, as soon as nobody waits for
+    work.
+    """
 
     Pipe = staticmethod(multiprocessing.Pipe)
 
@@ -125,7 +149,9 @@ class Workers:
             self.connections[number].send({"event": "model_done", **taken.identity, "worker": number})
 
     def _hear(self) -> None:
-        for connection in wait(list(self.connections.values()), timeout=0.05):  # a worker may only come to be meanwhile
+        for connection in wait(
+            list(self.connections.values()), timeout=0.05
+        ):  # a worker may only come to be meanwhile
             (number,) = (number for number, known in self.connections.items() if known is connection)
             message = connection.recv()
             if isinstance(message, Piece):
@@ -134,24 +160,30 @@ class Workers:
                 self.given.append((number, message.source))
 
 
-def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(monkeypatch, tmp_path):
+def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(
+    monkeypatch, tmp_path
+):
     workers = Workers(8, 500)
     monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
     pieces = [piece(f"C{number:03d}-USD", estimate=420 + number % 100) for number in range(500)]
     settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path)
     player = threading.Thread(target=workers.play, daemon=True)
     player.start()
-    with Supervisor(kind="cpu", num_workers=8, places=1, settings=settings, emit=lambda event: None) as supervisor:
+    with Supervisor(
+        kind="cpu", num_workers=8, places=1, settings=settings, emit=lambda event: None
+    ) as supervisor:
         outcome = supervisor.run(pieces)
     player.join()
     names = sorted(one.source for one in pieces)
     assert sorted(event["piece"] for event in outcome.done.values()) == names
-    assert sorted(symbol for _, symbol in workers.given) == names and not outcome.failed and outcome.retries == 0
+    assert (
+        sorted(symbol for _, symbol in workers.given) == names and not outcome.failed and outcome.retries == 0
+    )
     assert {number for number, _ in workers.done} == set(range(8))
     longest = {one.source for one in pieces if one.estimate >= 510}
     assert {symbol for _, symbol in workers.given[:8]} <= longest
-    # Nobody starves: a worker's models come one after another, and when the first has no more, each other one finishes what
-    # it has in hand and no more.
+    # Nobody starves: a worker's models come one after another, and when the first has no more, each other one
+    # finishes what it has in hand and no more.
     order = [number for number, _ in workers.done]
     last = {number: max(place for place, other in enumerate(order) if other == number) for number in range(8)}
     after = Counter(order[min(last.values()) + 1 :])
@@ -174,14 +206,18 @@ def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, wri
 
 
 @pytest.mark.slow
-def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_and_disturb_no_other(start, data, whole):
+def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_and_disturb_no_other(
+    start, data, whole
+):
     chance = random.Random(20)
     training = start(data, *LONG)
     for kill in range(3):
         training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + 1)
         if kill:  # the first comes before anything is saved
             training.let_it_save(symbol="LONG-USD")
-            training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + chance.randrange(1, 3))
+            training.await_event(
+                "epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + chance.randrange(1, 3)
+            )
         started = _of(training, "model_started")
         os.kill(started[-1]["pid"], signal.SIGKILL)
         training.await_event("model_started", symbol="LONG-USD", count=len(started) + 1)
@@ -199,7 +235,9 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
     # On a slow machine the first kill may come after a checkpoint, too.
     assert retried == {"LONG-USD": 3} and len(training.events("resumed")) in (2, 3)
     epochs = [event["epoch"] for event in _of(training, "epoch")]
-    assert sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) <= 2  # what was saved was not trained again
+    assert (
+        sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) <= 2
+    )  # what was saved was not trained again
     assert [event["epoch"] for event in _of(training, "epoch", symbol="SHORT-USD")] == list(range(1, 15))
     assert _same_models(training.out, whole)
     assert not (training.out / "checkpoints").exists()
@@ -207,7 +245,9 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
 
 @pytest.mark.slow
 def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
-    events = [json.loads(line) for line in (whole.parent / "events" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (whole.parent / "events" / "events.jsonl").read_text().splitlines()
+    ]
     (started,) = [event for event in events if event["event"] == "started"]
     assert (started["workers"], started["device"], started["data"]["bars"]) == (2, "cpu", 8000)
     assert [model["piece"] for model in started["models"]] == ["LONG-USD", "SHORT-USD"]
@@ -221,7 +261,9 @@ def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_had_not_been(start, data, whole):
+def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_had_not_been(
+    start, data, whole
+):
     stopped = start(data, *LONG)
     stopped.await_event("model_done", symbol="SHORT-USD")
     stopped.let_it_save(symbol="LONG-USD")
@@ -229,7 +271,9 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
     stopped.process.terminate()
     assert stopped.end() == 130
     assert not [
-        pid for pid in family if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+        pid
+        for pid in family
+        if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     ]
     assert [path.name for path in sorted(stopped.out.glob("lstm-*"))] == [
         "lstm-direction_SHORT-USD_1m.json",
@@ -241,7 +285,10 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
     kept = {event["piece"]: event.get("kept", False) for event in again.events("model_done")}
     assert kept == {"SHORT-USD": True, "LONG-USD": False}
     (resumed,) = again.events("resumed")
-    assert resumed["piece"] == "LONG-USD" and (resumed["epoch"], resumed["visited"]) > (1, 0)  # in the first epoch, or later
+    assert resumed["piece"] == "LONG-USD" and (resumed["epoch"], resumed["visited"]) > (
+        1,
+        0,
+    )  # in the first epoch, or later
     epochs = [event["epoch"] for event in again.events("epoch")]
     assert epochs == list(range(resumed["epoch"], 15))
     assert not (again.out / "checkpoints").exists()
@@ -249,7 +296,9 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a worker on every core reads nothing ahead")
-def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_without(start, tmp_path, write_candles):
+def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_without(
+    start, tmp_path, write_candles
+):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
     settings = ("--workers", "1", "--epochs", "1", "--set", "strategy=sequential")
@@ -267,7 +316,18 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
 
 @pytest.mark.skipif(num_cores() < 2, reason="needs a second core")
 def test_a_model_alone_trains_on_all_cores_and_is_the_same_as_on_one(start, data, tmp_path):
-    hidden = ("--set", "hidden=64", "--set", "layers=1", "--epochs", "1", "--symbols", "SHORT-USD", "--set", "batch=256")
+    hidden = (
+        "--set",
+        "hidden=64",
+        "--set",
+        "layers=1",
+        "--epochs",
+        "1",
+        "--symbols",
+        "SHORT-USD",
+        "--set",
+        "batch=256",
+    )
     alone = start(data, *hidden, name="alone")
     assert alone.end() == 0
     assert alone.events("model_started")[0]["threads"] == num_cores()
