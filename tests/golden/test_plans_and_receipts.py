@@ -103,8 +103,9 @@ def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]
     print(at_each_width(plan_view(made, JOBS[name], CANDLES)))
     launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)
-    launch_verb._print_notes(argparse.Namespace(json=True), ready, ["a note"])
-    golden(f"dry-run-{name}-json", capsys.readouterr().out)
+    if name == "on-demand":  # the one document that pins its keys
+        launch_verb._print_notes(argparse.Namespace(json=True), ready, ["a note"])
+        golden(f"dry-run-{name}-json", capsys.readouterr().out)
 
 
 def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,4 +247,5 @@ def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunReco
     assert decided is not None and decided.outcome == name
     receipt = make_receipt(ended, observed, outcome=decided.outcome, error=decided.error)
     golden(f"receipt-{name}", at_each_width(receipt_view(receipt)))
-    golden(f"receipt-{name}-json", json.dumps(receipt, indent=2))
+    if name == "done":
+        golden(f"receipt-{name}-json", json.dumps(receipt, indent=2))
