@@ -1,5 +1,5 @@
 """A rehearsed run with each storage option and real training: `python -m scripts.storage_modes`. No account,
-no GPU, two minutes.
+no GPU, a minute.
 
 S3 once. A cache three times: the first run fills the cache from S3, the second reads only the cache, and
 before the third a cached file is poisoned, which must be noticed and fetched again; the third's models score
