@@ -1,10 +1,10 @@
-"""A rehearsed run in each storage mode, with real training: `python -m scripts.storage_modes`. No account, no
-GPU, two minutes.
+"""A rehearsed run with each storage option and real training: `python -m scripts.storage_modes`. No account,
+no GPU, a minute.
 
-`s3` once. `efs-cache` three times: the first run fills the cache from S3, the second reads only the cache,
-and before the third a cached file is poisoned, which must be noticed and fetched again; the third's models
-score as the second's. `local`: a run from the desk's folder, whose models are pulled there; the folder is
-backed up, deleted, restored, and trained from again.
+S3 once. A cache three times: the first run fills the cache from S3, the second reads only the cache, and
+before the third a cached file is poisoned, which must be noticed and fetched again; the third's models score
+as the second's. A local folder, on the stack with the cache: a run from the folder, whose models are pulled
+there; the folder is backed up, deleted, restored, and trained from again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128", "--e
 
 
 @contextmanager
-def desk(aws: EmbeddedAws, mode: str, folder: Path) -> Iterator[Access]:
-    """Give the desk a stack in this mode, as AWS's own variables name it."""
+def desk(aws: EmbeddedAws, storage: str, folder: Path) -> Iterator[Access]:
+    """Give the desk a stack with this storage, as AWS's own variables name it, and a local folder."""
     account = aws.account()
-    aws.apply_program(account, {"storage": mode})
+    aws.apply_program(account, {"storage": storage})
     before = dict(os.environ)
     os.environ.update(desk_variables(account), MAYFLY_LOCAL=str(folder / "mine"))
     sessions._client.cache_clear()
@@ -126,10 +126,10 @@ def cached(aws: EmbeddedAws, folder: Path) -> None:
 
 
 def at_the_desk(aws: EmbeddedAws, folder: Path) -> None:
-    """The desk's folder, with S3 as its backup."""
+    """The desk's folder, with S3 as its backup, whatever the stack's storage is."""
     mine = folder / "mine"
     shutil.copytree(folder / "candles", mine / "candles" / "main")
-    with desk(aws, "local", folder):
+    with desk(aws, "efs-cache", folder):
         receipt = launch()
         call("pull", receipt["run_id"])
         before = tree(mine)
@@ -152,7 +152,7 @@ def at_the_desk(aws: EmbeddedAws, folder: Path) -> None:
 
 
 def main() -> int:
-    """Run every mode."""
+    """Run with every option."""
     with tempfile.TemporaryDirectory(prefix="mayfly-storage-") as name, contextlib.chdir(name):
         folder = Path(name)
         (folder / "candles").mkdir()
@@ -163,8 +163,8 @@ def main() -> int:
                 synthetic=True,
             )
         with EmbeddedAws(folder / "aws", fork_nodes=True, catalogue="historic", grace_seconds=60) as aws:
-            for mode in (primary, cached, at_the_desk):
-                mode(aws, folder)
+            for option in (primary, cached, at_the_desk):
+                option(aws, folder)
     return 0
 
 

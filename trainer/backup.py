@@ -1,4 +1,4 @@
-"""Back a local folder up to the bucket under backup/, and restore it: the storage mode `local`.
+"""Back a local folder up to the bucket under backup/, and restore it.
 
 backup/files/<path> holds each file, whose earlier versions S3 keeps; backup/index.json names path, size,
 SHA-256 and version of all, and changes by compare-and-swap. A backup deletes nothing. Everything read from

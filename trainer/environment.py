@@ -94,10 +94,10 @@ def rehearsal_environment() -> RehearsalEnvironment:
     )
 
 
-def local_folder() -> Path:
-    """Return the user's folder of candles and models in the storage mode `local`; it may not exist."""
+def local_folder() -> Path | None:
+    """Return the user's folder of candles and models, which may not exist; None if they named none."""
     named = os.environ.get("MAYFLY_LOCAL")
-    return Path(named) if named else Path.home() / "mayfly"
+    return Path(named) if named else None
 
 
 def profiles_file() -> Path:

@@ -66,7 +66,6 @@ def folder_stack(folder: Path) -> StackOutputs:
         retrains=[],
         retrain_format=0,
         max_lifetime_minutes=0,
-        storage="local",
     )
 
 

@@ -116,7 +116,7 @@ class StackOutputs:
         ""  # instance profile of machines whose script gets secrets; '' in outputs older than 2026-11-22
     )
     script_role_id: str = ""  # unique id of its role
-    storage: str = "s3"  # or efs-cache, local
+    storage: str = "s3"  # or efs-cache
     file_system: str = ""  # of the cache, if there is one
     efs_throughput: str = ""  # of that
 

@@ -62,7 +62,7 @@ JOBS = {
 }
 
 
-STORED = {"pooled": "efs-cache", "tcn": "local"}
+STORED = {"pooled": "efs-cache"}
 WIDTHS = (60, 80, 120)
 
 

@@ -52,6 +52,7 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
             Path("said"),
             tmp_path / ".config/mayfly/gpu_profiles.toml",
         ),
+        "MAYFLY_LOCAL": (environment.local_folder, Path("said"), None),
         "GPU_PROFILE": (environment.gpu_profile, "said", ""),
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
         "NO_COLOR": (environment.colours_refused, True, False),

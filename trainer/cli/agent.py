@@ -267,7 +267,7 @@ def _training(
         settings = with_keys(
             settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))}
         )
-    elif here := local_candles(outputs, job, access.folder):
+    elif here := local_candles(job, access.folder):
         console.line(f"candles of {here}")
         settings = with_keys(settings, {"data.path": str(here)})
     job = with_settings(job, path=settings.get("data", {}).get("path", ""))

@@ -5,32 +5,27 @@ them.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from trainer import environment
 from trainer.backup import BackupReport, back_up, restore
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, local_root
 from trainer.cli.output import counted, say, say_json, warn
-from trainer.errors import ConfigError, UsageError
+from trainer.errors import UsageError
 from trainer.runs.store import open_objects
 from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Back the folder up, or restore it. Returns 0, or 2 if files failed, or a restore skipped files that
     differ.
     """
-    folder = Path(arguments.folder) if arguments.folder else environment.local_folder()
+    folder = local_root(arguments.folder)
     if arguments.overwrite and not arguments.restore:
         raise UsageError(
             "--overwrite is for --restore", do="A backup never overwrites: S3 keeps the version before."
         )
     with connected(rehearse=arguments.rehearse, program=False) as access:
-        outputs = read_stack(access, stack=arguments.stack)
-        _refuse_other_modes(outputs)
-        objects = open_objects(access, outputs.bucket)
-        to, each = outputs.bucket, (lambda name: None) if arguments.json else say
+        to = read_stack(access, stack=arguments.stack).bucket
+        objects, each = open_objects(access, to), (lambda name: None) if arguments.json else say
         if arguments.restore:
             report = restore(folder, access, objects, bucket=to, overwrite=arguments.overwrite, on_file=each)
         else:
@@ -40,16 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _tell(report, "restored" if arguments.restore else "uploaded")
     return 2 if report.differing or report.failed else 0
-
-
-def _refuse_other_modes(outputs: StackOutputs) -> None:
-    if outputs.storage != "local":
-        why = f"the stack's storage is {outputs.storage}, which keeps candles and models in S3 already"
-        raise ConfigError(
-            "this stack has no backup",
-            why=why,
-            do="For one: pulumi config set storage local, then pulumi up.",
-        )
 
 
 def _tell(report: BackupReport, done: str) -> None:

@@ -20,7 +20,7 @@ def connected(
 ) -> Iterator[Access]:
     """Yield access while a command runs. `program=False`: for commands that only read the bucket; creates
     nothing. `create=False`: needs an existing stack. `local`: a folder instead of a bucket, '' for the
-    default one.
+    one that MAYFLY_LOCAL names.
     """
     if local is not None:
         yield _folder_access(local, rehearse=rehearse)
@@ -41,10 +41,17 @@ def connected(
 
 
 def local_root(local: str) -> Path:
-    """Return the folder of `--local`. Raises UsageError for a path that is not UTF-8: the record of a run
-    holds it.
+    """Return the folder of `--local` or of a backup: the one named here, else the one of MAYFLY_LOCAL.
+
+    Raises UsageError if neither names one, and for a path that is not UTF-8: the record of a run holds it.
     """
     folder = Path(local) if local else environment.local_folder()
+    if folder is None:
+        raise UsageError(
+            "no local folder is named",
+            why="MAYFLY_LOCAL is not set",
+            do="Name one in the command, or for all commands: export MAYFLY_LOCAL=FOLDER.",
+        )
     try:
         str(folder.resolve()).encode()
     except UnicodeEncodeError as error:

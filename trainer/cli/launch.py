@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         if script:
             ready: Ready = script_preflight(arguments, script, machines, access, outputs, console)
         else:
-            if here := local_candles(outputs, job):
+            if here := local_candles(job):
                 console.line(f"candles of {here}, the local folder")
                 settings = with_keys(settings, {"data.path": str(here)})
                 job = with_settings(job, path=str(here))

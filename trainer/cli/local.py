@@ -1,5 +1,5 @@
-"""The local folder of the storage mode `local`: candles/<set>/ and models/<run>/, on this machine. Other
-modes have none.
+"""The desk's local folder, which MAYFLY_LOCAL names: candles/<set>/ and models/<run>/. It works with any
+stack.
 """
 
 from __future__ import annotations
@@ -8,18 +8,21 @@ from pathlib import Path
 
 from trainer import environment
 from trainer.job import Job
-from trainer.stack_outputs import StackOutputs
 
 
-def local_candles(outputs: StackOutputs, job: Job, root: Path | None = None) -> Path | None:
-    """Return the folder of a job's data set; None if the job names its candles or the folder does not exist.
+def local_candles(job: Job, root: Path | None = None) -> Path | None:
+    """Return the folder of a job's data set; None if the job names its candles or there is no such folder.
 
-    `root`: the local folder, if it is not the default one.
+    `root` is used instead of the local folder.
     """
-    folder = (root or environment.local_folder()) / "candles" / job.data.set
-    return folder if outputs.storage == "local" and not job.data.path and folder.is_dir() else None
+    root = root or environment.local_folder()
+    if root is None or job.data.path:
+        return None
+    folder = root / "candles" / job.data.set
+    return folder if folder.is_dir() else None
 
 
-def folder_of_run(outputs: StackOutputs, run_id: str) -> Path:
-    """Return the folder for a run's models: in the local folder, else below the current one."""
-    return environment.local_folder() / "models" / run_id if outputs.storage == "local" else Path(run_id)
+def folder_of_run(run_id: str) -> Path:
+    """Return the folder for a run's models: in the local folder, or below the current one without it."""
+    root = environment.local_folder()
+    return root / "models" / run_id if root else Path(run_id)

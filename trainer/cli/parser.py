@@ -98,18 +98,16 @@ def build_parser(prog: str = "mayfly") -> Parser:
     pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
     pull.add_argument("run", metavar="RUN", help="run id")
     pull.add_argument(
-        "--out", default="", metavar="DIR", help="folder to write to (default: ./<run>, or the local folder)"
+        "--out", default="", metavar="DIR", help="folder (default: ./<run>, or models/<run> in MAYFLY_LOCAL)"
     )
     pull.add_argument(
         "--live", action="store_true", help="continue until the run ends: models, log and curves"
     )
     _where_flags(pull, local=True)
 
-    backup = verbs.add_parser(
-        "backup", help="back the local folder up to the bucket, or restore it (storage mode local)"
-    )
+    backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it")
     backup.add_argument(
-        "folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL, ~/mayfly)"
+        "folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL)"
     )
     backup.add_argument(
         "--restore", action="store_true", help="download missing files, checked by version and hash"
@@ -284,7 +282,7 @@ def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: b
         "--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account"
     )
     if local:
-        help_text = "use a folder instead of a bucket, without AWS (default: MAYFLY_LOCAL, ~/mayfly)"
+        help_text = "use a folder instead of a bucket, without AWS (default: MAYFLY_LOCAL)"
         parser.add_argument("--local", nargs="?", const="", metavar="FOLDER", help=help_text)
     if json:
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")

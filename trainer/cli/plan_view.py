@@ -194,8 +194,6 @@ def _storage(cost: StorageCost) -> str:
     size = f"{cost.gigabytes:.2f} GB" if cost.gigabytes >= 0.1 else f"{cost.gigabytes * 1000:.1f} MB"
     price = money(cost.month_usd) if cost.month_usd >= 0.01 else "less than a cent"
     kept = f"{price} a month for these {size}"
-    if cost.mode == "local":
-        return f"Storage: your disk; what a run reads goes to S3, {kept}."
     if cost.mode == "s3":
         return f"Storage: S3, {kept}; nodes read it free of charge."
     moved = f"{money(cost.add_usd)} to add them once, {money(cost.read_usd)} a run to read them"

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(Path(arguments.out))
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
-        folder = Path(arguments.out) if arguments.out else folder_of_run(outputs, arguments.run)
+        folder = Path(arguments.out) if arguments.out else folder_of_run(arguments.run)
         check_folder(folder)
         cloud = AwsCloud(access, outputs)
         pulled = Pulled(cloud, arguments.run, folder, partial(_save_output, access, outputs.bucket))

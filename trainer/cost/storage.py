@@ -20,7 +20,7 @@ GB = 1e9
 class StorageCost:
     """A storage mode and its cost for the inputs of one run, in dollars."""
 
-    mode: str  # s3, efs-cache or local
+    mode: str  # s3 or efs-cache
     gigabytes: float  # of inputs
     read_usd: float = 0.0  # by a run that finds them
     add_usd: float = 0.0  # once, by the first run

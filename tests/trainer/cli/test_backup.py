@@ -1,6 +1,4 @@
-"""`mayfly backup` as it is typed, on a stack whose storage is at the desk: what changed goes up, what is lost
-comes back.
-"""
+"""`mayfly backup` as it is typed: what changed goes up, what is lost comes back."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from trainer.backup import MOST_PATH, BackedUp, add_to_index, read_index
 from trainer.cli.main import main
 from trainer.errors import ConfigError
 from trainer.runs.store import Conflict, Objects
-from trainer.stack_outputs import StackOutputs, parameter_name
 from trainer.symbols import path_flaw
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
@@ -38,18 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def mayfly(
-    account: Objects, access: Access, capsys: pytest.CaptureFixture[str], folder: Path
-) -> Callable[..., Any]:
-    """Run one command on a stack whose storage is `local`; return its exit code and what it printed
-    as JSON.
-    """
-    ssm, name = access.client("ssm"), parameter_name("mayfly", "dev")
-    outputs = json.loads(ssm.get_parameter(Name=name)["Parameter"]["Value"])
-    StackOutputs.from_json(json.dumps(outputs | {"storage": "local"}))
-    ssm.put_parameter(
-        Name=name, Type="String", Overwrite=True, Value=json.dumps(outputs | {"storage": "local"})
-    )
+def mayfly(account: Objects, capsys: pytest.CaptureFixture[str], folder: Path) -> Callable[..., Any]:
+    """Run one command; return its exit code and what it printed as JSON."""
 
     def call(*words: str) -> tuple[int, Any]:
         code = main([*words, "--json"])
@@ -204,12 +191,14 @@ def test_a_run_is_pulled_into_the_local_folder(mayfly: Any, folder: Path) -> Non
     assert (folder / "models" / CLOSED_RUN / "lstm_BTC-USD_1m.safetensors").exists()
 
 
-def test_another_storage_mode_has_no_backup_and_no_backup_is_no_restore(
-    mayfly: Any, account: Objects, access: Access, folder: Path
-) -> None:
+def test_without_a_backup_there_is_no_restore(mayfly: Any) -> None:
     assert "no backup to restore" in mayfly("backup", "--restore")[1]["error"]["what"]
-    ssm, name = access.client("ssm"), parameter_name("mayfly", "dev")
-    outputs = json.loads(ssm.get_parameter(Name=name)["Parameter"]["Value"])
-    ssm.put_parameter(Name=name, Type="String", Overwrite=True, Value=json.dumps(outputs | {"storage": "s3"}))
-    code, told = mayfly("backup")
-    assert code == 103 and "pulumi config set storage local" in told["error"]["do"]
+
+
+@pytest.mark.parametrize("verb", [("backup",), ("status", "--local")])
+def test_a_folder_that_nobody_named_is_refused(
+    verb: Any, mayfly: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MAYFLY_LOCAL")
+    code, told = mayfly(*verb)
+    assert code == 2 and "export MAYFLY_LOCAL=FOLDER" in told["error"]["do"]

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
-from trainer.stack import read_stack
 
 
 def launch(*words: object) -> int:
@@ -122,18 +120,14 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     assert "Hard stop 1h after the launch ($12.24 at most, on demand)" in capsys.readouterr().out
 
 
-def test_in_the_storage_mode_local_the_candles_are_those_of_the_local_folder(
-    rehearsed, candles, capsys, monkeypatch, tmp_path
-):
-    outputs = replace(read_stack(rehearsed, stack="dev"), storage="local")
-    monkeypatch.setattr("trainer.cli.launch.read_stack", lambda access, stack: outputs)
+def test_candles_come_from_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("MAYFLY_LOCAL", str(tmp_path / "mine"))
     (tmp_path / "mine" / "candles").mkdir(parents=True)
     (tmp_path / "mine" / "candles" / "main").symlink_to(candles)
     assert launch("--rehearse", "--instance", "g6.xlarge", "--dry-run", "--json") == 0
     told = capsys.readouterr()
     plan = json.loads(told.out)
-    assert plan["data"]["bars"] == {"BTC-USD": 3000, "ETH-USD": 3000} and plan["storage"]["mode"] == "local"
+    assert plan["data"]["bars"] == {"BTC-USD": 3000, "ETH-USD": 3000}
     assert f"candles of {tmp_path / 'mine/candles/main'}" in told.err
 
 
