@@ -33,7 +33,7 @@ import torch
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.data.features import FEATURES
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
 from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run

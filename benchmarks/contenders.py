@@ -20,12 +20,12 @@ import torch
 from torch import nn
 
 from trainer.data.features import WARMUP
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import resolve_precision
-from trainer.train.readers import INPUT_LIMIT, gather, scale_
+from trainer.train.predict.readers import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
 from trainer.train.workers.station import let_threads_sleep
 

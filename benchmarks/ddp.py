@@ -33,16 +33,16 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job import Job, job_of
+from trainer.job.job import Job, job_of
 from trainer.train.cpu import keep_freed_memory
-from trainer.train.distributed.group import Ranks
-from trainer.train.distributed.layout import data_parallel
-from trainer.train.distributed.sharing import share
 from trainer.train.machine_file import MachineFacts
 from trainer.train.packs.pack import Member, loss_for, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import autocast, matmul_dtype
-from trainer.train.readers import gather
+from trainer.train.predict.readers import gather
+from trainer.train.ranks.group import Ranks
+from trainer.train.ranks.layout import data_parallel
+from trainer.train.ranks.sharing import share
 
 ROWS, FEATURES, RING, FIRST = 20_000, 32, 32, 5
 TOLERANCE = 2e-4  # relative, of losses over five steps with another order of sums

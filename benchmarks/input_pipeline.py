@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.data.features import FEATURES
-from trainer.train.readers import gather
+from trainer.train.predict.readers import gather
 
 LOOKBACK = 60
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

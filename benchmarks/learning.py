@@ -30,21 +30,21 @@ import torch
 
 from benchmarks.planted import MINUTE, direction_of, planted_candles, planted_volatility
 from benchmarks.rounds import machine, write
-from trainer.artifacts.card import Card, read_card
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
+from trainer.store.card import Card, read_card
 from trainer.targets import TARGETS, scores_of
 from trainer.targets.direction.scores import baselines, metrics
-from trainer.train.evaluation import evaluate
+from trainer.train.evaluate.evaluation import evaluate
+from trainer.train.evaluate.scores import reader_for
+from trainer.train.inputs.rows import SymbolData, prepare
+from trainer.train.inputs.series import alone
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
-from trainer.train.prepare import SymbolData, prepare
-from trainer.train.scores import reader_for
-from trainer.train.series import alone
 
 ANNEALED: dict[str, Any] = {"dropout": 0.0, "learning_rate": 1e-2, "schedule": "cosine"}
 SPANS = {"test_fraction": 0.2, "validation_fraction": 0.1}

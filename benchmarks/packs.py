@@ -52,15 +52,15 @@ from benchmarks.contenders import (
     plain_as_ours,
 )
 from benchmarks.rounds import half_precision, interleave, machine, median, ratio, write
+from trainer.base.errors import DataError
 from trainer.data.features import FEATURES, compute_features
-from trainer.data.reading import read_candles
-from trainer.errors import DataError
-from trainer.job import Job, job_of, with_settings
+from trainer.data.read.reading import read_candles
+from trainer.job.job import Job, job_of, with_settings
 from trainer.models.lstm import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced
 from trainer.train.packs.strategy import form_pack
-from trainer.train.readers import gather
+from trainer.train.predict.readers import gather
 from trainer.train.seeds import dropout_keys
 from trainer.train.tuning.timing import Candidate
 from trainer.train.tuning.tune import tune

@@ -21,19 +21,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rounds import machine, write
-from trainer.artifacts.card import Card, read_card
-from trainer.data.candles import Candles
 from trainer.data.ranks import ranks
+from trainer.data.read.candles import Candles
+from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
-from trainer.data.writing import write_candles
-from trainer.job import Job, job_of
-from trainer.pieces import pieces_of
-from trainer.pieces.piece import SeriesWork
+from trainer.job.job import Job, job_of
+from trainer.job.pieces import pieces_of
+from trainer.job.pieces.piece import SeriesWork
+from trainer.store.card import Card, read_card
+from trainer.train.inputs.source import open_data, read_source
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
-from trainer.train.source import open_data, read_source
 
 FIRST = 18_262 * DAY  # 2020-01-01
 MARKET, SIGNAL, NOISE = 0.02, 0.01, 0.005  # deviations of a day's return

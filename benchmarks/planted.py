@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that it depends on
 FLIPPED = 0.03  # share of the moves in the other direction, which keeps the attainable score below 1

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds import machine, write
-from trainer.artifacts.card import read_card
 from trainer.data.synthetic import main as make_candles
+from trainer.store.card import read_card
 
 KEYS = (
     "hidden=24",

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.train.precision import matmul_dtype
 
 RESULTS = Path(__file__).parent / "results"

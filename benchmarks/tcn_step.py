@@ -38,9 +38,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
+from trainer.job.pieces.piece import Piece
 from trainer.models.tcn.network import Block, Tcn
-from trainer.pieces.piece import Piece
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import machine, write
-from trainer.gpu_profiles.memory import GIB, footprint, num_weights
-from trainer.job import Job, job_of
+from trainer.job.job import Job, job_of
+from trainer.machines.memory import GIB, footprint, num_weights
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import batches, make_members
 

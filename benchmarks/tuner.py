@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack

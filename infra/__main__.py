@@ -29,8 +29,7 @@ from infra.schedule import Retrains, RetrainsArgs, Schedule, ScheduleArgs
 from infra.settings import look_up_account, read_settings
 from infra.storage import ModelStore, ModelStoreArgs, beside_bucket
 from infra.subnets import look_up_vpc
-from trainer.retrains.schedule import PUBLISHED_FORMAT
-from trainer.stack_outputs import (
+from trainer.aws.stack_outputs import (
     FORMAT,
     StackOutputs,
     baked_parameter,
@@ -38,6 +37,7 @@ from trainer.stack_outputs import (
     messages_topic,
     parameter_name,
 )
+from trainer.retrains.schedule import PUBLISHED_FORMAT
 
 CONTROL_MINUTES = 5  # between two calls of control
 PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens

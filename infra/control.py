@@ -2,7 +2,7 @@
 retrains.
 
 Two functions with two roles, so that what breaks the one leaves the other. Their code:
-trainer/control/sweep.py and trainer/control/function.py.
+trainer/control/functions/sweep.py and trainer/control/functions/control.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from infra.schedule import StandingSchedule, StandingScheduleArgs
 SWEEPER_FILES = (
     "trainer/__init__.py",
     "trainer/control/__init__.py",
-    "trainer/control/sweep.py",
+    "trainer/control/functions/sweep.py",
     "trainer/runs/__init__.py",
     "trainer/runs/keys.py",
     "trainer/runs/lease.py",
-    "trainer/reading.py",
+    "trainer/base/strict_json.py",
 )
 # botocore describes 400 services in 27 MB; these are the ones that are called (sts is where credentials may
 # come from).
@@ -45,7 +45,7 @@ CONTROL_SERVICES = (
     "ssm",
     "sts",
 )
-CONTROL = "trainer.control.function"
+CONTROL = "trainer.control.functions.control"
 WRITES = (
     *("runs/*", "scheduled/*", "memory/*"),
     *("models/retrains/*", "models/production/*"),
@@ -81,7 +81,7 @@ class Sweeper(pulumi.ComponentResource):
                 description=(
                     "Ends every instance of this stack that is past its deadline or silent past its lease."
                 ),
-                handler="trainer.control.sweep.handler",
+                handler="trainer.control.functions.sweep.handler",
                 code=archive(sweeper_files()),
                 role_arn=args.role_arn,
                 log_group=args.log_group,

@@ -14,7 +14,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import policies
-from trainer.stack_outputs import script_secrets_path, secrets_path
+from trainer.aws.stack_outputs import script_secrets_path, secrets_path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ PRICES: Mapping[str, IdlePrice] = {
         source="aws.amazon.com/privatelink/pricing, 2026-11-22",
     ),
     "aws:imagebuilder/imagePipeline:ImagePipeline": IdlePrice(
-        usd_a_month=lambda inputs: 10.53,  # as trainer/cost/baking.py has it, which this may not import
+        usd_a_month=lambda inputs: 10.53,  # as trainer/machines/baking.py has it, which this may not import
         words=(
             "$10.53: snapshots of two baked images of 100 GiB ($0.05 a GB), and a build of an hour on"
             " g4dn.xlarge"

@@ -25,8 +25,8 @@ from infra.image_lines import ImageLine
 from infra.image_policy import LOG_GROUPS, PARTS, image_builder
 from infra.image_retention import ImageRetention, ImageRetentionArgs
 from infra.subnets import DEFAULT_ROUTE
-from trainer.code_files import DATA, code_files, place_of
-from trainer.stack_outputs import baked_parameter
+from trainer.aws.stack_outputs import baked_parameter
+from trainer.base.code_files import DATA, code_files, place_of
 
 SCHEDULE = "cron(0 4 1 * ? *)"  # 04:00 UTC on the first of each month
 ARM64_TYPE = "g5g.xlarge"  # the smallest arm64 type with a GPU

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from trainer.stack_outputs import architecture_of
+from trainer.aws.stack_outputs import architecture_of
 
 _DLAMI_PARAMETER = "/aws/service/deeplearning/ami/{architecture}/{line}/latest/ami-id"
 

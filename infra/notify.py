@@ -1,8 +1,8 @@
 """Messages to people: a topic with its subscribers, a queue of dead letters, and the alarms.
 
 The topic has no key: alarms can't publish to one with the service's default key, and no message holds a
-secret. The notifier's code is trainer/control/notifier.py; the webhook that it posts to is a SecureString
-that a person sets, never in Pulumi's state.
+secret. The notifier's code is trainer/control/functions/notify.py; the webhook that it posts to is a
+SecureString that a person sets, never in Pulumi's state.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from infra import policies
 from infra.functions import LoggedFunction, LoggedFunctionArgs
 from infra.identity import ServiceRole, ServiceRoleArgs
 from infra.packing import archive, function_files, reached_files
-from trainer.stack_outputs import metrics_namespace, webhook_parameter
+from trainer.aws.stack_outputs import metrics_namespace, webhook_parameter
 
-NOTIFIER = "trainer.control.notifier"
+NOTIFIER = "trainer.control.functions.notify"
 SERVICES = ("ssm", "sts")
 LETTER_DAYS = 14  # the longest that SQS keeps a message
 PERIOD_SECONDS = 300

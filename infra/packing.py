@@ -1,7 +1,8 @@
 """Zips of the functions: our modules, and the locked boto3 from its wheels (wheels.py), nothing else.
 
 The Lambda runtime's own boto3 is older than ours. What a function reaches of this package follows from its
-imports (trainer/code_files.py); the sweeper's files are listed, so that it can't grow by an unnoticed import.
+imports (trainer/base/code_files.py); the sweeper's files are listed, so that it can't grow by an unnoticed
+import.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pulumi
 
 from infra import wheels
-from trainer.code_files import code_files
+from trainer.base.code_files import code_files
 
 _BOTOCORE_DATA = ("_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
 _MODEL = re.compile(r"botocore/data/([^/]+)/([^/]+)/")
@@ -26,7 +27,7 @@ def archive(files: dict[str, Path]) -> pulumi.AssetArchive:
 
 
 def reached_files(entry_point: str) -> list[str]:
-    """Return the files of this package that a module reaches, such as `trainer/errors.py`."""
+    """Return the files of this package that a module reaches, such as `trainer/base/errors.py`."""
     return list(code_files([entry_point]))
 
 

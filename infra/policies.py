@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.stack_outputs import metrics_namespace
+from trainer.aws.stack_outputs import metrics_namespace
 
 Document = dict[str, Any]
 

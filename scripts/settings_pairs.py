@@ -22,8 +22,8 @@ from infra.idle_costs import idle_usd_a_month
 from tests.infra.pairs import EXISTING_KEY, VALUES, pairwise
 from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
 from tests.infra.standing import assert_stands
-from trainer.access import Access
-from trainer.errors import TrainerError
+from trainer.aws.access import Access
+from trainer.base.errors import TrainerError
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.applied_program import AppliedProgram
 from trainer.rehearsal.server import EmbeddedAws

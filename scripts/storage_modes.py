@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from scripts.weekly import desk_variables
-from trainer import access as sessions
-from trainer.access import Access
+from trainer.aws import access as sessions
+from trainer.aws.access import Access
 from trainer.cli.main import main as mayfly
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.receipt import Receipt
 

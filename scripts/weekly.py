@@ -27,11 +27,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.schedule_expressions import next_times
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs, secrets_path, webhook_parameter
+from trainer.base.environment import rehearsal_environment
 from trainer.cli.main import main as mayfly
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
-from trainer.environment import rehearsal_environment
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry
@@ -39,9 +42,6 @@ from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.runs.receipt import Receipt
 from trainer.runs.store import Objects, open_objects
 from trainer.runs.stored_receipt import read_receipt
-from trainer.schedule_expressions import next_times
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs, secrets_path, webhook_parameter
 
 NAME = "sunday"
 SETTINGS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.errors import DataError
+from trainer.base.errors import DataError
 
 
 def fewest(least: int) -> Callable[[str, int, str], DataError | None]:

@@ -15,9 +15,9 @@ import pytest
 pytest_plugins = ["tests.network", "tests.selection", "tests.forks", "tests.desk"]
 
 if TYPE_CHECKING:
-    from trainer.access import Access
+    from trainer.aws.access import Access
+    from trainer.aws.stack_outputs import StackOutputs
     from trainer.rehearsal.server import EmbeddedAws
-    from trainer.stack_outputs import StackOutputs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -73,7 +73,7 @@ def access(aws_server: EmbeddedAws) -> Access:
 @pytest.fixture
 def stack(aws_server: EmbeddedAws, access: Access) -> tuple[Access, StackOutputs]:
     """A fresh account with the Pulumi program applied, and what the program says of it."""
-    from trainer.stack_outputs import StackOutputs, parameter_name
+    from trainer.aws.stack_outputs import StackOutputs, parameter_name
 
     aws_server.apply_program(access)
     parameter = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]

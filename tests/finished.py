@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.jobs import MEASURED
 from tests.trainer.conftest import weights
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.nodes import role_credentials
 from trainer.runs.keys import NodeKeys

@@ -128,8 +128,8 @@ def forked_children(forking_python: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 CHECKS = (
-    "trainer.plan.check",
-    "trainer.train.probe",
+    "trainer.bars.check",
+    "trainer.train.own.probe",
 )  # what a desk starts to look at data and at a user's own files
 
 

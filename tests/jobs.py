@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from trainer import models, targets
-from trainer.job import _NAME_HELP, Job, job_from, job_of
-from trainer.job_tables import HOMES, TABLES
-from trainer.own_file import OwnFile
-from trainer.settings import keys_of
+from trainer.base.own_file import OwnFile
+from trainer.base.settings import keys_of
+from trainer.job.job import _NAME_HELP, Job, job_from, job_of
+from trainer.job.tables import HOMES, TABLES
 
 
 def job_keys(job: Job) -> list[tuple[str, Any, str]]:

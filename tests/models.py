@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from trainer.artifacts.card import Card, CardSeries
-from trainer.artifacts.weights import save
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.models import MODELS, network_of
+from trainer.store.card import Card, CardSeries
+from trainer.store.weights import save
 from trainer.train.packs.tensors import tensors_of
 
 LOOKBACK = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.job import Job
-from trainer.pieces import pieces_of
-from trainer.pieces.piece import Piece, SeriesWork
+from trainer.job.job import Job
+from trainer.job.pieces import pieces_of
+from trainer.job.pieces.piece import Piece, SeriesWork
 
 
 def named(symbol: str, *, fold: int = 1, seed: int = 0, title: str = "") -> dict[str, Any]:

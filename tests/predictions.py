@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.artifacts.card import Card
-from trainer.data.candles import Candles, time_text
-from trainer.data.reading import read_candles
-from trainer.train.predict import Predictions, predict_models
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.reading import read_candles
+from trainer.store.card import Card
+from trainer.train.predict.symbols import Predictions, predict_models
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs, secrets_path
 from trainer.control.fleet import create_fleet_request
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
-from trainer.job import Job, job_of
+from trainer.job.job import Job, job_of
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.prepare import plan_prepare, prepare_record, register_prepare
@@ -28,7 +29,6 @@ from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import Launch, RunRecord, utc_now
 from trainer.runs.store import open_objects
-from trainer.stack_outputs import StackOutputs, secrets_path
 
 SECRET = "s3cret-of-the-exchange"
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.trainer.conftest import OPEN_RUN
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Attempt, Launch, RunRecord, iso, utc_now
 from trainer.runs.record_json import to_json

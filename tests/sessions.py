@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer import access
+from trainer.aws import access
 
 
 def forget_sessions() -> None:

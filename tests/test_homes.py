@@ -102,11 +102,11 @@ def test_settings_import_the_standard_library_and_settings_alone(home):
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     ours = {name for name in names if name and name.startswith("trainer")}
     assert ours <= {
-        "trainer.settings",
-        "trainer.errors",
-        "trainer.reading",
-        "trainer.own_file",
-        "trainer.pretrained",
+        "trainer.base.settings",
+        "trainer.base.errors",
+        "trainer.base.strict_json",
+        "trainer.base.own_file",
+        "trainer.models.pretrained",
     }
     assert {name.split(".")[0] for name in names - ours if name} <= set(sys.stdlib_module_names)
 
@@ -115,7 +115,7 @@ def test_every_settings_file_and_the_job_load_with_heavy_libraries_blocked():
     modules = [f"trainer.{home.parent.name}.{home.name}" for home in HOMES]
     script = (
         f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\nimport importlib\nfor name in {modules}:"
-        " importlib.import_module(name)\nfrom trainer.job import job_of\nfrom trainer.models import"
+        " importlib.import_module(name)\nfrom trainer.job.job import job_of\nfrom trainer.models import"
         " MODELS\nfrom trainer.targets import TARGETS\nfor model in MODELS:\n    for target in TARGETS:\n   "
         "     job = job_of(model=model, target=target)\n        assert job.model.bars_seen > 1 and"
         " job.target.outputs >= 1 and min(job.model.costs) > 0\n"

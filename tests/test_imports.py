@@ -163,9 +163,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Files whose place in the order differs from their package's, each with its reason.
 EXCEPTIONS: dict[str, set[str]] = {
     "trainer/__init__.py": {"cli"},  # trainer.predict is `mayfly predict`
-    "trainer/data/sync.py": {"errors", "access", "transfer"},  # the one file of data that speaks to S3
+    "trainer/launch/upload_candles.py": {
+        "errors",
+        "access",
+        "transfer",
+    },  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/sweep.py": {
+    "trainer/control/functions/sweep.py": {
         "reading",
         "runs.keys",
         "runs.lease",
@@ -211,17 +215,17 @@ FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
 }
 # Who reads the environment: one module, and the sweeper, which would import the module for four names.
 READS_THE_ENVIRONMENT = {
-    "trainer/environment.py",
-    "trainer/control/sweep.py",
+    "trainer/base/environment.py",
+    "trainer/control/functions/sweep.py",
     "trainer/rehearsal/fork_server.py",  # plain scripts, which import nothing of ours
     "trainer/rehearsal/fork_client.py",
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "expandvars"}
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 ON_A_MAC_TOO = {
-    "trainer/folder_bucket.py": {"fcntl"},
+    "trainer/aws/folder_bucket.py": {"fcntl"},
     "trainer/train/observing/meter.py": {"resource"},
-    "trainer/train/distributed/folder.py": {"fcntl"},
+    "trainer/train/ranks/folder.py": {"fcntl"},
     "trainer/attach/shell.py": {"termios"},
 }
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")
@@ -316,9 +320,9 @@ def test_every_arrow_that_the_table_grants_is_taken():
 @pytest.mark.parametrize("path", sorted(sources()))
 def test_a_file_imports_no_library_that_its_part_must_not(path):
     part, libraries = part_of_file(path), {name.split(".")[0] for name in imported(sources()[path])}
-    if path != "trainer/data/sync.py":
+    if path != "trainer/launch/upload_candles.py":
         assert not libraries & FORBIDDEN_LIBRARIES.get(part, set())
-    if part in CONTROL_PLANE or path in ("trainer/artifacts/card.py", "trainer/artifacts/card_reading.py"):
+    if part in CONTROL_PLANE or path in ("trainer/store/card.py", "trainer/store/card_reading.py"):
         assert libraries <= set(sys.stdlib_module_names) | CONTROL_PLANE_LIBRARIES | {"trainer"}
     if not path.startswith(MAY_BE_LINUX_ONLY):
         assert not libraries & (LINUX_ONLY - ON_A_MAC_TOO.get(path, set())), "the desk may be a Mac"
@@ -348,7 +352,7 @@ def test_the_environment_is_read_in_one_module(path):
     told = (
         "reads no variable any more"
         if may
-        else "reads the environment: add a function to trainer/environment.py"
+        else "reads the environment: add a function to trainer/base/environment.py"
     )
     assert reads_the_environment(sources()[path]) == may, f"{path} {told}"
 

@@ -35,9 +35,10 @@ def predict(
     and `stack` choose the bucket, as the flags do; `local` is a folder instead of it.
 
     A model or symbol that fails is a warning; if all fail, the first error is raised: UsageError, DataError
-    or ConfigError of `trainer.errors`. Sets torch to one thread, as training does, so that the digits agree.
+    or ConfigError of `trainer.base.errors`. Sets torch to one thread, as training does, so that the digits
+    agree.
     """
-    from trainer.cli.predict import PredictionRequest, frame  # late: `import trainer` loads nothing
+    from trainer.cli.verbs.predict import PredictionRequest, frame  # late: `import trainer` loads nothing
 
     names = [models] if isinstance(models, str) or hasattr(models, "__fspath__") else models
     return frame(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.gpu_profiles.rates import TORCH
+from trainer.machines.rates import TORCH
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "ami" / "Dockerfile"

@@ -10,9 +10,9 @@ import torch
 from benchmarks import packs
 from benchmarks.contenders import Draws, PlainNet, PlainWindows, Share, Team, batches, in_order
 from trainer.data.features import WARMUP
-from trainer.job import Job, job_of
+from trainer.job.job import Job, job_of
 from trainer.train.packs.pack import new_model
-from trainer.train.readers import gather
+from trainer.train.predict.readers import gather
 
 JOB = job_of(hidden=8, batch=16, lookback=10, dropout=0.0)
 ROWS = [torch.randn(WARMUP + 300, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]

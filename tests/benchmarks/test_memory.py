@@ -12,11 +12,11 @@ import torch
 
 from benchmarks.memory import ALLOWED, counted, held, predicted
 from tests.models import SETTINGS, make_model
-from trainer.artifacts.card import CardSeries
 from trainer.data.features import FEATURES
-from trainer.gpu_profiles.memory import FLOAT, num_weights
-from trainer.job import Job, job_of, with_settings
-from trainer.train.encoder import pinned
+from trainer.job.job import Job, job_of, with_settings
+from trainer.machines.memory import FLOAT, num_weights
+from trainer.store.card import CardSeries
+from trainer.train.inputs.encoder import pinned
 
 LSTMS = [
     {"layers": 1, "hidden": 32, "lookback": 20, "batch": 64},

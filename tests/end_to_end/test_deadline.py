@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal.client import ACCOUNT, Server
 from trainer.rehearsal.home import read_note
 from trainer.runs.record import from_iso

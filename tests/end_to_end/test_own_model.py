@@ -16,7 +16,7 @@ import pytest
 
 from tests.desk import ROOT
 from tests.predictions import accuracy
-from trainer.artifacts.card import read_card
+from trainer.store.card import read_card
 
 EXAMPLE = ROOT / "examples" / "own-model"
 REAL = ROOT.parent / "shared" / "data" / "raw"  # real bars, where they are at hand

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.fuzz.drawn import is_shown
 from tests.trainer.data.shapes import SHAPES
-from trainer.data.reading import CandleFolder
-from trainer.data.sniffing import sniff
+from trainer.base.errors import DataError
+from trainer.data.read.reading import CandleFolder
+from trainer.data.read.sniffing import sniff
 from trainer.data.timeframes import step_of
-from trainer.errors import DataError
 
 COLUMNS = {
     "open": ("open", "Open", "<OPEN>", "o", "1. open", "price_open"),

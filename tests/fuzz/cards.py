@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.predictions import predict_file
-from trainer.artifacts.card import METADATA_KEY, Card, CardPanel, CardSeries, read_card
-from trainer.artifacts.metrics import headline, shown
-from trainer.artifacts.weights import save
-from trainer.data.candles import Candles
+from trainer.base.errors import DataError, UsageError
 from trainer.data.features import FEATURES, FEATURES_VERSION
-from trainer.data.settings import PRESENT
-from trainer.data.writing import write_candles
-from trainer.errors import DataError, UsageError
+from trainer.data.read.candles import Candles
+from trainer.data.read.writing import write_candles
+from trainer.data.table import PRESENT
 from trainer.models import MODELS, network_of
+from trainer.store.card import METADATA_KEY, Card, CardPanel, CardSeries, read_card
+from trainer.store.weights import save
+from trainer.targets.described import headline, shown
 from trainer.targets.direction import Direction
 from trainer.train.packs.tensors import tensors_of
 

@@ -21,23 +21,24 @@ from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.artifacts.names import is_model_file
 from trainer.attach.host_keys import KINDS, parse_host_keys
-from trainer.cli import receipts as receipts_table
-from trainer.cli import retrains, status
-from trainer.cli.curves import RunEvents, curves_view
-from trainer.cli.drawing import drawn
-from trainer.cli.gpu import gpu_view
-from trainer.cli.progress_view import picture
-from trainer.cli.receipt_view import receipt_view
-from trainer.cli.table import FittedTable
+from trainer.bars.document import read_plan
+from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.base.strict_json import Unsound, read_object
+from trainer.base.symbols import path_flaw
+from trainer.cli.verbs import receipts as receipts_table
+from trainer.cli.verbs import retrains, status
+from trainer.cli.verbs.gpu import gpu_view
+from trainer.cli.views.curves import RunEvents, curves_view
+from trainer.cli.views.drawing import drawn
+from trainer.cli.views.progress import picture
+from trainer.cli.views.receipt import receipt_view
+from trainer.cli.views.table import FittedTable
 from trainer.control.progress import Step, progress_of
-from trainer.errors import ConfigError, DataError, UsageError
-from trainer.job import job_from, job_from_json, parse_assignments
-from trainer.job_tables import with_keys
+from trainer.job.job import job_from, job_from_json, parse_assignments
+from trainer.job.model_names import is_model_file
+from trainer.job.tables import with_keys
 from trainer.launch.inputs import Input, choose, read_summary
-from trainer.plan.document import read_plan
-from trainer.reading import Unsound, read_object
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
 from trainer.retrains.summary import scheduled_summary
 from trainer.runs.lease import read_lease, silent
@@ -49,7 +50,6 @@ from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.runs.stored_receipt import receipt_from_json
 from trainer.runs.training_events import EventReader
-from trainer.symbols import path_flaw
 from trainer.train.observing.observe import points_of
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.fuzz.properties import ENTRY, NOON
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.data.reading import read_candles
-from trainer.errors import DataError
+from trainer.base.errors import DataError
+from trainer.data.read.reading import read_candles
 from trainer.retrains.entries import entry_key, read_entry
 from trainer.retrains.summary import scheduled_summary
 from trainer.runs.record_json import to_json

@@ -22,24 +22,20 @@ from botocore import exceptions as aws
 
 from tests.candles import fewest
 from tests.sessions import forget_sessions
-from trainer.access import aws_error
-from trainer.artifacts.card import card_from_json, read_card
-from trainer.artifacts.weights import load
-from trainer.aws_errors import ROWS
+from trainer.aws.access import aws_error
+from trainer.aws.error_codes import ROWS
+from trainer.bars.check import check_data
+from trainer.bars.check import main as check_main
+from trainer.base.errors import TrainerError
 from trainer.cli.main import main
-from trainer.cli.refresh_script import with_refresh_script
-from trainer.cli.script_packages import Target, resolve, target_of
+from trainer.cli.sources.refresh_script import with_refresh_script
+from trainer.cli.sources.script_packages import Target, resolve, target_of
 from trainer.control.progress import Step, abandoned, unconfirmed_receipt
-from trainer.cost.cpu_instances import cpu_instance_type
-from trainer.cost.instances import instance_type
-from trainer.cost.planner import workload
-from trainer.data.reading import read_candles
+from trainer.data.read.reading import read_candles
 from trainer.data.timeframes import step_of
-from trainer.errors import TrainerError
-from trainer.gpu_profiles.chips import named_profile, profiles
-from trainer.gpu_profiles.choice import check_fits, choose
-from trainer.gpu_profiles.memory import fit
-from trainer.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
+from trainer.job.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
+from trainer.job.machine import parse_duration
+from trainer.job.script_values import read_rows
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
@@ -48,10 +44,12 @@ from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.requirements import check_requirements
 from trainer.launch.script_imports import packages_of
-from trainer.machine import parse_duration
-from trainer.plan.check import check_data
-from trainer.plan.check import main as check_main
-from trainer.registry.store import find_model
+from trainer.machines.chips import named_profile, profiles
+from trainer.machines.choice import check_fits, choose
+from trainer.machines.cpu_instances import cpu_instance_type
+from trainer.machines.instances import instance_type
+from trainer.machines.memory import fit
+from trainer.machines.planner import workload
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings
 from trainer.runs.launching import refusal
@@ -60,7 +58,9 @@ from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.store import Stored, read_record
-from trainer.script_values import read_rows
+from trainer.store.card import card_from_json, read_card
+from trainer.store.listing import find_model
+from trainer.store.weights import load
 from trainer.train.precision import matmul_dtype
 from trainer.train.workers.devices import device_kind
 

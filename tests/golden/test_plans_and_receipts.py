@@ -13,20 +13,20 @@ import pytest
 from rich.console import RenderableType
 
 from tests.pieces import named
-from trainer.cli import launch as launch_verb
-from trainer.cli.drawing import drawn
-from trainer.cli.plan_view import plan_view, script_view
-from trainer.cli.receipt_view import receipt_view
-from trainer.cost.instances import instance_type
-from trainer.cost.planner import workload
-from trainer.cost.storage import storage_cost
-from trainer.gpu_profiles.rates import Rate
-from trainer.job import job_from, job_of, with_settings
+from trainer.cli.verbs import launch as launch_verb
+from trainer.cli.views.drawing import drawn
+from trainer.cli.views.plan import plan_view, script_view
+from trainer.cli.views.receipt import receipt_view
+from trainer.job.job import job_from, job_of, with_settings
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.launch.script import KnownTimes, plan_script
+from trainer.machines.instances import instance_type
+from trainer.machines.planner import workload
+from trainer.machines.rates import Rate
+from trainer.machines.storage import storage_cost
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt

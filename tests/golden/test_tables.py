@@ -8,17 +8,17 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from tests.golden.test_plans_and_receipts import at_each_width, record, result
-from tests.trainer.cli.test_curves import epochs
-from tests.trainer.cli.test_progress_view import TRAIN
-from tests.trainer.cli.test_watch import SEEN
-from trainer.cli import models, receipts, status
-from trainer.cli.curves import RunEvents, curves_view
-from trainer.cli.progress_view import PhaseEnded, picture
-from trainer.cli.table import FittedTable, lines
-from trainer.registry.store import Model
+from tests.trainer.cli.views.test_curves import epochs
+from tests.trainer.cli.views.test_progress import TRAIN
+from tests.trainer.cli.views.test_watch import SEEN
+from trainer.cli.verbs import models, receipts, status
+from trainer.cli.views.curves import RunEvents, curves_view
+from trainer.cli.views.progress import PhaseEnded, picture
+from trainer.cli.views.table import FittedTable, lines
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import RunRecord
+from trainer.store.listing import Model
 
 Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)

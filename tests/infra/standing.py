@@ -13,7 +13,7 @@ from typing import Any
 import pulumi_aws as aws
 
 from tests.infra.program import NAMED_BY, Recorded
-from trainer.stack_outputs import StackOutputs
+from trainer.aws.stack_outputs import StackOutputs
 
 # Types whose resources AWS can't tag.
 UNTAGGABLE = {

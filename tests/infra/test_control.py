@@ -14,7 +14,7 @@ import pulumi
 import pytest
 
 from infra import control, packing, wheels
-from trainer.code_files import code_files
+from trainer.base.code_files import code_files
 from trainer.rehearsal.pulumi_archives import zip_archive
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ assert callable(function.handler)
 for service in services.split():
     boto3.client(service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
 assert all(module.__file__.startswith(sys.argv[1]) for module in (function, boto3))
-if expressions := sys.modules.get("trainer.schedule_expressions"):  # Lambda's images may have no files of time zones
+if expressions := sys.modules.get("trainer.aws.schedule_expressions"):  # Lambda's images may have no files of time zones
     import zoneinfo
     zoneinfo.reset_tzpath([])
     assert expressions.parse("cron(0 3 ? * SUN *)", "America/New_York").zone.key == "America/New_York"
@@ -42,7 +42,7 @@ print(boto3.__version__)
 
 def test_function_is_the_sweepers_handler_with_what_it_needs_to_know(program: Recorded) -> None:
     function = program.inputs("aws:lambda/function:Function", "sweeper")
-    assert function["handler"] == "trainer.control.sweep.handler"
+    assert function["handler"] == "trainer.control.functions.sweep.handler"
     assert function["environment"]["variables"] == {
         "PROJECT": "mayfly",
         "STACK": "dev",
@@ -55,7 +55,7 @@ def test_function_is_the_sweepers_handler_with_what_it_needs_to_know(program: Re
 
 def test_control_has_a_role_of_its_own_and_no_reserved_concurrency(program: Recorded) -> None:
     function = program.inputs("aws:lambda/function:Function", "control")
-    assert function["handler"] == "trainer.control.function.handler"
+    assert function["handler"] == "trainer.control.functions.control.handler"
     assert function["environment"]["variables"] == {"PROJECT": "mayfly", "STACK": "dev"}
     assert function["role"] == "arn:aws:mock:::mayfly-dev-eu-west-1-control"
     assert not [
@@ -100,7 +100,7 @@ def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
     files = control.sweeper_files()
     assert {name for name in files if name.startswith("trainer/")} == set(control.SWEEPER_FILES)
     assert (
-        set(control.SWEEPER_FILES) == code_files(["trainer.control.sweep"]).keys()
+        set(control.SWEEPER_FILES) == code_files(["trainer.control.functions.sweep"]).keys()
     )  # what the handler reaches, and no more
     packages = {"dateutil" if name == "python-dateutil" else name for name in wheels.BOTO3}
     assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *packages}
@@ -133,8 +133,8 @@ def test_zip_describes_only_the_services_that_the_function_calls(
 @pytest.mark.parametrize(
     ("module", "files", "services"),
     [
-        ("trainer.control.sweep", control.sweeper_files, control.SWEEPER_SERVICES),
-        ("trainer.control.function", control.control_files, control.CONTROL_SERVICES),
+        ("trainer.control.functions.sweep", control.sweeper_files, control.SWEEPER_SERVICES),
+        ("trainer.control.functions.control", control.control_files, control.CONTROL_SERVICES),
     ],
 )
 def test_a_function_runs_from_its_zip_alone(

@@ -19,7 +19,7 @@ from infra.image_policy import image_builder
 from infra.image_retention import KEPT
 from tests.iam import condition_keys, kind_of, listed
 from tests.infra.program import Recorded, Recorder, RecordingMonitor
-from trainer.stack_outputs import baked_parameter
+from trainer.aws.stack_outputs import baked_parameter
 
 BUILDER = "aws:imagebuilder/"
 X86 = ImageLine(name="line-2.13", parameter="/aws/x86", root_device="/dev/sda1")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
 from infra.launcher import BACKUPS, PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher, people
-from trainer.stack_outputs import baked_parameter
+from trainer.aws.stack_outputs import baked_parameter
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.notify import silent
-from trainer.stack_outputs import ALARMS
+from trainer.aws.stack_outputs import ALARMS
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded

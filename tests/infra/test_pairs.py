@@ -17,7 +17,7 @@ from tests.infra.pages import hold
 from tests.infra.pairs import VALUES, pairwise
 from tests.infra.program import ROOT, run_program
 from tests.infra.standing import assert_stands
-from trainer.cost.baking import pipeline_usd_per_month
+from trainer.machines.baking import pipeline_usd_per_month
 
 COMBINATIONS = pairwise(VALUES)
 IN_SUITE = COMBINATIONS[

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tests.infra.pages import hold
-from trainer.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
+from trainer.aws.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded

@@ -12,7 +12,7 @@ import pytest
 
 from infra.subnets import ExistingSubnet, ExistingVpc, by_zone, check_vpc
 from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
-from trainer.stack_outputs import StackOutputs
+from trainer.aws.stack_outputs import StackOutputs
 
 SUBNET = ExistingSubnet(
     id="subnet-0a",

@@ -20,9 +20,9 @@ from typing import Any
 
 from tests.live.checks import CHECKS, Check, missing_tools
 from tests.live.context import CheckFailed, Live
-from trainer import environment
-from trainer.access import Access, own_access
-from trainer.errors import TrainerError
+from trainer.aws.access import Access, own_access
+from trainer.base import environment
+from trainer.base.errors import TrainerError
 from trainer.runs.record import iso, utc_now
 
 

@@ -17,12 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.control.cloud import AwsCloud
 from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import iso, new_run_id, utc_now
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs
 
 ROOT = Path(__file__).resolve().parents[2]
 HUNG = "#!/bin/bash\nsleep 7200\n"  # user data that never says a word

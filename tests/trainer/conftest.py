@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.sessions import forget_sessions
-from trainer.access import Access
-from trainer.artifacts.card import METADATA_KEY, Card, CardSeries
-from trainer.data.candles import Candles
-from trainer.data.tables import FIELDS
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.data.read.candles import Candles
+from trainer.data.read.shapes import FIELDS
 from trainer.data.timeframes import step_of
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
@@ -24,7 +24,7 @@ from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import Objects, create_record, open_objects, receipt_key
-from trainer.stack_outputs import StackOutputs
+from trainer.store.card import METADATA_KEY, Card, CardSeries
 from trainer.targets.direction import Direction
 
 if TYPE_CHECKING:

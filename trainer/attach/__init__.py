@@ -2,5 +2,5 @@
 run (`ssh`).
 
 Which of them a stack allows is its setting `attach` (infra/attach.py). Runs at a desk only;
-`trainer.cli.attach` is the verb.
+`trainer.cli.verbs.attach` is the verb.
 """

@@ -16,7 +16,7 @@ from trainer.attach.host_keys import HostKey
 from trainer.attach.request import AttachRequest
 from trainer.attach.shell import run_command, run_shell
 from trainer.attach.ssh import PORT, USER, connection
-from trainer.errors import ConnectionFailed, UsageError
+from trainer.base.errors import ConnectionFailed, UsageError
 
 LOOK_SECONDS = 1.0
 STDIN, STDOUT = 0, 1

@@ -10,7 +10,7 @@ from contextlib import suppress
 import paramiko
 
 from trainer.attach.request import Forward
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
 
 log = logging.getLogger(__name__)
 HERE = THERE = "127.0.0.1"

@@ -8,7 +8,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from trainer.errors import ConfigError, ConnectionFailed
+from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.runs.keys import NodeKeys
 from trainer.runs.store import Objects, given
 

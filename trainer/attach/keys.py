@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.environment import keys_folder
-from trainer.errors import ConfigError, TrainerError
+from trainer.base.environment import keys_folder
+from trainer.base.errors import ConfigError, TrainerError
 from trainer.runs.store import Objects, receipt_key
 
 LONGEST_LIFE_SECONDS = 8 * 24 * 3600.0  # a stack's cap is seven days at most

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

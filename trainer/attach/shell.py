@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import paramiko
 
-from trainer.environment import terminal_kind
-from trainer.errors import ConnectionFailed
+from trainer.base.environment import terminal_kind
+from trainer.base.errors import ConnectionFailed
 
 _BLOCK_BYTES = 1 << 15
 

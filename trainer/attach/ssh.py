@@ -17,7 +17,7 @@ from pathlib import Path
 import paramiko
 
 from trainer.attach.host_keys import HostKey
-from trainer.errors import ConnectionFailed, PermissionDenied
+from trainer.base.errors import ConnectionFailed, PermissionDenied
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our own errors report it
 USER, PORT = "mayfly", 22

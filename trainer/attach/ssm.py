@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Sequence
 
 from trainer.attach.request import AttachRequest, Forward
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 
 CLI, PLUGIN = "aws", "session-manager-plugin"
 _GUIDES = {

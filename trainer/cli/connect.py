@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer import environment
-from trainer.access import Access, own_access
-from trainer.errors import ConfigError, UsageError
+from trainer.aws.access import Access, own_access
+from trainer.base import environment
+from trainer.base.errors import ConfigError, UsageError
 
 
 @contextmanager

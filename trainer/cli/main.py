@@ -18,7 +18,7 @@ from trainer.cli.parser import build_parser
 
 TYPE_CHECKING = False  # typing's own constant, without its import
 if TYPE_CHECKING:
-    from trainer.errors import TrainerError
+    from trainer.base.errors import TrainerError
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
@@ -55,7 +55,7 @@ def _run(words: list[str], command: list[str], prog: str) -> int:
     """Parse the words and run their verb."""
     try:
         if words[:1] == ["train"]:
-            from trainer.cli.train_story import TrainStory  # late, like every verb
+            from trainer.cli.views.train_story import TrainStory  # late, like every verb
             from trainer.train.__main__ import main as train
 
             return train(words[1:], prog="mayfly train", story=TrainStory)
@@ -86,7 +86,7 @@ def _problem(error: Exception, words: list[str]) -> TrainerError | None:
     """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug
     of ours.
     """
-    from trainer.errors import (
+    from trainer.base.errors import (
         TrainerError,
         UsageError,
         file_error,
@@ -100,7 +100,7 @@ def _problem(error: Exception, words: list[str]) -> TrainerError | None:
         odd = next((word for word in words if word.encode(errors="replace").decode() != word), None)
         return UsageError(f"'{odd}' is not UTF-8", do="Type it again.") if odd else None
     if isinstance(error, ModuleNotFoundError):
-        from trainer.extras import missing_library
+        from trainer.base.extras import missing_library
 
         return missing_library(error)
     if "botocore.exceptions" not in sys.modules:  # without botocore loaded it is not an error of botocore's
@@ -109,7 +109,7 @@ def _problem(error: Exception, words: list[str]) -> TrainerError | None:
 
     if not isinstance(error, (BotoCoreError, ClientError)):
         return None
-    from trainer.access import aws_error
+    from trainer.aws.access import aws_error
 
     return aws_error(error, f"{getattr(error, 'operation_name', 'an AWS call')} failed")
 

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import TextIO
 
-from trainer.printable import printable
+from trainer.base.text import printable
 
 
 def mayfly() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from trainer import __version__
-from trainer.arguments import Parser
+from trainer.base.arguments import Parser
 from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\

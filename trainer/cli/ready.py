@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.cli.terminal import Console
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.launch.bundle import Bundle
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
 from trainer.runs.store import Objects
-from trainer.stack_outputs import StackOutputs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

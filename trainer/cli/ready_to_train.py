@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from trainer.access import Access
-from trainer.cli.bucket_source import is_in_bucket
-from trainer.cli.candles import CheckedCandles, upload_candles
+from trainer.aws.access import Access
 from trainer.cli.output import counted
 from trainer.cli.ready import Ready
+from trainer.cli.sources.bucket import is_in_bucket
+from trainer.cli.sources.candles import CheckedCandles, upload_candles
 from trainer.cli.terminal import Console
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.script_files import DataFile, upload_data
@@ -40,7 +40,7 @@ class ReadyToTrain(Ready):
         return self.candles.to_dict()
 
     def view(self) -> RenderableType:
-        from trainer.cli.plan_view import plan_view  # late, as in `run`
+        from trainer.cli.views.plan import plan_view  # late, as in `run`
 
         return plan_view(self.plan, self.job, self.candles)
 

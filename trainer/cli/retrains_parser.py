@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from trainer.arguments import Parser
+from trainer.base.arguments import Parser
 
 
 def add_retrains_verb(verbs: Any, where_flags: Callable[[argparse.ArgumentParser], None]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from trainer.base.errors import TrainerError
 from trainer.cli.terminal import Console
 from trainer.control.settle import Settling
-from trainer.errors import TrainerError
 
 
 def report_settled(settled: Future[Settling] | None, console: Console) -> None:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from trainer import environment
+from trainer.base import environment
+from trainer.base.text import printable
 from trainer.cli.output import one_line
-from trainer.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
     """Print to stdout or another stream: drawn on a terminal, elsewhere as plain text of any width."""
-    from trainer.cli.drawing import console_on, drawn
+    from trainer.cli.views.drawing import console_on, drawn
 
     stream = stream or sys.stdout
     if is_terminal(stream):
@@ -67,7 +67,7 @@ class Console:
         if self._paused:
             self._held.append(lambda: self.line(text, style))
         elif self.live:
-            from trainer.cli.table import styled
+            from trainer.cli.views.table import styled
 
             self.show(styled(text, style))
         else:
@@ -88,7 +88,7 @@ class Console:
     def update(self, text: str) -> None:
         """Show progress in the live region; without one, as a line at most every QUIET_SECONDS."""
         if self.live:
-            from trainer.cli.table import DIM, styled
+            from trainer.cli.views.table import DIM, styled
 
             self.draw(lambda: styled(f"  {text}", DIM))
         elif not self._paused and self._clock() - self._printed_at >= QUIET_SECONDS:
@@ -102,7 +102,7 @@ class Console:
             return
         self._picture = picture
         if self._region is None:
-            from trainer.cli.drawing import live_region
+            from trainer.cli.views.drawing import live_region
 
             self._region = live_region(self.stream, lambda: self._picture())
         self._region.refresh()

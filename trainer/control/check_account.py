@@ -14,15 +14,15 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from trainer.access import Access, error_code, error_message
-from trainer.aws_errors import meaning
+from trainer.aws.access import Access, error_code, error_message
+from trainer.aws.error_codes import meaning
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import TrainerError
 from trainer.control.fleet import create_fleet_request, own_profile
-from trainer.errors import TrainerError
 from trainer.launch.checks import account_checks, ask_all
 from trainer.launch.preflight import limit_seconds
 from trainer.runs.launching import refusal
 from trainer.runs.record import Launch, RunRecord
-from trainer.stack_outputs import StackOutputs
 
 _ANOTHER_MAY = ("next_rung", "other_quota")  # steps after which other rungs of the ladder may still succeed
 _PASSED = "DryRunOperation"

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access, aws_error, error_code
-from trainer.aws_errors import NO_INSTANCE, NO_SCHEDULE, SCHEDULE_EXISTS
+from trainer.aws.access import Access, aws_error, error_code
+from trainer.aws.error_codes import NO_INSTANCE, NO_SCHEDULE, SCHEDULE_EXISTS
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import TrainerError
 from trainer.control.fleet import FleetAnswer, read_answer, read_failure
-from trainer.errors import TrainerError
 from trainer.runs.observation import ENDED, DescribedInstance
 from trainer.runs.record import utc_now
 from trainer.runs.store import Objects, open_objects
-from trainer.stack_outputs import StackOutputs
 
 CLOCK_TOLERANCE = timedelta(seconds=5)  # the Date header has whole seconds, and a request takes a moment
 # "User initiated (2026-11-20 23:59:12 GMT)": the one place where AWS dates a termination.

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn, learn_boot
 from trainer.control.observe import observe
 from trainer.control.progress import RunProgress, Step, abandoned, overdue, progress_of, unconfirmed_receipt
 from trainer.control.stop import StopSignal, Wish, request_stop
-from trainer.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.runs.actions import (
     Action,
     ArmKill,

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainer.access import error_code, error_message, meaning_of
-from trainer.aws_errors import EMPTY_FLEET, NextStep, meaning
+from trainer.aws.access import error_code, error_message, meaning_of
+from trainer.aws.error_codes import EMPTY_FLEET, NextStep, meaning
 from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from trainer.artifacts.metrics import BEYOND_CHANCE, gain_over_baselines
-from trainer.errors import ConfigError, ConnectionFailed
-from trainer.registry.keeping import keep, promote
+from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.retrains.schedule import BEATS_BASELINES
 from trainer.runs.store import Objects
+from trainer.store.production import keep, promote
+from trainer.targets.described import BEYOND_CHANCE, gain_over_baselines
 
 COPIES_AT_ONCE = 10
 

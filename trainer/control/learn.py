@@ -10,8 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from trainer.errors import TrainerError
-from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, merged, sound, to_bytes
+from trainer.base.errors import TrainerError
+from trainer.machines.measurements import OBJECT, Measurements, from_bytes, merged, sound, to_bytes
 from trainer.runs import boot
 from trainer.runs.store import Conflict, Objects
 

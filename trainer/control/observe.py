@@ -10,12 +10,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
+from trainer.base.strict_json import Unsound
 from trainer.control.boot_log import boot_log
 from trainer.control.cloud import Cloud
 from trainer.control.script_files import outputs_seen
-from trainer.errors import ConnectionFailed, TrainerError, TrainingFailed
-from trainer.reading import Unsound
-from trainer.registry.store import card_of
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
@@ -33,6 +32,7 @@ from trainer.runs.reports import (
     read_result,
 )
 from trainer.runs.store import Objects, Stored, given, stop_key
+from trainer.store.listing import card_of
 
 T = TypeVar("T")
 MODELS_AT_ONCE = 10  # as many connections as boto3 keeps open

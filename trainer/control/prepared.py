@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from trainer.errors import DataError
+from trainer.base.errors import DataError
 from trainer.launch.inputs import INDEX, MOST_INDEX_BYTES, RAW, hash_key, read_summary
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import RunRecord

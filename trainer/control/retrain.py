@@ -15,13 +15,15 @@ from functools import partial
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access, aws_error
+from trainer.aws.access import Access, aws_error
+from trainer.aws.schedule_expressions import last_time
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
 from trainer.control.prepared import take_over
 from trainer.control.retrain_script import register_script_run
-from trainer.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
@@ -51,8 +53,6 @@ from trainer.retrains.summary import PersonMessage, scheduled_summary
 from trainer.runs.record import iso
 from trainer.runs.store import Conflict, read_record, record_key
 from trainer.runs.stored_receipt import read_receipt
-from trainer.schedule_expressions import last_time
-from trainer.stack_outputs import StackOutputs
 
 GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
 LOOKED_BACK = timedelta(days=8)  # how long a missed scheduled time is reported

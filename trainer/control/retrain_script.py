@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.control.check_account import check_account
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.script import register_script, script_manifest, script_record
 from trainer.launch.script_retrain import plan_script_retrain
 from trainer.launch.start import attach_entry
 from trainer.retrains.published import PublishedRetrain, other_image, verified_script
 from trainer.runs.store import Objects
-from trainer.stack_outputs import StackOutputs
 
 
 def register_script_run(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainer.errors import ConnectionFailed
-from trainer.reading import Unsound, read_object
+from trainer.base.errors import ConnectionFailed
+from trainer.base.strict_json import Unsound, read_object
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_OUTPUTS_BYTES, read_outputs

@@ -12,17 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import TrainerError
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import step
 from trainer.control.progress import Step
-from trainer.errors import TrainerError
 from trainer.runs.index import read_index, rebuild_index, take_out
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import Driver
 from trainer.runs.store import RecordMissing
 from trainer.runs.stored_receipt import read_receipt
-from trainer.stack_outputs import StackOutputs
 
 MOST_STEPS = 20  # a run is closed in five; more would be an endless loop
 # Age at which an index entry without a record is dropped: its launcher was killed between the two writes.

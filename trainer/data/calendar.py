@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.data.exchanges import exchange_clock, exchange_holes
-from trainer.data.settings import EXCHANGES
+from trainer.data.table import EXCHANGES
 from trainer.data.timeframes import DAY, SECOND, step_of
 
 MINUTE = 60 * SECOND

@@ -1,7 +1,7 @@
 """The context of a bar: the number of its series, and the calendar at its start, as small integers for
 embeddings.
 
-Only models with `reads_context` get it. Columns and largest numbers are `trainer.settings.CONTEXT`.
+Only models with `reads_context` get it. Columns and largest numbers are `trainer.base.settings.CONTEXT`.
 
 Shapes: T bars, C columns.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainer.base.settings import CONTEXT
 from trainer.data.timeframes import DAY, step_of
-from trainer.settings import CONTEXT
 
 _LONGEST_MONTHLY = 14 * DAY  # longest bars that get a month
 _WEEKDAY_OF_1970 = 3  # 1 January was a Thursday; Monday is 0

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.base.errors import DataError
 from trainer.data.timeframes import DAY
-from trainer.errors import DataError
 
 # Least share of a series' bars in trading hours. With all of New York's extended hours it is 0.41; with its
 # local times read as UTC, 0.33 over a year.

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.data.candles import Candles
 from trainer.data.feature_names import FEATURES, FEATURES_VERSION, WARMUP
+from trainer.data.read.candles import Candles
+from trainer.data.read.shapes import FIELDS
 from trainer.data.rolling import exponential_mean, rolling_extremes, rolling_moments, rolling_sum, shift
-from trainer.data.tables import FIELDS
 from trainer.data.timeframes import DAY, SECOND
 
 __all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_features", "compute_inputs"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.errors import DataError
+from trainer.base.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)

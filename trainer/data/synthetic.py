@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.base.symbols import brief, flaw, tidy
+from trainer.data.read.candles import Candles
+from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY, canonical, step_of
-from trainer.data.writing import write_candles
-from trainer.symbols import brief, flaw, tidy
 
 MOST_BARS = 10_000_000  # of a symbol: nineteen years of minutes
 START = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, a Monday

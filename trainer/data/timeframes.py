@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from trainer.errors import DataError
+from trainer.base.errors import DataError
 
 SECOND = 1_000_000_000  # nanoseconds
 DAY = 86_400 * SECOND

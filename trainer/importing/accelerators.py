@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trainer.cost.instances import InstanceType, catalogue
+from trainer.machines.instances import InstanceType, catalogue
 
 MOST_TYPES = 3
 ARM = ("g5g.",)  # the image's PyTorch is for x86

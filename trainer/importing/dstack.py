@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainer.cost.instances import catalogue
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
+from trainer.base.settings import brief
 from trainer.importing.accelerators import types_with
 from trainer.importing.imported import (
     ImportedTask,
@@ -20,7 +20,7 @@ from trainer.importing.imported import (
     take_variables,
 )
 from trainer.importing.shell import take_commands
-from trainer.settings import brief
+from trainer.machines.instances import catalogue
 
 TAKEN = (
     *(

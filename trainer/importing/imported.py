@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UsageError
-from trainer.job import MAX_JOB_NAME
-from trainer.machine import parse_duration
-from trainer.script import is_secret_name
-from trainer.settings import brief
+from trainer.base.errors import UsageError
+from trainer.base.settings import brief
+from trainer.job.job import MAX_JOB_NAME
+from trainer.job.machine import parse_duration
+from trainer.job.script import is_secret_name
 
 DEFAULT_DURATION = "8h"  # where the task has no limit: a run has to end
 MOST_NOTES = 200

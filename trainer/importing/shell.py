@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from trainer.base.settings import brief
 from trainer.importing.imported import ImportedTask
-from trainer.settings import brief
 
 _PIP = re.compile(r"(?:python3? -m )?(?:uv )?pip3? install (.+)")
 _NEEDS_ROOT = re.compile(r"(?:sudo|apt|apt-get|yum|dnf|snap|modprobe|nvidia-smi -pm)\b")

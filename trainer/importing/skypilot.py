@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.cost.instances import catalogue
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
+from trainer.base.settings import brief
 from trainer.importing.accelerators import types_with
 from trainer.importing.imported import (
     ImportedTask,
@@ -21,7 +21,7 @@ from trainer.importing.imported import (
     text_of,
 )
 from trainer.importing.shell import take_commands
-from trainer.settings import brief
+from trainer.machines.instances import catalogue
 
 TAKEN = ("name", "workdir", "resources", "envs", "secrets", "file_mounts", "setup", "run", "num_nodes")
 ADVICE = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UsageError
-from trainer.extras import needs
+from trainer.base.errors import UsageError
+from trainer.base.extras import needs
 
 MOST_BYTES = 256 * 1024
 MOST_NODES, MOST_DEPTH = 20_000, 20

@@ -1,9 +1,9 @@
 """The code that a node runs, packed into one wheel: the same bytes for the same sources, stored as
 code/<sha256>.whl.
 
-It holds only the files that agent and training reach (trainer/code_files.py), with the node's lock file, so a
-change in `cli` uploads nothing. The wheel is made here and not by a build tool, so that it has no time, path
-or file order of the desk.
+It holds only the files that agent and training reach (trainer/base/code_files.py), with the node's lock file,
+so a change in `cli` uploads nothing. The wheel is made here and not by a build tool, so that it has no time,
+path or file order of the desk.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
-from trainer.code_files import NODE, code_files, home_modules, place_of
-from trainer.errors import ConfigError
-from trainer.own_file import FOLDER
+from trainer.base.code_files import NODE, code_files, home_modules, place_of
+from trainer.base.errors import ConfigError
+from trainer.base.own_file import FOLDER
+from trainer.job.script import FOLDER as SCRIPT_FOLDER
 from trainer.runs.store import Conflict, Objects
-from trainer.script import FOLDER as SCRIPT_FOLDER
 
 LOCK = "trainer/node/requirements.lock"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest instant that a zip can name

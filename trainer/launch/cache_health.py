@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from botocore.exceptions import ClientError
 
-from trainer.access import Access, error_code
-from trainer.cost.storage import EFS_USD_PER_GB_MONTH, GB
-from trainer.errors import ConfigError
-from trainer.stack_outputs import StackOutputs
+from trainer.aws.access import Access, error_code
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
+from trainer.machines.storage import EFS_USD_PER_GB_MONTH, GB
 
 _AGAIN = "Run pulumi up --refresh, which restores it. Until then runs read S3."
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from trainer.cost.instances import InstanceType
-from trainer.cost.planner import (
+from trainer.job.job import Job
+from trainer.launch.gpu_table import on_gpus, too_large
+from trainer.launch.images import verdict_on
+from trainer.launch.machines import on_demand_price
+from trainer.launch.preflight import Offers
+from trainer.machines.instances import InstanceType
+from trainer.machines.planner import (
     LONGEST_DEADLINE,
     Workload,
     default_max_duration,
@@ -17,12 +22,7 @@ from trainer.cost.planner import (
     estimate,
     profile_on,
 )
-from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate, rate_of
-from trainer.job import Job
-from trainer.launch.gpu_table import on_gpus, too_large
-from trainer.launch.images import verdict_on
-from trainer.launch.machines import on_demand_price
-from trainer.launch.preflight import Offers
+from trainer.machines.rates import NOT_ESTIMATED, Rate, rate_of
 
 UNPROVEN = "its image is not known to support it"
 

@@ -13,12 +13,12 @@ from functools import partial
 
 from botocore.exceptions import ClientError
 
-from trainer.access import Access, error_code
-from trainer.errors import ConfigError
+from trainer.aws.access import Access, error_code
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
 from trainer.launch.preflight import ask_at_once, limit_seconds
 from trainer.launch.quotas import quota_note
 from trainer.runs.record import Rung
-from trainer.stack_outputs import StackOutputs
 
 Checks = Mapping[str, Callable[[], str]]  # by the check's name in errors
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"

@@ -7,10 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DataError
-from trainer.job import Job
+from trainer.base.errors import DataError
+from trainer.job.job import Job
 from trainer.launch.script_files import DATA_PREFIX, DataFile
-from trainer.pretrained import encoder_of
+from trainer.models.pretrained import encoder_of
 from trainer.runs.store import Objects
 
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.cost.instances import InstanceType, catalogue
-from trainer.cost.links import link_of
-from trainer.cost.planner import Workload, dollars, estimate, profile_on
-from trainer.cost.scaling import POINTLESS, speedup
-from trainer.errors import UsageError
-from trainer.gpu_profiles.memory import fit
-from trainer.gpu_profiles.ranks import Placement, place_on_gpus
-from trainer.gpu_profiles.rates import Rate, rate_of
-from trainer.job import Job
+from trainer.base.errors import UsageError
+from trainer.job.job import Job
 from trainer.launch.images import verdict_on
+from trainer.machines.instances import InstanceType, catalogue
+from trainer.machines.links import link_of
+from trainer.machines.memory import fit
+from trainer.machines.planner import Workload, dollars, estimate, profile_on
+from trainer.machines.ranks import Placement, place_on_gpus
+from trainer.machines.rates import Rate, rate_of
+from trainer.machines.scaling import POINTLESS, speedup
 
 COUNTS = (1, 2, 4, 8)
 

@@ -12,18 +12,18 @@ from functools import partial
 
 from botocore.exceptions import ClientError
 
-from trainer.access import Access, error_code
-from trainer.aws_errors import NO_PARAMETER
-from trainer.cost.instances import catalogue
-from trainer.errors import ConfigError, QuotaError
+from trainer.aws.access import Access, error_code
+from trainer.aws.error_codes import NO_PARAMETER
+from trainer.aws.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
+from trainer.base.errors import ConfigError, QuotaError
 from trainer.launch import checks
 from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
 from trainer.launch.preflight import find_image, is_baked, limit_seconds
 from trainer.launch.quotas import read_quotas
+from trainer.machines.instances import catalogue
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 
 OLD_IMAGE = timedelta(
     days=180

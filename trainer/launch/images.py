@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.cost.compatibility import Compatibility, chip_of, judge, system_of
-from trainer.cost.instances import InstanceType
-from trainer.errors import ConfigError, UsageError
-from trainer.stack_outputs import StackOutputs, architecture_of
+from trainer.aws.stack_outputs import StackOutputs, architecture_of
+from trainer.base.errors import ConfigError, UsageError
+from trainer.machines.compatibility import Compatibility, chip_of, judge, system_of
+from trainer.machines.instances import InstanceType
 
 
 def refuse_other_vendors(names: Sequence[str]) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from trainer.base.errors import DataError, nearest
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.symbols import file_flaw, flaw
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
-from trainer.errors import DataError, nearest
-from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
 from trainer.runs.store import Objects
-from trainer.symbols import file_flaw, flaw
 
 RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainer.cost.instances import InstanceType
-from trainer.cost.planner import profile_on
-from trainer.errors import TrainerError
-from trainer.gpu_profiles.chips import GpuProfile, named_profile, user_tables
-from trainer.gpu_profiles.measurements import OBJECT, Measurements, from_bytes, of_a_rank, shape_of
-from trainer.gpu_profiles.rates import Rate, rate_of
-from trainer.job import Job
+from trainer.base.errors import TrainerError
+from trainer.job.job import Job
+from trainer.job.pieces import takes_all_devices
 from trainer.launch.gpu_table import COUNTS
-from trainer.pieces import takes_all_devices
+from trainer.machines.chips import GpuProfile, named_profile, user_tables
+from trainer.machines.instances import InstanceType
+from trainer.machines.measurements import OBJECT, Measurements, from_bytes, of_a_rank, shape_of
+from trainer.machines.planner import profile_on
+from trainer.machines.rates import Rate, rate_of
 from trainer.runs.boot import OBJECT as BOOTS
 from trainer.runs.boot import Boots, boots_from
 from trainer.runs.store import Objects

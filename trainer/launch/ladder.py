@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainer.cost.instances import InstanceType
+from trainer.machines.instances import InstanceType
 from trainer.runs.record import Rung
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.cost.instances import InstanceType, instance_type, replacements
-from trainer.cost.planner import Workload, dollars, estimate
-from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import named_profile
-from trainer.gpu_profiles.choice import check_fits
-from trainer.job import Job
+from trainer.base.errors import UsageError
+from trainer.job.job import Job
 from trainer.launch.images import refuse_other_vendors
+from trainer.machines.chips import named_profile
+from trainer.machines.choice import check_fits
+from trainer.machines.instances import InstanceType, instance_type, replacements
+from trainer.machines.planner import Workload, dollars, estimate
 
 # Candidates of a job that names no type: one or four GPUs that most accounts can get (2026-11-20).
 DEFAULT_TYPES = ("g6.xlarge", "g5.xlarge", "g6e.xlarge", "g6.12xlarge", "g5.12xlarge")

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.cost.instances import InstanceType
-from trainer.cost.links import link_of
-from trainer.job import Job, with_settings
+from trainer.job.job import Job, with_settings
 from trainer.launch.bundle import BundleName
+from trainer.machines.instances import InstanceType
+from trainer.machines.links import link_of
 from trainer.runs.record import Rung, from_iso, iso
 from trainer.runs.store import Conflict, Objects, manifest_key, record_key
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.access import Access
-from trainer.errors import ConfigError
-from trainer.stack_outputs import StackOutputs
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
 
 NAT_USD_PER_GB = 0.045  # aws.amazon.com/vpc/pricing, us-east-1 (2026-11-20)
 _ANYWHERE = "0.0.0.0/0"

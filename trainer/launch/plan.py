@@ -11,26 +11,26 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from trainer.cost.baking import Baking, baking
-from trainer.cost.planner import (
-    Workload,
-    dollars,
-    three_times_slow,
-)
-from trainer.cost.storage import StorageCost, storage_cost
-from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.gpu_profiles.rates import Rate
-from trainer.job import Job
+from trainer.base.errors import BudgetError, ConfigError, UsageError
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.job.script import KIND as SCRIPT
 from trainer.launch.candidates import PlanCandidate, weigh
 from trainer.launch.gpu_table import OnGpus, gpu_table, instead
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
-from trainer.pieces.piece import Piece
+from trainer.machines.baking import Baking, baking
+from trainer.machines.planner import (
+    Workload,
+    dollars,
+    three_times_slow,
+)
+from trainer.machines.rates import Rate
+from trainer.machines.storage import StorageCost, storage_cost
 from trainer.runs.boot import Boots
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
-from trainer.script import KIND as SCRIPT
 
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 

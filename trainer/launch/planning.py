@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from trainer.access import Access
-from trainer.cost.planner import workload
-from trainer.cost.storage import storage_cost
-from trainer.errors import DataError
-from trainer.gpu_profiles.rates import Rate
-from trainer.job import Job, with_settings
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import DataError
+from trainer.job.job import Job, with_settings
+from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_boots, known_rates
 from trainer.launch.machines import machines_of, refuse_retired
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers, look
-from trainer.pieces.fewest import empty_span, too_few
+from trainer.machines.planner import workload
+from trainer.machines.rates import Rate
+from trainer.machines.storage import storage_cost
 from trainer.runs.boot import Boots
 from trainer.runs.store import Objects
-from trainer.stack_outputs import StackOutputs
 
 
 def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:

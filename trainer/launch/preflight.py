@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from trainer.access import Access, aws_error, error_code
-from trainer.aws_errors import NO_IMAGE, NO_PARAMETER
-from trainer.cost.instances import InstanceType
-from trainer.errors import ConfigError, ConnectionFailed
+from trainer.aws.access import Access, aws_error, error_code
+from trainer.aws.error_codes import NO_IMAGE, NO_PARAMETER
+from trainer.aws.stack_outputs import StackOutputs, baked_parameter
+from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.launch.images import line_for
 from trainer.launch.prices import PricedTypes, list_prices
+from trainer.machines.instances import InstanceType
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import StackOutputs, baked_parameter
 
 LIMIT_SECONDS = 10.0
 REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is

@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.access import Access
-from trainer.cost.cpu_instances import cpu_instance_type
-from trainer.cost.planner import dollars
-from trainer.data.settings import SUFFIXES
-from trainer.errors import ConfigError
-from trainer.job import Job
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs, secrets_path
+from trainer.base.errors import ConfigError
+from trainer.data.table import SUFFIXES
+from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import Input
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
 from trainer.launch.manifest import FORMAT, write_manifest
 from trainer.launch.preflight import Offers, look
+from trainer.machines.cpu_instances import cpu_instance_type
+from trainer.machines.planner import dollars
 from trainer.runs.deadline import TimeLimit, time_limit
 from trainer.runs.index import begin_run
 from trainer.runs.record import Rung, RunRecord, iso
 from trainer.runs.store import Objects
-from trainer.stack_outputs import StackOutputs, secrets_path
 
 LONGEST = timedelta(minutes=30)  # of a prepare run, as its template has it (infra/__main__.py)
 EXPECTED_SECONDS = 300.0  # assumed: boot and packages 150 s, then a script that fetches some weeks

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from trainer.access import Access, error_code
-from trainer.cost.instances import TABLE_REGION, InstanceType
+from trainer.aws.access import Access, error_code
+from trainer.machines.instances import TABLE_REGION, InstanceType
 
 # The Price List answers in us-east-1, eu-central-1 and ap-south-1 only (AWS Price List guide, looked up
 # 2026-11-22).

@@ -9,9 +9,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access, error_code
-from trainer.cost.instances import catalogue
-from trainer.errors import QuotaError
+from trainer.aws.access import Access, error_code
+from trainer.base.errors import QuotaError
+from trainer.machines.instances import catalogue
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import Rung
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
 
 MOST_REQUIREMENTS = 500
 # Packages that a script can't replace, since they are built for the image's driver. nvidia-ml-py is not part

@@ -14,26 +14,26 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.cost.instances import instance_type
-from trainer.cost.planner import Workload
-from trainer.cost.storage import storage_cost
-from trainer.errors import TrainerError
-from trainer.gpu_profiles.rates import NOT_ESTIMATED, Rate
-from trainer.job import Job, with_settings
+from trainer.aws.stack_outputs import StackOutputs, script_secrets_path
+from trainer.base.errors import TrainerError
+from trainer.job.job import Job, with_settings
+from trainer.job.pieces import pieces_of
+from trainer.job.script import KIND
 from trainer.launch.bundle import BundleName
 from trainer.launch.manifest import FORMAT, write_manifest
 from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record
-from trainer.pieces import pieces_of
+from trainer.machines.instances import instance_type
+from trainer.machines.planner import Workload
+from trainer.machines.rates import NOT_ESTIMATED, Rate
+from trainer.machines.storage import storage_cost
 from trainer.runs.boot import Boots
 from trainer.runs.index import begin_run, read_index
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import Driver, RunRecord, iso
 from trainer.runs.store import Objects
 from trainer.runs.stored_receipt import read_receipt
-from trainer.script import KIND
-from trainer.stack_outputs import StackOutputs, script_secrets_path
 
 RECEIPTS_AT_ONCE = 8
 

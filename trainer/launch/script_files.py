@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.access import Access, aws_error
-from trainer.errors import DataError, UsageError
+from trainer.aws.access import Access, aws_error
+from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
+from trainer.base.errors import DataError, UsageError
+from trainer.base.symbols import path_flaw
+from trainer.job.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
 from trainer.launch.requirements import check_requirements
-from trainer.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
-from trainer.symbols import path_flaw
-from trainer.transfer import LARGEST_PUT_BYTES, put_file
 
 DATA_PREFIX = "raw/.files/"
 _LEFT_OUT = ("__pycache__",)  # folders, besides names that begin with a dot

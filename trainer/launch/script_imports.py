@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
 from trainer.launch.requirements import IMAGES_OWN, normalized
 
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}

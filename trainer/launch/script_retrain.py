@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.access import Access
-from trainer.errors import DataError
-from trainer.job import Job
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import DataError
+from trainer.job.job import Job
+from trainer.job.script import MOST_DATA_FILES
 from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, list_inputs
 from trainer.launch.knowledge import known_boots
@@ -22,8 +24,6 @@ from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers, look
 from trainer.launch.script import known_times, plan_script
 from trainer.runs.store import Objects
-from trainer.script import MOST_DATA_FILES
-from trainer.stack_outputs import StackOutputs
 
 
 @dataclass(frozen=True, kw_only=True)

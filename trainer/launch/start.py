@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from trainer.job import Job
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
 from trainer.launch.bundle import BundleName
 from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles
@@ -18,12 +20,10 @@ from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
 from trainer.launch.manifest import build_manifest, write_manifest
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.preflight import Offers
-from trainer.pieces.piece import Piece
 from trainer.runs.index import begin_run
 from trainer.runs.pieces import RunPiece
 from trainer.runs.record import Driver, RunRecord, new_run_id
 from trainer.runs.store import Objects, plan_key
-from trainer.stack_outputs import StackOutputs
 
 
 def new_record(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from trainer.base.settings import CHUNKS, ModelSettings
 from trainer.models import lstm, own, tcn, transformer
-from trainer.settings import CHUNKS, ModelSettings
 
 MODELS: dict[str, type[ModelSettings]] = {
     home.name: home for home in (lstm.LstmSettings, tcn.TcnSettings, transformer.TransformerSettings)

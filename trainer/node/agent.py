@@ -20,9 +20,9 @@ from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
-from trainer import environment
-from trainer.access import Access, aws_error
-from trainer.errors import Stopped, TrainerError, TrainingFailed
+from trainer.aws.access import Access, aws_error
+from trainer.base import environment
+from trainer.base.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.curves_page import serve_curves

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer import environment
-from trainer.errors import TrainingFailed
+from trainer.base import environment
+from trainer.base.errors import TrainingFailed
 
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
 

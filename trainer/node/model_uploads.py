@@ -8,7 +8,7 @@ import logging
 import time
 from typing import Any
 
-from trainer.errors import NotVersioned, TrainingFailed
+from trainer.base.errors import NotVersioned, TrainingFailed
 from trainer.node.progress import identity_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS

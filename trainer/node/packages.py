@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 
 # Minor version of the desk's torch (pyproject.toml, extra `train`; a test compares them): a model trained by
 # another minor may differ in the last digits, and an older one may lack what the trainer calls.

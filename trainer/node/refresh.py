@@ -1,7 +1,7 @@
 """Prepare run: fetch a data set, run the user's refresh script on it, check new files, upload them.
 
 The script runs in its own process, the only one with the secrets; they are removed from its output. New and
-unchecked files are described by `trainer.plan.check` in a child process. No training happens here.
+unchecked files are described by `trainer.bars.check` in a child process. No training happens here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainer import environment
-from trainer.access import aws_error
-from trainer.errors import DataError, Stopped, TrainingFailed
+from trainer.aws.access import aws_error
+from trainer.base import environment
+from trainer.base.errors import DataError, Stopped, TrainingFailed
+from trainer.base.own_file import in_bundle
+from trainer.base.symbols import file_flaw
 from trainer.node.redaction import Redaction
 from trainer.node.shared import Node
 from trainer.node.stack_secrets import read_secrets
 from trainer.node.stage import fetch_inputs, read_patiently
 from trainer.node.uplink import AWS_ERRORS
-from trainer.own_file import in_bundle
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
-from trainer.symbols import file_flaw
 
 log = logging.getLogger("trainer.node")
 SCRIPT_SECONDS, CHECK_SECONDS = 1200.0, 900.0  # within the run's half hour
@@ -184,7 +184,7 @@ def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
             [
                 sys.executable,
                 "-m",
-                "trainer.plan.check",
+                "trainer.bars.check",
                 question,
                 "--data",
                 str(folder),

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from trainer.errors import BudgetError, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.errors import BudgetError, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.strict_json import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
-from trainer.reading import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, NODE_STEPS

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from trainer import environment
+from trainer.base import environment
 
 PREFIX = "mayfly-script-"
 LINK = "tmp"

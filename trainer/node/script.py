@@ -16,8 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import trainer
-from trainer import environment
-from trainer.errors import Stopped, TrainingFailed
+from trainer.base import environment
+from trainer.base.errors import Stopped, TrainingFailed
+from trainer.base.symbols import path_flaw
+from trainer.job.script import FOLDER, VISIBLE, ScriptSettings, replaced
+from trainer.job.script_values import variables_of
 from trainer.node.redaction import Redaction
 from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.node.script_outputs import Outputs
@@ -27,9 +30,6 @@ from trainer.node.script_user import close_to_others, leave_mount, make_script_u
 from trainer.node.shared import Node
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
-from trainer.script import FOLDER, VISIBLE, ScriptSettings, replaced
-from trainer.script_values import variables_of
-from trainer.symbols import path_flaw
 
 log = logging.getLogger("trainer.node")
 

@@ -21,8 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.node.redaction import Redaction
-from trainer.reading import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.runs.record import utc_now
 from trainer.runs.reports import MOST_COUNT
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES

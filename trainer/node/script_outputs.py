@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.access import version_of
-from trainer.errors import NotVersioned
+from trainer.aws.access import version_of
+from trainer.base.errors import NotVersioned
+from trainer.base.symbols import path_flaw
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS
-from trainer.symbols import path_flaw
 
 log = logging.getLogger("trainer.node")
 UNCHANGED_SECONDS = 30.0

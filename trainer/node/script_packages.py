@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.errors import Stopped, TrainingFailed
+from trainer.base.errors import Stopped, TrainingFailed
 from trainer.node.shared import Node
 
 log = logging.getLogger("trainer.node")
@@ -27,7 +27,7 @@ _FIRST_BYTES = 256  # a console script's first line is shorter
 _LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 _MADE_FOR = re.compile(
     r"# Packages of a script for Python (3\.\d{1,2})\b"
-)  # trainer/cli/script_packages.py writes it
+)  # trainer/cli/sources/script_packages.py writes it
 # One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come
 # first.
 _BESIDE = """import pathlib, site, sys, sysconfig

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from trainer.errors import TrainingFailed
+from trainer.base.errors import TrainingFailed
 from trainer.node.redaction import RedactedStream, Redaction
 from trainer.node.script_user import ScriptUser
 from trainer.runs.reports import LAST_LINES, MOST_LINE

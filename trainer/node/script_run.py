@@ -17,7 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import Stopped, TrainingFailed
+from trainer.base.errors import Stopped, TrainingFailed
+from trainer.job.pieces.piece import Piece
+from trainer.job.pieces.queue import PieceQueue
+from trainer.job.script import KIND, ScriptSettings
 from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
 from trainer.node.progress import advance
 from trainer.node.script_events import BestMetric, EventFile, ScriptEvents, StepRate
@@ -25,9 +28,6 @@ from trainer.node.script_outputs import Outputs
 from trainer.node.script_process import ScriptProcess
 from trainer.node.script_user import ScriptUser
 from trainer.node.shared import Node
-from trainer.pieces.piece import Piece
-from trainer.pieces.piece_queue import PieceQueue
-from trainer.script import KIND, ScriptSettings
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2

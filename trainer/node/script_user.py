@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 
 USER = "mayfly-script"
 METADATA = ("169.254.169.254", 80)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainer import environment
-from trainer.access import aws_error, error_code
-from trainer.aws_errors import NO_PARAMETER
-from trainer.errors import ConfigError
+from trainer.aws.access import aws_error, error_code
+from trainer.aws.error_codes import NO_PARAMETER
+from trainer.base import environment
+from trainer.base.errors import ConfigError
 from trainer.node.redaction import FEWEST_LETTERS
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS

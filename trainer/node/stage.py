@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.errors import DataError, Stopped, TrainerError, TrainingFailed
+from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.node.cache import CacheUnusable, InputCache, cacheable
 from trainer.runs.reports import INPUT_COUNTS
 

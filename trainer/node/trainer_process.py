@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer import environment
-from trainer.errors import TrainingFailed
-from trainer.script import replaced, variables_in
+from trainer.base import environment
+from trainer.base.errors import TrainingFailed
+from trainer.job.script import replaced, variables_in
 
 MOST_WORDS = 64
 STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL

@@ -18,9 +18,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access, error_code, version_of
-from trainer.aws_errors import LOST_RACE, NO_OBJECT
-from trainer.errors import ConnectionFailed, TrainingFailed
+from trainer.aws.access import Access, error_code, version_of
+from trainer.aws.error_codes import LOST_RACE, NO_OBJECT
+from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.runs.store import PART_BYTES
 
 log = logging.getLogger(__name__)

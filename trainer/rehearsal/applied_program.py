@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
+from trainer.base.files import whole_file
 from trainer.rehearsal.world import AwsError
-from trainer.whole_file import whole_file
 
 FORMAT = 2
 PROGRAM_DIGITS = 32  # of a stored key: the program's hash; the rest is that of a rehearsal's settings

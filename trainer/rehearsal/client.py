@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer import environment
-from trainer.access import Access
-from trainer.errors import ConfigError
-from trainer.extras import needs
+from trainer.aws.access import Access
+from trainer.base import environment
+from trainer.base.errors import ConfigError
+from trainer.base.extras import needs
 from trainer.rehearsal import home
 from trainer.rehearsal.forks import ForkedProcess, fork
 from trainer.rehearsal.home import Note

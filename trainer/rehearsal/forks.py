@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.environment import processor_settings
+from trainer.base.environment import processor_settings
 from trainer.rehearsal.fork_client import send_order
 from trainer.rehearsal.fork_server import listen
 

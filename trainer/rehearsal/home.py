@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trainer.errors import ConfigError
-from trainer.whole_file import whole_file
+from trainer.base.errors import ConfigError
+from trainer.base.files import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
 FORMAT = 1

@@ -27,10 +27,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from trainer.environment import processor_settings
+from trainer.base.environment import processor_settings
+from trainer.base.files import whole_file
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
 from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
-from trainer.whole_file import whole_file
 
 STUBS = Path(__file__).with_name("stubs")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")

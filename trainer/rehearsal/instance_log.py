@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trainer.base.files import whole_file
 from trainer.rehearsal.home import reading
 from trainer.rehearsal.world import Instance, World
 from trainer.runs.record import from_iso, iso
-from trainer.whole_file import whole_file
 
 _ID = re.compile(r"i-[0-9a-f]{17}")
 _INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "terminated_at")

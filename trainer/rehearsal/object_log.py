@@ -17,8 +17,8 @@ from typing import Any
 
 from moto.s3.models import FakeDeleteMarker, FakeKey, s3_backends
 
+from trainer.base.files import whole_file
 from trainer.rehearsal.home import reading
-from trainer.whole_file import whole_file
 
 _PLAIN_FIELDS = (
     "name", "account_id", "region_name", "bucket_name", "encryption", "kms_key_id",

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer.access import Access
-from trainer.errors import ConfigError, TrainerError, UsageError, nearest
+from trainer.aws.access import Access
+from trainer.base.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
 from trainer.rehearsal.keys import access_key
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pulumi
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same zip
 

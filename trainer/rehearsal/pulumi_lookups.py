@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 from trainer.rehearsal.pulumi_resources import Resources
 
 # A route's members by Pulumi's names for its targets.

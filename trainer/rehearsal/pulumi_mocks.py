@@ -7,7 +7,7 @@ from typing import Any
 
 from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal import pulumi_images as pulumi_images  # registers its resource types
 from trainer.rehearsal import pulumi_messages as pulumi_messages  # likewise
 from trainer.rehearsal import pulumi_network as pulumi_network

@@ -16,8 +16,8 @@ import botocore.session
 from botocore import xform_name
 from botocore.exceptions import ClientError, ParamValidationError
 
-from trainer.access import Access
-from trainer.errors import ConfigError
+from trainer.aws.access import Access
+from trainer.base.errors import ConfigError
 from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters

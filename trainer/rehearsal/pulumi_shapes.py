@@ -13,7 +13,7 @@ from typing import Any
 
 from botocore.model import Shape
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 
 # (shape, Pulumi's name) -> AWS's name, where they differ by more than case.
 RENAMED = {("LaunchTemplateInstanceNetworkInterfaceSpecificationRequest", "securityGroups"): "Groups"}

@@ -21,7 +21,8 @@ from typing import Any
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.access import Access, error_code
+from trainer.aws.access import Access, error_code
+from trainer.aws.schedule_expressions import parse
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Principal, Redelivery, Rules
 from trainer.rehearsal.authorization import demand
@@ -31,7 +32,6 @@ from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing
 from trainer.runs.record import iso
-from trainer.schedule_expressions import parse
 
 log = logging.getLogger(__name__)
 SERVICE = "scheduler.amazonaws.com"

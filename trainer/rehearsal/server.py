@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer.access import Access
-from trainer.environment import rehearsal_environment
-from trainer.errors import ConfigError, TrainerError
+from trainer.aws.access import Access
+from trainer.base.environment import rehearsal_environment
+from trainer.base.errors import ConfigError, TrainerError
 from trainer.rehearsal import alarms, event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import REGION, EmbeddedAccount
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay

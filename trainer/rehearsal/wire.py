@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import environment
+from trainer.base import environment
 
 # moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a
 # region).
@@ -40,7 +40,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.exceptions import HTTPException  # noqa: E402
 from werkzeug.test import EnvironBuilder  # noqa: E402
 
-from trainer.access import EMBEDDED_KEY  # noqa: E402
+from trainer.aws.access import EMBEDDED_KEY  # noqa: E402
 from trainer.rehearsal.keys import access_key  # noqa: E402
 from trainer.rehearsal.world import AwsError  # noqa: E402
 

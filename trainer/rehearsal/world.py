@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainer.aws.schedule_expressions import At, Expression, first_fire, next_fire
 from trainer.rehearsal.faults import AwsError as AwsError
 from trainer.rehearsal.faults import Faults
 from trainer.rehearsal.faults import Pool as Pool
 from trainer.rehearsal.filters import matches
-from trainer.schedule_expressions import At, Expression, first_fire, next_fire
 
 MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (EC2 user guide)
 STATE_CODES = {

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from trainer.errors import BudgetError, ConfigError, Interrupted, TrainerError
+from trainer.aws.schedule_expressions import next_fire
+from trainer.base.errors import BudgetError, ConfigError, Interrupted, TrainerError
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.published import PublishedRetrain
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.runs.record import iso
-from trainer.schedule_expressions import next_fire
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
-from trainer.errors import ConfigError, TrainerError
-from trainer.reading import Fields, Unsound
+from trainer.base.errors import ConfigError, TrainerError
+from trainer.base.strict_json import Fields, Unsound
 from trainer.runs.record import iso, new_run_id
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trainer.errors import ConfigError
-from trainer.job import Job, job_from_json
-from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.errors import ConfigError
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.symbols import path_flaw
+from trainer.job.job import Job, job_from_json
 from trainer.retrains.schedule import PUBLISHED_FORMAT, READABLE_FORMATS
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES, SHA256
 from trainer.runs.store import Objects
-from trainer.symbols import path_flaw
 
 MOST_BYTES = 64 * 1024
 MOST_SCRIPT_BYTES = 32 * 2**20  # 20,000 files of data take 12 MB

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from trainer.schedule_expressions import Cron, parse
+from trainer.aws.schedule_expressions import Cron, parse
 
 # Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before
 # 2026-11-22: no scripts.

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.reading import Fields, Unsound, read_object
+from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_BOOT_SECONDS, NODE_STEPS, NodeResult
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from trainer.errors import ConnectionFailed, PermissionDenied
-from trainer.reading import Fields, Unsound, read_object
+from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.runs.record import RunRecord, iso
 from trainer.runs.store import Conflict, Objects, Stored, create_record
 

@@ -4,7 +4,7 @@ One step at a time, each from the record alone: store an intent, arm its deadlin
 call, call, store the answer. An unclear answer repeats the call once under the same token while the run may
 start. If that is unclear as well, an instance is looked for by its tag for five minutes, as a run that ends
 does (`reconcile` adopts it or ends it); if none appears, the launch is closed as refused with a code of ours.
-A refusal has consumed the token, and `trainer.aws_errors` names the next step: the next rung, a rung of
+A refusal has consumed the token, and `trainer.aws.error_codes` names the next step: the next rung, a rung of
 another quota, the same rung under a new token, or the end.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.aws_errors import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
-from trainer.errors import BudgetError, TrainerError
+from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
+from trainer.base.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
 from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
 from trainer.runs.observation import UNANSWERED, Observation, may_still_appear

@@ -2,7 +2,7 @@
 hung.
 
 The object under `live/` holds the lease alone; the models' progress is in another one (`runs.reports`).
-Standard library and `trainer.reading` only: the sweeper's zip carries both files.
+Standard library and `trainer.base.strict_json` only: the sweeper's zip carries both files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainer.reading import Unsound, read_object
+from trainer.base.strict_json import Unsound, read_object
 
 LEASE = timedelta(seconds=90)  # a node renews every 3 s: thirty misses in a row
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way

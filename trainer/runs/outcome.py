@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.aws_errors import meaning
-from trainer.errors import (
+from trainer.aws.error_codes import meaning
+from trainer.base.errors import (
     BudgetError,
     ConfigError,
     Interrupted,
@@ -20,7 +20,7 @@ from trainer.errors import (
     TrainerError,
     TrainingFailed,
 )
-from trainer.reading import MOST_NAME
+from trainer.base.strict_json import MOST_NAME
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, UNANSWERED, Observation

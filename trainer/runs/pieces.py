@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.artifacts.names import MODEL_SUFFIX, is_model_file, label, read_name
+from trainer.job.model_names import MODEL_SUFFIX, is_model_file, label, read_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainer.artifacts.names import MODEL_SUFFIX, read_name
+from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code

@@ -27,10 +27,10 @@ from trainer.runs.actions import (
     WriteStop,
     sweep_schedule,
 )
-from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
+from trainer.runs.own_machine import next_of_here
 from trainer.runs.record import RunRecord
 
 POWER_OFF_GRACE = timedelta(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
-from trainer.aws_errors import NO_CLEAR_ANSWER, Meaning, meaning
-from trainer.environment import clock_ahead_seconds
-from trainer.reading import instant
+from trainer.aws.error_codes import NO_CLEAR_ANSWER, Meaning, meaning
+from trainer.base.environment import clock_ahead_seconds
+from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 from trainer.runs.lease import BOOT_ALLOWANCE

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from trainer.reading import MOST_NUMBER, MOST_WHOLE, Unsound, read_object
+from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
 from trainer.runs.pieces import job_setting
 from trainer.runs.record import READABLE_FORMATS, RunRecord, from_iso, iso

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from trainer.artifacts.metrics import check_metrics
-from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
-from trainer.reading import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.symbols import file_flaw, path_flaw
+from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.lease import Lease
 from trainer.runs.samples import NodeSample, read_sample
-from trainer.symbols import file_flaw, path_flaw
+from trainer.targets.described import check_metrics
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
 MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB

@@ -15,10 +15,17 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Protocol
 
-from trainer.access import Access, aws_error, error_code, version_of
-from trainer.aws_errors import LOST_RACE, NO_OBJECT
-from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied, TrainerError, UsageError, nearest
-from trainer.reading import Unsound
+from trainer.aws.access import Access, aws_error, error_code, version_of
+from trainer.aws.error_codes import LOST_RACE, NO_OBJECT
+from trainer.base.errors import (
+    ConfigError,
+    ConnectionFailed,
+    PermissionDenied,
+    TrainerError,
+    UsageError,
+    nearest,
+)
+from trainer.base.strict_json import Unsound
 from trainer.runs.record import RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.artifacts.names import is_model_file
-from trainer.errors import ConfigError
-from trainer.reading import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.errors import ConfigError
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
+from trainer.job.model_names import is_model_file
 from trainer.runs.boot import STEPS
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES

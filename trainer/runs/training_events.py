@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.artifacts.names import MODEL_SUFFIX, is_model_file
-from trainer.reading import Fields, Unsound, read_object
+from trainer.base.strict_json import Fields, Unsound, read_object
+from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.reports import MOST_COUNT, MOST_MODELS, MOST_TITLE, UNITS
 from trainer.runs.samples import MOST_GPUS, gpu_figures
 

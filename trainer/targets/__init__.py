@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from trainer.settings import TargetSettings
+from trainer.base.settings import TargetSettings
 from trainer.targets import barrier, direction, own, quantiles, return_, volatility
 
 TARGETS: dict[str, type[TargetSettings]] = {

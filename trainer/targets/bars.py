@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.settings import TargetSettings
+from trainer.base.settings import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)

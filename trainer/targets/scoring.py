@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.base.settings import TargetSettings
+from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
-from trainer.settings import TargetSettings
 
 Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
 RIDGE = 1.0  # penalty on scaled features: keeps weights of collinear ones finite

@@ -22,14 +22,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from trainer.arguments import Parser, check_folder
-from trainer.errors import Stopped, TrainerError, UsageError
-from trainer.extras import missing_library
-from trainer.job import Job, job_from, load_job, parse_assignments, refuse_script, with_settings
-from trainer.job_tables import with_keys
+from trainer.base.arguments import Parser, check_folder
+from trainer.base.errors import Stopped, TrainerError, UsageError
+from trainer.base.extras import missing_library
+from trainer.base.text import printable
+from trainer.job.job import Job, job_from, load_job, parse_assignments, refuse_script, with_settings
+from trainer.job.pieces import takes_all_devices
+from trainer.job.tables import with_keys
 from trainer.models import DEFAULT, MODELS
-from trainer.pieces import takes_all_devices
-from trainer.printable import printable
 from trainer.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -127,18 +127,18 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
     import torch
 
-    from trainer.train.distributed.group import check_backend
-    from trainer.train.distributed.supervisor import RankSupervisor, check_ranks
-    from trainer.train.encoder import check_inputs, pinned
+    from trainer.train.inputs.encoder import check_inputs, pinned
+    from trainer.train.inputs.source import open_data
+    from trainer.train.inputs.survey import survey
     from trainer.train.machine_file import read_machine
     from trainer.train.observing.meter import meter_for
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
-    from trainer.train.own_check import checked, copied
+    from trainer.train.own.check import checked, copied
     from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
-    from trainer.train.source import open_data
-    from trainer.train.survey import survey
+    from trainer.train.ranks.group import check_backend
+    from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
     from trainer.train.workers.devices import choose_device, default_workers

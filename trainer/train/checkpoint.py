@@ -5,7 +5,7 @@ read.
     <folder>/<model>/<batches>/manifest.json       position, hash of data.safetensors, of job, bars and code
 
 A checkpoint belongs to a model, not to a pack: any strategy can resume it. If several ranks train one model,
-each writes its shard instead of data.safetensors (`trainer.train.distributed.shards`). All random numbers
+each writes its shard instead of data.safetensors (`trainer.train.ranks.shards`). All random numbers
 follow from seed and position (`seeds.py`), so the position is the state of every generator. No pickle:
 reading a checkpoint runs no code.
 """
@@ -26,8 +26,8 @@ from typing import Any
 import safetensors
 import torch
 
-from trainer.job import Job
-from trainer.reading import Unsound
+from trainer.base.strict_json import Unsound
+from trainer.job.job import Job
 from trainer.train.checkpoint_files import (
     MANIFEST,
     CheckpointManifest,

@@ -23,14 +23,15 @@ from typing import Any
 import safetensors
 import torch
 
-from trainer.reading import MOST_TEXT, Fields, Unsound, Value, read_object
-from trainer.whole_file import whole_file
+from trainer.base.files import whole_file
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 MOST_BYTES = 64 * 2**20  # of a manifest
 MOST_SHARDS, MOST_DIMENSIONS = 1024, 16
-# safetensors' names; a user's buffer of any other type is refused before training (`train/probe_model.py`)
+# safetensors' names; a user's buffer of any other type is refused before training
+# (`train/own/probe_model.py`)
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",

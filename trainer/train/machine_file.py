@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.errors import UsageError
-from trainer.reading import Unsound, read_object
+from trainer.base.errors import UsageError
+from trainer.base.strict_json import Unsound, read_object
 
 MOST_BYTES = 16 * 1024
 MOST_USD = 100_000.0

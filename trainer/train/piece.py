@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.artifacts.card import Card, read_card
-from trainer.artifacts.weights import save
-from trainer.errors import DataError, TrainingFailed
-from trainer.job import Job
-from trainer.pieces.piece import Piece
+from trainer.base.errors import DataError, TrainingFailed
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.store.card import Card, read_card
+from trainer.store.weights import save
 from trainer.targets import labels_of
-from trainer.train.cards import card_of_training
 from trainer.train.cpu import on_one_thread
+from trainer.train.evaluate.cards import card_of_training
+from trainer.train.evaluate.panel_scores import score_panel
+from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, readings, score_series
+from trainer.train.inputs.series import PieceData
+from trainer.train.inputs.source import JobData, Source, mark_of
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
-from trainer.train.panel_scores import score_panel
-from trainer.train.readers import Evaluate, outputs_of
+from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.schedule import base_rate
-from trainer.train.scores import Outputs, joint_scores, outputs_by_span, readings, score_series
-from trainer.train.series import PieceData
-from trainer.train.source import JobData, Source, mark_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from trainer import environment
-from trainer.errors import UsageError
-from trainer.job import Job
+from trainer.base import environment
+from trainer.base.errors import UsageError
+from trainer.job.job import Job
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # torch.amp.GradScaler's defaults (torch 2.13): the first scale of a loss, and the steps after which it grows.

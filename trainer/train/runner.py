@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from trainer.artifacts.weights import save
-from trainer.errors import TrainingFailed
-from trainer.job import Job
-from trainer.pieces.piece import Piece
-from trainer.train.cards import card_of_runner
+from trainer.base.errors import TrainingFailed
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.store.weights import save
+from trainer.train.evaluate.cards import card_of_runner
+from trainer.train.inputs.source import JobData
 from trainer.train.piece import done_event
-from trainer.train.source import JobData
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from trainer.job import Job
+from trainer.job.job import Job
 
 
 def base_rate(job: Job) -> float:

@@ -48,7 +48,7 @@ def smoke(device: str) -> dict[str, Any]:
     began = time.monotonic()
     import torch  # loads after the arguments are parsed
 
-    from trainer.job import job_of
+    from trainer.job.job import job_of
     from trainer.train.cpu import use_one_thread
     from trainer.train.packs.pack import Member, loss_for, new_model
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
 from trainer.attach import keys
 from trainer.attach.host_keys import parse_host_keys, read_host_keys
 from trainer.attach.keys import find_key, forget_ended, forget_key, make_key
 from trainer.attach.request import Forward, parse_forward, shell_line
-from trainer.cli import launch
-from trainer.errors import ConfigError, ConnectionFailed, UsageError
+from trainer.aws.access import Access
+from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
+from trainer.cli.verbs import launch
 from trainer.node.ssh import PUBLIC_KEY
 from trainer.runs.keys import NodeKeys
 

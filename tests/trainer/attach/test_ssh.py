@@ -30,7 +30,7 @@ from trainer.attach.host_keys import parse_host_keys
 from trainer.attach.request import AttachRequest, Forward
 from trainer.attach.shell import run_command, run_shell
 from trainer.attach.ssh import connection
-from trainer.errors import ConnectionFailed, PermissionDenied, UsageError
+from trainer.base.errors import ConnectionFailed, PermissionDenied, UsageError
 from trainer.node.curves_page import page_handler
 
 Connect = Callable[..., Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, desk_python: Path) 
         def connected(*, rehearse: bool, program: bool = True) -> Iterator[Access]:
             yield access
 
-        monkeypatch.setattr("trainer.cli.launch.connected", connected)
+        monkeypatch.setattr("trainer.cli.verbs.launch.connected", connected)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
         return access

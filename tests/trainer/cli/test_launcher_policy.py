@@ -17,19 +17,19 @@ from tests.finished import finish
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB
 from tests.sessions import forget_sessions
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
-from trainer.cost.instances import instance_type
-from trainer.errors import ConfigError
 from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
+from trainer.machines.instances import instance_type
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import from_iso, utc_now
 from trainer.runs.store import open_objects, read_record
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs
 
 pytestmark = pytest.mark.slow  # each begins with a stack in which runs have been
 

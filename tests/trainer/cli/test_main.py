@@ -13,8 +13,8 @@ import pytest
 
 from trainer.cli.main import main
 from trainer.cli.parser import build_parser
-from trainer.cli.table import styled
 from trainer.cli.terminal import show
+from trainer.cli.views.table import styled
 
 HEAVY = {"boto3", "botocore", "torch", "pyarrow", "pandas", "numpy", "pulumi", "moto", "ray"}
 
@@ -118,7 +118,7 @@ def test_a_mistake_of_ours_is_not_dressed_up_as_the_users(monkeypatch):
     def broken(arguments: object) -> int:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("trainer.cli.launch.run", broken)
+    monkeypatch.setattr("trainer.cli.verbs.launch.run", broken)
     with pytest.raises(ZeroDivisionError):
         main(["launch"])
 
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_used_is_one_line(monkeypatch, capsys):
     def refused(arguments: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", "keys/x")
 
-    monkeypatch.setattr("trainer.cli.launch.run", refused)
+    monkeypatch.setattr("trainer.cli.verbs.launch.run", refused)
     assert main(["launch"]) == 103
     printed = "error: cannot use keys/x (Permission denied). Check the path and its permissions.\n"
     assert capsys.readouterr().err == printed
@@ -137,7 +137,7 @@ def test_a_word_that_is_not_utf8_is_one_line(monkeypatch, capsys):
     def asked(arguments: argparse.Namespace) -> int:
         return len(f"runs/{arguments.run}".encode())
 
-    monkeypatch.setattr("trainer.cli.status.run", asked)
+    monkeypatch.setattr("trainer.cli.verbs.status.run", asked)
     assert main(["status", "caf\udce9"]) == 2
     assert capsys.readouterr().err == "error: 'caf\\udce9' is not UTF-8. Type it again.\n"
 
@@ -189,7 +189,7 @@ def test_a_stdout_that_is_not_unicode_shows_escapes(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1", errors="strict")
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(
-        "trainer.cli.launch.run", lambda arguments: show(styled("lstm → direction ×", "")) or 0
+        "trainer.cli.verbs.launch.run", lambda arguments: show(styled("lstm → direction ×", "")) or 0
     )
     assert main(["launch"]) == 0
     stream.flush()
@@ -200,7 +200,7 @@ def test_ctrl_c_before_a_run_exists_says_that_nothing_was_launched(monkeypatch, 
     def pressed(arguments: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainer.cli.launch.run", pressed)
+    monkeypatch.setattr("trainer.cli.verbs.launch.run", pressed)
     assert main(["launch"]) == 130
     assert capsys.readouterr().err == "error: interrupted before anything was launched.\n"
 
@@ -220,7 +220,7 @@ def test_botocore_errors_read_as_what_they_mean(monkeypatch, capsys):
         def fail(arguments: object, error: Exception = error) -> int:
             raise error
 
-        monkeypatch.setattr("trainer.cli.launch.run", fail)
+        monkeypatch.setattr("trainer.cli.verbs.launch.run", fail)
         assert main(["launch"]) == 103
         assert capsys.readouterr().err.startswith(line)
 

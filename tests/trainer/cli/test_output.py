@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.base.text import printable
 from trainer.cli.main import main
 from trainer.cli.output import counted, duration, folded, money, one_line
-from trainer.printable import printable
 from trainer.train.observing.events import Story
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from trainer.cli.drawing import drawn
-from trainer.cli.table import Blocks, FittedTable, Inline, TableColumn, lines
 from trainer.cli.terminal import Console, show
+from trainer.cli.views.drawing import drawn
+from trainer.cli.views.table import Blocks, FittedTable, Inline, TableColumn, lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
 

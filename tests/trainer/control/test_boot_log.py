@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.cli.logs import LogReader
-from trainer.errors import PermissionDenied
+from trainer.base.errors import PermissionDenied
+from trainer.cli.verbs.logs import LogReader
 from trainer.runs.record import Attempt, Launch
 from trainer.runs.store import create_record
 

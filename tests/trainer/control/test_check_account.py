@@ -10,9 +10,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.trainer.conftest import rung
+from trainer.base.errors import ConfigError, PermissionDenied
 from trainer.control.check_account import dry_run_note, requests_of
 from trainer.control.fleet import TAGGED
-from trainer.errors import ConfigError, PermissionDenied
 from trainer.runs.record import RunRecord
 
 OUTPUTS: Any = SimpleNamespace(security_group="sg-1", public_address=False)

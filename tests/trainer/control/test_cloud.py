@@ -7,13 +7,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from trainer.aws.stack import read_stack
+from trainer.base.errors import ConfigError
 from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive, pace, start
 from trainer.control.fleet import create_fleet_request
-from trainer.errors import ConfigError
 from trainer.runs.record import Attempt, Launch, new_run_id
 from trainer.runs.store import create_record, open_objects
-from trainer.stack import read_stack
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 

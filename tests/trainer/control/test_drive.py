@@ -9,12 +9,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.pieces import named
+from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, Stopped, UsageError
 from trainer.control.drive import drive as drive_run
 from trainer.control.drive import start
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
-from trainer.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, Stopped, UsageError
 from trainer.runs.store import read_record
 
 

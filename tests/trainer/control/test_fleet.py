@@ -21,7 +21,7 @@ from botocore.validate import ParamValidator
 
 from trainer.control.check_account import requests_of
 from trainer.control.fleet import create_fleet_request, read_answer, read_failure
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)

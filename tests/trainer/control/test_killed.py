@@ -9,11 +9,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from trainer.base.errors import ConnectionFailed
 from trainer.control.drive import drive as drive_run
 from trainer.control.fleet import FleetAnswer
 from trainer.control.settle import settle_all, settle_run
 from trainer.control.stop import StopSignal
-from trainer.errors import ConnectionFailed
 from trainer.runs.index import read_index
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt

@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs import MEASURED
+from trainer.base.errors import PermissionDenied
 from trainer.control.drive import drive as drive_run
 from trainer.control.learn import learn, learn_boot
-from trainer.errors import PermissionDenied
-from trainer.gpu_profiles.measurements import OBJECT, from_bytes
+from trainer.machines.measurements import OBJECT, from_bytes
 from trainer.runs import boot
 from trainer.runs.boot import boots_from
 from trainer.runs.store import Conflict

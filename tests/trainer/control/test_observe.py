@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.trainer.control.conftest import SHA256
+from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
 from trainer.control.observe import observe
-from trainer.errors import ConnectionFailed, PermissionDenied
 from trainer.runs.pieces import RunPiece
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import read_record

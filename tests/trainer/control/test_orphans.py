@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
-from trainer.cli import doctor
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import Stopped
 from trainer.cli.main import main
+from trainer.cli.verbs import doctor
 from trainer.control.orphans import KINDS, orphans, orphans_note
-from trainer.errors import Stopped
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.index import begin_run
 from trainer.runs.record import RunRecord, utc_now
 from trainer.runs.store import open_objects
-from trainer.stack_outputs import StackOutputs
 
 OPEN, ENDED = "20261120-100000-open-aaaa", "20261119-100000-ended-bbbb"
 

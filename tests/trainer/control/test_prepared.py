@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.control.conftest import MemoryObjects
+from trainer.base.errors import DataError
+from trainer.base.strict_json import Unsound
 from trainer.control import prepared
 from trainer.control.prepared import take_over
-from trainer.errors import DataError
 from trainer.launch.inputs import list_inputs
-from trainer.reading import Unsound
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Attempt, Launch, RunRecord
 from trainer.runs.reports import read_result

@@ -17,14 +17,15 @@ import pytest
 from tests.models import SETTINGS, make_model
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
-from trainer.artifacts.card import CardSeries
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import parameter_name
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
 from trainer.data.features import FEATURES
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
-from trainer.job import with_settings
+from trainer.job.job import with_settings
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
@@ -34,8 +35,7 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import manifest_key, read_record, receipt_key
-from trainer.stack import read_stack
-from trainer.stack_outputs import parameter_name
+from trainer.store.card import CardSeries
 
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)

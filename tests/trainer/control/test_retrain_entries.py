@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.retrains import RETRAINS
+from tests.trainer.aws.test_stack_outputs import OUTPUTS
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import PUBLISHED
-from tests.trainer.test_stack_outputs import OUTPUTS
 from trainer.control.retrain import RetrainHome, begin, unfinished
 from trainer.retrains.decision import spent_in_month
 from trainer.retrains.entries import ScheduledRun, entry_key, run_id_of

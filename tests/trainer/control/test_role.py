@@ -23,17 +23,19 @@ from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
 from tests.trainer.cli.test_launcher_policy import fleet, refusal
 from tests.trainer.conftest import METRICS, weights
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs, parameter_name, webhook_parameter
+from trainer.base.errors import ConfigError
 from trainer.cli.main import main
-from trainer.control import function
 from trainer.control.cloud import AwsCloud
-from trainer.cost.instances import instance_type
+from trainer.control.functions import control as function
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
-from trainer.errors import ConfigError
 from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
+from trainer.machines.instances import instance_type
 from trainer.rehearsal import alarms, event_bus, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.iam_policies import Authorization, Decision
@@ -46,8 +48,6 @@ from trainer.retrains.published import read_published, write_published
 from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Conflict, Objects, open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs, parameter_name, webhook_parameter
 
 pytestmark = pytest.mark.slow
 CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"

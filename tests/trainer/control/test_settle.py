@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.cli.status import runs_shown
+from trainer.cli.verbs.status import runs_shown
 from trainer.control.drive import drive
 from trainer.control.settle import UNBORN, settle_all
 from trainer.runs.index import INDEX_KEY, begin_run, read_index

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
+from trainer.base.settings import CONTEXT
 from trainer.data.context import context_of
 from trainer.data.timeframes import step_of
-from trainer.settings import CONTEXT
 
 
 @pytest.mark.parametrize("timeframe", ["1m", "4h", "1d", "1w", "4w", "tick100"])

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainer import symbols
-from trainer.artifacts.names import MODEL_SUFFIX, ModelName, is_model_file
-from trainer.data import bounds, sources
-from trainer.data.parts import Part
-from trainer.data.reading import CandleFolder, read_candles, read_parts
+from trainer.base import symbols
+from trainer.base.errors import DataError
+from trainer.data.read import bounds, sources
+from trainer.data.read.parts import Part
+from trainer.data.read.reading import CandleFolder, read_candles, read_parts
+from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import step_of
-from trainer.data.writing import write_candles
-from trainer.errors import DataError
+from trainer.job.model_names import MODEL_SUFFIX, ModelName, is_model_file
 
 NINE = 1_609_491_600  # 2021-01-01T09:00:00Z
 PRICES = {name: [1.0, 1.0] for name in ("open", "high", "low", "close", "volume")}

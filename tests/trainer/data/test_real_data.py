@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.base.errors import DataError
 from trainer.data.calendar import holes
 from trainer.data.features import WARMUP, compute_features
-from trainer.data.reading import read_candles
-from trainer.errors import DataError
-from trainer.job import Job
-from trainer.train.prepare import prepare
+from trainer.data.read.reading import read_candles
+from trainer.job.job import Job
+from trainer.train.inputs.rows import prepare
 
 RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
 pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {RAW}")

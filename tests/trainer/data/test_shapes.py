@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.data.shapes import SHAPES, Shape
-from trainer.data.candles import time_text
-from trainer.data.reading import CandleFolder
-from trainer.data.tables import FIELDS
-from trainer.errors import DataError
+from trainer.base.errors import DataError
+from trainer.data.read.candles import time_text
+from trainer.data.read.reading import CandleFolder
+from trainer.data.read.shapes import FIELDS
 
 DOCS = Path(__file__).parents[3] / "docs" / "data.md"
 

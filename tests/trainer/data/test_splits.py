@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainer.base.errors import DataError
 from trainer.data.splits import Span, split, walk_forward
-from trainer.errors import DataError
 
 
 def test_spans_follow_in_time_with_the_embargo_between() -> None:

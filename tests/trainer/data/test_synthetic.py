@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.data.reading import CandleFolder, read_candles
+from trainer.data.read.reading import CandleFolder, read_candles
 from trainer.data.synthetic import main, synthetic_candles
-from trainer.job import Job
-from trainer.train.prepare import prepare
+from trainer.job.job import Job
+from trainer.train.inputs.rows import prepare
 
 
 def test_files_are_written_seeded_and_labelled_synthetic(tmp_path: Path, capsys) -> None:

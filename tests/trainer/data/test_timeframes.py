@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.data.file_names import parse_name
+from trainer.base.errors import DataError
+from trainer.data.read.file_names import parse_name
 from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import canonical, step_of
-from trainer.errors import DataError
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from trainer.base.errors import UsageError
 from trainer.cli.main import main
-from trainer.errors import UsageError
 from trainer.importing.accelerators import types_with
 from trainer.importing.yaml_file import read_yaml
-from trainer.job import job_from, load_job
+from trainer.job.job import job_from, load_job
+from trainer.job.script import CONTRACT, replaced
 from trainer.launch.machines import machines_of
 from trainer.launch.script_files import script_files
-from trainer.script import CONTRACT, replaced
 
 SKYPILOT = """
 name: My Finetune

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.code_files import NODE, training_sha256
-from trainer.errors import ConfigError
+from trainer.base.code_files import NODE, training_sha256
+from trainer.base.errors import ConfigError
 from trainer.launch.bundle import LOCK, Bundle, build_bundle
 
 # Imports every module of an unpacked bundle, as a node would, and tells what it loaded and what a checkpoint
@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 for path in sorted(Path(sys.argv[1], "trainer").rglob("*.py")):
     importlib.import_module(".".join(path.relative_to(sys.argv[1]).with_suffix("").parts).removesuffix(".__init__"))
-from trainer.code_files import training_sha256
+from trainer.base.code_files import training_sha256
 loaded = {name: getattr(module, "__file__", "") for name, module in sys.modules.items()}
 ours = {name: file for name, file in loaded.items() if name.split(".")[0] in ("trainer", "infra", "tests")}
 print(json.dumps({"ours": ours, "training_sha256": training_sha256(('trainer.models.lstm', 'trainer.targets.direction'))}))

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import rung
-from trainer.access import Access
-from trainer.errors import ConfigError, ConnectionFailed, QuotaError
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError, ConnectionFailed, QuotaError
 from trainer.launch.checks import account_checks, ask_all, spot_role, sweeper, versioning
 from trainer.launch.quotas import counted, quota_note
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import Rung
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs
 
 Applied = tuple[Access, StackOutputs]
 
@@ -176,7 +176,7 @@ def test_whether_there_is_a_spot_role_may_be_unknown(access: Access) -> None:
 
 
 def priced(name: str, market: str = "on_demand") -> Rung:
-    from trainer.cost.instances import instance_type
+    from trainer.machines.instances import instance_type
 
     machine = instance_type(name)
     code = machine.spot_quota_code if market == "spot" else machine.on_demand_quota_code

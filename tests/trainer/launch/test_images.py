@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from trainer.cost.instances import InstanceType, instance_type
-from trainer.errors import ConfigError, UsageError
-from trainer.job import job_of
+from trainer.aws.stack_outputs import FORMAT, StackOutputs
+from trainer.base.errors import ConfigError, UsageError
+from trainer.job.job import job_of
 from trainer.launch.images import line_for, refuse_unfit, verdict_on
 from trainer.launch.machines import machines_of
-from trainer.stack_outputs import FORMAT, StackOutputs
+from trainer.machines.instances import InstanceType, instance_type
 
 X86, ARM = (
     "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import MEASURED
-from trainer.cost.instances import instance_type
-from trainer.errors import PermissionDenied
-from trainer.gpu_profiles.measurements import OBJECT, Entry, shape_of, to_bytes
-from trainer.job import Job, job_of
+from trainer.base.errors import PermissionDenied
+from trainer.job.job import Job, job_of
 from trainer.launch.knowledge import known_rates, known_tunings, own_profiles, profiles_of
+from trainer.machines.instances import instance_type
+from trainer.machines.measurements import OBJECT, Entry, shape_of, to_bytes
 from trainer.runs.store import Stored
 
 MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xlarge")]

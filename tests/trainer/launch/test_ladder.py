@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from trainer.cost.instances import instance_type
 from trainer.launch.ladder import Pools, build_ladder
+from trainer.machines.instances import instance_type
 
 SUBNETS = {"a": "subnet-a", "b": "subnet-b", "c": "subnet-c"}
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.cost.instances import instance_type
-from trainer.cost.planner import workload
-from trainer.errors import UsageError
-from trainer.job import Job, job_of
+from trainer.base.errors import UsageError
+from trainer.job.job import Job, job_of
 from trainer.launch.machines import DEFAULT_TYPES, machines_of, refuse_retired, refuse_small_disks
+from trainer.machines.instances import instance_type
+from trainer.machines.planner import workload
 
 
 def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from trainer.cost.instances import instance_type
-from trainer.job import job_of
+from trainer.job.job import job_of
 from trainer.launch.bundle import Bundle
 from trainer.launch.manifest import PROGRAM, build_manifest
+from trainer.machines.instances import instance_type
 
 
 def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk():

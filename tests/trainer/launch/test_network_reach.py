@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
-from trainer.errors import ConfigError
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
 from trainer.launch.network_reach import check_group, check_way_out, has_s3, network, table_of
-from trainer.stack_outputs import StackOutputs
 
 MAIN = {"RouteTableId": "rtb-main", "Associations": [{"Main": True}], "Routes": []}
 OWN = {

@@ -5,19 +5,19 @@ from datetime import timedelta
 
 import pytest
 
-from trainer.cli.drawing import drawn
-from trainer.cli.plan_view import plan_view
-from trainer.cost.instances import instance_type
-from trainer.cost.planner import workload
-from trainer.errors import BudgetError, ConfigError, UsageError
-from trainer.gpu_profiles.measurements import keep_here, shape_of
-from trainer.gpu_profiles.rates import Rate
-from trainer.job import Job, job_of
+from trainer.base.errors import BudgetError, ConfigError, UsageError
+from trainer.cli.views.drawing import drawn
+from trainer.cli.views.plan import plan_view
+from trainer.job.job import Job, job_of
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.machines import DEFAULT_TYPES
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
+from trainer.machines.instances import instance_type
+from trainer.machines.measurements import keep_here, shape_of
+from trainer.machines.planner import workload
+from trainer.machines.rates import Rate
 from trainer.runs.deadline import TimeLimit
 
 ZONES = ("us-east-1a", "us-east-1b")

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from trainer.cost.instances import instance_type
-from trainer.errors import ConfigError, ConnectionFailed, PermissionDenied
+from trainer.aws.stack import read_stack
+from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.launch import preflight
 from trainer.launch.preflight import look
-from trainer.stack import read_stack
+from trainer.machines.instances import instance_type
 
 TYPES = [instance_type("p3.8xlarge"), instance_type("g6.xlarge")]
 

@@ -10,9 +10,9 @@ import boto3
 import pytest
 from botocore.stub import ANY, Stubber
 
-from trainer.access import Access
-from trainer.cost.instances import instance_type
+from trainer.aws.access import Access
 from trainer.launch.prices import UNKNOWN_REGION_FACTOR, list_prices, prices_in, table_prices
+from trainer.machines.instances import instance_type
 
 MACHINES = [instance_type("g6.xlarge"), instance_type("p5.4xlarge")]
 TODAY = date(2026, 11, 22)

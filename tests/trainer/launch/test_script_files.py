@@ -4,12 +4,12 @@ import hashlib
 
 import pytest
 
-from trainer.errors import DataError, UsageError
+from trainer.base.errors import DataError, UsageError
+from trainer.job.script import ScriptSettings
 from trainer.launch import script_files as module
 from trainer.launch.bundle import build_bundle
 from trainer.launch.requirements import check_requirements
 from trainer.launch.script_files import data_files, script_files, script_sha256, upload_data
-from trainer.script import ScriptSettings
 
 HASH = f"--hash=sha256:{'0' * 64}"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.wheels import write_wheel
-from trainer.errors import UsageError
+from trainer.base.errors import UsageError
 from trainer.launch.script_imports import imports_of, packages_of, versions_here
 
 SCRIPT = b"""

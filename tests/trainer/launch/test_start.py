@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cost.instances import instance_type
-from trainer.cost.planner import workload
-from trainer.errors import DataError
-from trainer.job import job_of
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import DataError
+from trainer.job.job import job_of
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, table_prices
 from trainer.launch.start import attach_entry, new_record, register
+from trainer.machines.instances import instance_type
+from trainer.machines.planner import workload
 from trainer.runs.index import INDEX_KEY
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
-from trainer.stack_outputs import StackOutputs
 
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(

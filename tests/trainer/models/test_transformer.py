@@ -10,11 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.memory import ALLOWED, counted, predicted
-from trainer.errors import UsageError
-from trainer.job import job_of
+from trainer.base.errors import UsageError
+from trainer.base.settings import CONTEXT
+from trainer.job.job import job_of
 from trainer.models.transformer import PRESETS
 from trainer.models.transformer.network import Transformer, build
-from trainer.settings import CONTEXT
 
 SMALL = job_of(model="transformer", preset="tiny", lookback=24, dropout=0.2, series=5, hide_series=0.5)
 SHAPES = (

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import DataError
+from trainer.base.errors import DataError
 from trainer.node.cache import (
     HALF_WRITTEN_SECONDS,
     LAYOUT,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import ConfigError, TrainingFailed
+from trainer.base.errors import ConfigError, TrainingFailed
 from trainer.node.devices import compare, own_devices, smoke_test
 from trainer.node.packages import TORCH, check_torch
 

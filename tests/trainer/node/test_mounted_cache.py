@@ -20,15 +20,15 @@ from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG
 from tests.trainer.node.conftest import SMOKE, STAND_IN, agent_files, model_done, started
 from tests.trainer.rehearsal.conftest import Desk
-from trainer.access import Access
-from trainer.job import job_of
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.job.job import job_of
 from trainer.launch.manifest import PROGRAM
 from trainer.rehearsal.account import EmbeddedAccount, Principal
 from trainer.rehearsal.file_systems import mount
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import iso
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs
 
 if TYPE_CHECKING:
     from trainer.rehearsal.forks import ForkServerProcess

@@ -15,12 +15,12 @@ import pytest
 
 from tests.processes import cut_name
 from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
-from trainer.environment import temporary_folder
-from trainer.errors import UsageError
+from trainer.base.environment import temporary_folder
+from trainer.base.errors import UsageError
 from trainer.node.agent import end_at_deadline, lay_out_machine
 from trainer.node.devices import Devices
-from trainer.node.here import WorkFolder, open_work, prune
 from trainer.node.identity import own_identity
+from trainer.node.own_machine import WorkFolder, open_work, prune
 from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.runs.record import utc_now
 from trainer.train.machine_file import read_machine
@@ -98,7 +98,7 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("trainer.node.here.shutil.copyfile", killed)
+        patch.setattr("trainer.node.own_machine.shutil.copyfile", killed)
         work.lay_out(EMPTY_BUNDLE, {"run_id": "r1"}, [(source, "data/b.csv")])
     work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(source, "data/b.csv")])
     assert [path.read_text() for path in (work.path / "data").iterdir()] == ["all of it"]

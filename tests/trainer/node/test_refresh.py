@@ -16,17 +16,17 @@ import pytest
 
 from tests.iam import assert_allowed_is_needed
 from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared
+from trainer.bars import check
+from trainer.base.errors import ConfigError, DataError, Stopped, TrainerError
 from trainer.control.prepared import take_over
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.data.writing import write_candles
-from trainer.errors import ConfigError, DataError, Stopped, TrainerError
 from trainer.launch.inputs import list_inputs
 from trainer.node import refresh, report, stack_secrets
 from trainer.node.identity import NodeIdentity
 from trainer.node.refresh import added_files, describe, prepare_data, refuse_disagreement, run_script
 from trainer.node.report import Status
 from trainer.node.shared import Node
-from trainer.plan import check
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.reports import read_result
 from trainer.runs.store import manifest_key, open_objects, stop_key

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
-from trainer.errors import ConfigError, DataError, TrainerError, TrainingFailed
+from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.node.report import Status, ending, lease, progress, result

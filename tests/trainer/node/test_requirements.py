@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.code_files import NODE, code_files
+from trainer.base.code_files import NODE, code_files
 
 ROOT = Path(__file__).parents[3]
 RAW = ROOT.parent / "shared" / "data" / "raw"
@@ -37,7 +37,7 @@ class Gate:
 
 ADMITTED = {*sys.stdlib_module_names, "trainer", *json.loads(sys.argv[1])}
 sys.meta_path.insert(0, Gate())
-from trainer.plan.check import main
+from trainer.bars.check import main
 
 failed = {}
 for path in sys.argv[3:]:
@@ -141,10 +141,10 @@ def test_what_a_nodes_code_imports_is_in_its_lock_or_its_images_torch() -> None:
 
 # Describes a folder as a prepare run does, with the packages of its lock that a desk has too.
 DESCRIBER = (
-    READER.partition("from trainer.plan.check")[0]
+    READER.partition("from trainer.bars.check")[0]
     + """
 import trainer.node.agent
-from trainer.plan.check import main
+from trainer.bars.check import main
 
 sys.exit(main(["--describe", "--data", sys.argv[2]]))
 """

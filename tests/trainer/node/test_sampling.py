@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.trainer.node.test_report import NOON, status
+from trainer.base.strict_json import Unsound
 from trainer.node.report import lease, progress
 from trainer.node.sampling import QUERY, cpu_sample, cpu_times, read_gpus, sample_gpus
-from trainer.reading import Unsound
 from trainer.runs.lease import read_lease
 from trainer.runs.reports import Heartbeat, heartbeat
 from trainer.runs.samples import CpuSample, GpuSample, NodeSample

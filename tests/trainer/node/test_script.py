@@ -25,8 +25,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.processes import cut_name
-from trainer import environment
-from trainer.errors import ConfigError, Stopped, TrainingFailed
+from trainer.base import environment
+from trainer.base.errors import ConfigError, Stopped, TrainingFailed
+from trainer.base.strict_json import Fields
+from trainer.job.script import CONTRACT
+from trainer.job.script_values import combinations
 from trainer.node import script as module
 from trainer.node import script_events, script_run
 from trainer.node import script_user as script_user_module
@@ -38,10 +41,7 @@ from trainer.node.script_outputs import UNCHANGED_SECONDS, Outputs
 from trainer.node.script_process import ScriptOutput, ScriptProcess
 from trainer.node.script_user import ScriptUser, make_script_user
 from trainer.node.shared import Node
-from trainer.reading import Fields
 from trainer.runs.reports import heartbeat, read_outputs, read_result
-from trainer.script import CONTRACT
-from trainer.script_values import combinations
 
 PYTHON = Path("/usr/bin/python3")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

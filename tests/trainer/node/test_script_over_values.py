@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.node.test_script import NOW, listed, node, start  # noqa: F401  # fixtures
-from trainer.errors import Stopped, TrainingFailed
+from trainer.base.errors import Stopped, TrainingFailed
 from trainer.node import script as module
 from trainer.node import script_run
 from trainer.node.devices import Devices

@@ -14,8 +14,8 @@ import pytest
 
 from tests.processes import alive
 from tests.wheels import write_wheel
-from trainer import environment
-from trainer.errors import Stopped, TrainingFailed
+from trainer.base import environment
+from trainer.base.errors import Stopped, TrainingFailed
 from trainer.node.script_packages import install, make_venv
 
 

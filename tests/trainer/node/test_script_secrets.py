@@ -19,14 +19,15 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.iam import assert_allowed_is_needed
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs, script_secrets_path, secrets_path
+from trainer.base.errors import ConfigError
 from trainer.control.fleet import create_fleet_request
-from trainer.cost.instances import instance_type
-from trainer.errors import ConfigError
-from trainer.job import job_from
+from trainer.job.job import job_from
 from trainer.launch.bundle import BundleName
 from trainer.launch.preflight import look
 from trainer.launch.script import KnownTimes, plan_script, register_script, script_manifest, script_record
+from trainer.machines.instances import instance_type
 from trainer.node import report, script_run
 from trainer.node import script as module
 from trainer.node.identity import NodeIdentity
@@ -40,7 +41,6 @@ from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import Launch, utc_now
 from trainer.runs.store import manifest_key, open_objects, stop_key
-from trainer.stack_outputs import StackOutputs, script_secrets_path, secrets_path
 
 SECRET = "k3y/of+the=tracker"
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)

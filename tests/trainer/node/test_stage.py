@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.errors import DataError, Stopped, TrainingFailed
+from trainer.base.errors import DataError, Stopped, TrainingFailed
 from trainer.node.cache import InputCache, open_cache
 from trainer.node.stage import PAUSES, SPARE_BYTES, Origins, fetch_inputs, read_patiently
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import TrainingFailed
+from trainer.base.errors import TrainingFailed
 from trainer.launch.manifest import PROGRAM
 from trainer.node.trainer_process import TrainerFiles, TrainerProcess, command_of
 

@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ConnectTimeoutError
 
 from tests.pieces import named
-from trainer.access import Access
-from trainer.errors import TrainingFailed
+from trainer.aws.access import Access
+from trainer.base.errors import TrainingFailed
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
 from trainer.node.model_uploads import ModelUploads

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from trainer.pieces.piece import Kind
-from trainer.pieces.symbol import SYMBOL
+from trainer.job.pieces.piece import Kind
+from trainer.job.pieces.symbol import SYMBOL
 from trainer.train.runner import RunnerResult
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal.client import stop_server
 
 IMAGE_PARAMETER = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal import alarms, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock

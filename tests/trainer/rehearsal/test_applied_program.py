@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 from trainer.rehearsal.applied_program import (
     AppliedProgram,
     ProgramStore,

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra import policies
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import trainer
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 from trainer.rehearsal import client
 from trainer.rehearsal.client import default_root, rehearsal, stop_server
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.control.cloud import AwsCloud
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import pace, start
 from trainer.rehearsal.event_bus import matches
@@ -20,7 +21,6 @@ from trainer.runs.index import begin_run
 from trainer.runs.record import new_run_id, utc_now
 from trainer.runs.store import open_objects
 from trainer.runs.stored_receipt import read_receipt
-from trainer.stack_outputs import StackOutputs
 
 EVENT = {
     "source": "aws.ec2",

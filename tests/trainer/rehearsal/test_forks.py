@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from trainer.environment import PROCESSOR_SETTINGS
+from trainer.base.environment import PROCESSOR_SETTINGS
 from trainer.rehearsal import fork_client, forks
 from trainer.rehearsal.fork_client import send_order
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, fork

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 from trainer.rehearsal.client import stop_server
 from trainer.rehearsal.home import NOTE, Note, check_version, open_home, read_note, write_note
 

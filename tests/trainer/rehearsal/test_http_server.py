@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal.http_server import HttpServer
 from trainer.rehearsal.server import EmbeddedAws
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws

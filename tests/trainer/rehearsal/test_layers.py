@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from tests.sessions import forget_sessions
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs, parameter_name
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import start
@@ -36,7 +37,6 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.record import Rung, iso, utc_now
 from trainer.runs.store import create_record
-from trainer.stack_outputs import StackOutputs, parameter_name
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,15 +18,15 @@ import pytest
 
 from tests.iam import assert_allowed_is_needed
 from tests.webhook import webhook
-from trainer.access import Access
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs, webhook_parameter
 from trainer.control.cloud import schedule_request
 from trainer.rehearsal import alarms, lambdas, scheduling
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import iso, utc_now
-from trainer.stack import read_stack
-from trainer.stack_outputs import StackOutputs, webhook_parameter
 
 pytestmark = pytest.mark.slow
 SWEEPER, CONTROL = "mayfly-dev-sweeper", "mayfly-dev-control"
@@ -178,7 +178,7 @@ def _evening(day: Day) -> None:
     with day.cloud.lock:
         day.cloud.functions[SWEEPER] = gone
         day.cloud.functions[CONTROL] = replace(
-            day.cloud.functions[CONTROL], handler="trainer.control.function.handler"
+            day.cloud.functions[CONTROL], handler="trainer.control.functions.control.handler"
         )
     day.passes(5)
     told = len(day.posted)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 
-from trainer.access import Access
-from trainer.errors import ConfigError, UsageError
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs, architecture_of, baked_parameter, parameter_name
+from trainer.base.errors import ConfigError, UsageError
 from trainer.launch import health
 from trainer.launch.preflight import find_image
 from trainer.rehearsal import pulumi_apply
@@ -27,7 +28,6 @@ from trainer.rehearsal.applied_program import AppliedProgram, from_json, replay,
 from trainer.rehearsal.pulumi_archives import zip_archive
 from trainer.rehearsal.pulumi_resources import Properties, Resources
 from trainer.runs.record import utc_now
-from trainer.stack_outputs import StackOutputs, architecture_of, baked_parameter, parameter_name
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -218,7 +218,7 @@ def test_the_standing_sweep_calls_the_sweeper_with_the_schedules_role(
 def test_the_function_received_a_zip_with_the_sweeper_in_it(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
     function = access.client("lambda").get_function(FunctionName=outputs["sweeper_arn"])
-    assert function["Configuration"]["Handler"] == "trainer.control.sweep.handler"
+    assert function["Configuration"]["Handler"] == "trainer.control.functions.sweep.handler"
     assert function["Configuration"]["Environment"]["Variables"]["BUCKET"] == outputs["bucket"]
     assert function["Configuration"]["CodeSize"] > 1_000_000
 

@@ -18,13 +18,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.processes import alive
-from trainer.access import Access
-from trainer.errors import ConfigError
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
+from trainer.base.files import whole_file
 from trainer.rehearsal import object_log
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.stack_outputs import StackOutputs
-from trainer.whole_file import whole_file
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
 UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; do sleep 0.1; done\npoweroff\n"

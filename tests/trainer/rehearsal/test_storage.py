@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.runs.store import open_objects
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.iam import condition_keys, kind_of, listed
 from tests.retrains import CONFIG
-from trainer.access import Access
-from trainer.errors import ConfigError
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.base.errors import ConfigError
 from trainer.launch.health import stack_checks
-from trainer.stack import read_stack
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws

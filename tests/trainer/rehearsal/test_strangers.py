@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainer.access import Access
+from trainer.aws.access import Access
 from trainer.rehearsal.client import lease_server, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 

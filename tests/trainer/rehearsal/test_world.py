@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from trainer.aws.schedule_expressions import parse
 from trainer.rehearsal.world import AwsError, Delays, Instance, Pool, World
-from trainer.schedule_expressions import parse
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 

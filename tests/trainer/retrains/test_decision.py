@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import BudgetError
+from trainer.base.errors import BudgetError
 from trainer.retrains.decision import decide, refuse_beyond_month
 from trainer.retrains.entries import ScheduledRun, run_id_of
 from trainer.retrains.published import PublishedRetrain

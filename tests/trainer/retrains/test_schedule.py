@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from trainer.aws.stack_outputs import PARAMETER_LIMIT_BYTES
 from trainer.retrains.schedule import MOST_RETRAINS, RetrainSchedule, read_schedules
-from trainer.stack_outputs import PARAMETER_LIMIT_BYTES
 
 WEEKLY: dict[str, Any] = {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20.0}
 

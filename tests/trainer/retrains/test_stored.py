@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEK, entry
-from trainer.errors import ConfigError
+from trainer.base.errors import ConfigError
 from trainer.retrains.entries import entry_key, prepare_run_id_of, read_entry, run_id_of
 from trainer.retrains.published import published_key, read_published
 from trainer.runs.record_json import to_json

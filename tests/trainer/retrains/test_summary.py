@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.trainer.conftest import METRICS
 from tests.trainer.retrains.test_decision import SUNDAY, WEEKLY, entry
-from trainer.errors import Interrupted
+from trainer.base.errors import Interrupted
 from trainer.retrains.summary import MOST_LINES, bad_end_summary, scheduled_summary
 
 BETTER = {**METRICS, "test": {**METRICS["test"], "accuracy": 0.61}}

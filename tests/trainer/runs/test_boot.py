@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from trainer.base.strict_json import Unsound
 from trainer.node import report
-from trainer.reading import Unsound
 from trainer.runs.boot import STEPS, boots_from, to_bytes, with_boot
 from trainer.runs.reports import read_result
 

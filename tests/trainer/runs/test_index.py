@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.errors import ConnectionFailed
+from trainer.base.errors import ConnectionFailed
 from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, read_index, rebuild_index, take_out
 from trainer.runs.store import Conflict, create_record, open_objects, receipt_key
 

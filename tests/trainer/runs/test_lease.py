@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from trainer.reading import Unsound
+from trainer.base.strict_json import Unsound
 from trainer.runs.keys import OWN_PREFIXES, NodeKeys
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, read_lease, silent
 

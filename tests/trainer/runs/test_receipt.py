@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
-from trainer.errors import UsageError
-from trainer.reading import Unsound
+from trainer.base.errors import UsageError
+from trainer.base.strict_json import Unsound
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.pieces import RunPiece

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainer.reading import Unsound
+from trainer.base.strict_json import Unsound
 from trainer.runs.reports import MOST_TEXT, read_result
 
 PREFIX = "models/experiments/r/1/"

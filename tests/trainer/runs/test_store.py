@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.sessions import forget_sessions
-from trainer.errors import ConnectionFailed, NotVersioned, PermissionDenied, UsageError
+from trainer.base.errors import ConnectionFailed, NotVersioned, PermissionDenied, UsageError
 from trainer.runs.store import (
     Conflict,
     RecordMissing,
@@ -122,7 +122,7 @@ def test_the_hash_of_an_object_is_what_its_writer_said(access, objects):
 
 
 def test_missing_credentials_are_no_missing_run(monkeypatch, access):
-    from trainer.access import Access
+    from trainer.aws.access import Access
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from tests.jobs import keys_for
+from trainer.base.settings import HIGHER, LOWER, TargetSettings
 from trainer.data.calendar import session_clock
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job import job_of
+from trainer.job.job import job_of
 from trainer.models import MODELS
-from trainer.settings import HIGHER, LOWER, TargetSettings
 from trainer.targets import TARGETS, labels_of, loss_of, scores_of
 from trainer.targets.bars import Labels, sums_over, trailing_deviation
 from trainer.targets.scoring import Rows, block_correlation, correlation
-from trainer.train.prepare import prepare
+from trainer.train.inputs.rows import prepare
 
 BARS, WARM = 1500, 300
 KEYS = {name: keys_for({"horizon_sessions": 2}, model="lstm", target=name) for name in TARGETS}

@@ -23,14 +23,14 @@ import torch
 
 from tests.forks import made_once
 from tests.pieces import piece_of
-from trainer.job import Job, job_of
-from trainer.pieces.piece import Piece
+from trainer.job.job import Job, job_of
+from trainer.job.pieces.piece import Piece
+from trainer.train.inputs.source import JobData, open_data, read_source
 from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
-from trainer.train.source import JobData, open_data, read_source
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]

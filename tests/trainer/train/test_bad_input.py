@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainer.artifacts.card import Card, read_card
+from trainer.store.card import Card, read_card
 from trainer.train.__main__ import main
 
 SECONDS = 500

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from tests.jobs import job_keys
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
 from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.readers import WindowReader
+from trainer.train.predict.readers import WindowReader
 
 pytestmark = pytest.mark.slow
 

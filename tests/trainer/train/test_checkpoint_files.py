@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.reading import Unsound
+from trainer.base.strict_json import Unsound
 from trainer.train.checkpoint_files import (
     MANIFEST,
     CheckpointManifest,

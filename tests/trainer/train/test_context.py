@@ -12,20 +12,20 @@ import torch
 
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
-from trainer.artifacts.card import read_card
-from trainer.artifacts.weights import load, save
-from trainer.data.reading import read_candles
+from trainer.base.settings import CHUNKS, CONTEXT
+from trainer.data.read.reading import read_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.gpu_profiles.memory import footprint
-from trainer.job import job_of
+from trainer.job.job import job_of
+from trainer.machines.memory import footprint
 from trainer.models import MODELS
-from trainer.settings import CHUNKS, CONTEXT
+from trainer.store.card import read_card
+from trainer.store.weights import load, save
 from trainer.targets import scores_of
-from trainer.train.load_model import target_of
+from trainer.train.evaluate.scores import reader_for
+from trainer.train.inputs.rows import prepare
+from trainer.train.inputs.series import alone, lay
 from trainer.train.packs.pack import Member, SequentialPack, new_model
-from trainer.train.prepare import prepare
-from trainer.train.scores import reader_for
-from trainer.train.series import alone, lay
+from trainer.train.predict.load_model import target_of
 
 SMALL = {
     "model": "transformer",

@@ -18,12 +18,12 @@ from safetensors.torch import save_file
 from benchmarks.learning import CROSSED, crossed
 from tests.jobs import keys_for
 from tests.predictions import predict_file
-from trainer.artifacts.card import METADATA_KEY, read_card
-from trainer.artifacts.metrics import headline, shown
-from trainer.artifacts.weights import load
-from trainer.errors import DataError
+from trainer.base.errors import DataError
 from trainer.models import MODELS
+from trainer.store.card import METADATA_KEY, read_card
+from trainer.store.weights import load
 from trainer.targets import TARGETS, default_of
+from trainer.targets.described import headline, shown
 
 pytestmark = pytest.mark.slow  # small models are trained, two dozen
 SMALL: dict[str, Any] = {

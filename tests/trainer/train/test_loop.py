@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.readers import WindowReader
+from trainer.train.predict.readers import WindowReader
 from trainer.train.schedule import rate_factor
 
 pytestmark = pytest.mark.slow

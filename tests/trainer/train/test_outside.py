@@ -11,10 +11,10 @@ from tests.jobs import keys_for
 from tests.predictions import predict_file
 from tests.trainer.outside.extremes import Extremes
 from tests.trainer.outside.gru import GruSettings
-from trainer.artifacts.card import read_card
-from trainer.errors import DataError
-from trainer.job import job_of
+from trainer.base.errors import DataError
+from trainer.job.job import job_of
 from trainer.models import MODELS
+from trainer.store.card import read_card
 from trainer.targets import TARGETS
 
 SMALL = {"hidden": 4, "layers": 1, "lookback": 20, "width": 4, "blocks": 2, "chunk": 64, "epochs": 2}

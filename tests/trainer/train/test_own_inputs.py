@@ -11,14 +11,14 @@ import pytest
 
 from tests.pieces import piece_of
 from tests.predictions import predict_file
-from trainer.artifacts.card import read_card
+from trainer.base.errors import DataError
 from trainer.data.feature_names import FEATURES
-from trainer.data.reading import read_candles
-from trainer.errors import DataError
-from trainer.job import job_of, with_settings
+from trainer.data.read.reading import read_candles
+from trainer.job.job import job_of, with_settings
+from trainer.store.card import read_card
 from trainer.targets import TARGETS, scores_of
-from trainer.train.prepare import prepare
-from trainer.train.source import open_data, read_source
+from trainer.train.inputs.rows import prepare
+from trainer.train.inputs.source import open_data, read_source
 
 JOB = job_of(lookback=5, horizon=1, hidden=8, layers=1, dropout=0.0, batch=128, epochs=4, learning_rate=1e-2)
 OWN = with_settings(JOB, columns="hint", features="none")

@@ -17,19 +17,19 @@ from torch import nn
 
 from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
-from trainer.artifacts.card import read_card
-from trainer.artifacts.weights import load
+from trainer.base.errors import UsageError
+from trainer.base.settings import CHUNKS
 from trainer.data.feature_names import FEATURES
-from trainer.errors import UsageError
-from trainer.job import Job, job_of, with_settings
-from trainer.settings import CHUNKS
+from trainer.job.job import Job, job_of, with_settings
+from trainer.store.card import read_card
+from trainer.store.weights import load
 from trainer.train.checkpoint import newest, write
 from trainer.train.loop import Run, train
+from trainer.train.own.probe_model import measure_model
 from trainer.train.packs.pack import Member, ModelState, SequentialPack, loss_for
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.probe_model import measure_model
-from trainer.train.readers import reader_of
+from trainer.train.predict.readers import reader_of
 
 pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "outside" / "nets.py"

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from tests.predictions import predict_file
-from trainer.artifacts.card import read_card
+from trainer.base.errors import UsageError
 from trainer.data.synthetic import synthetic_candles
-from trainer.errors import UsageError
-from trainer.job import Job, job_of
+from trainer.job.job import Job, job_of
 from trainer.models import MODELS
+from trainer.store.card import read_card
 from trainer.targets import scores_of
-from trainer.train.prepare import prepare
-from trainer.train.probe_target import measure_target
+from trainer.train.inputs.rows import prepare
+from trainer.train.own.probe_target import measure_target
 
 pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "outside" / "own_target.py"

@@ -11,17 +11,17 @@ import torch
 
 from tests.pieces import piece_of
 from tests.predictions import predict_file
-from trainer.artifacts.card import read_card
-from trainer.artifacts.weights import load
-from trainer.data.reading import read_candles
-from trainer.errors import TrainingFailed
-from trainer.job import job_of, with_settings
+from trainer.base.errors import TrainingFailed
+from trainer.data.read.reading import read_candles
+from trainer.job.job import job_of, with_settings
+from trainer.store.card import read_card
+from trainer.store.weights import load
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import metrics
+from trainer.train.inputs.source import Source, Sources, code_sha256, open_data, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.piece import open_piece, outputs_of_trained
-from trainer.train.readers import outputs_of
-from trainer.train.source import Source, Sources, code_sha256, open_data, read_source
+from trainer.train.predict.readers import outputs_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):

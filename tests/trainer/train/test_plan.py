@@ -9,13 +9,13 @@ import json
 import pytest
 
 from tests.pieces import piece_of
-from trainer.artifacts.card import read_card
-from trainer.errors import DataError
-from trainer.job import job_of
-from trainer.plan.document import read_plan
-from trainer.train import source as sources
+from trainer.bars.document import read_plan
+from trainer.base.errors import DataError
+from trainer.job.job import job_of
+from trainer.store.card import read_card
+from trainer.train.inputs import source as sources
+from trainer.train.inputs.source import open_data
 from trainer.train.piece import kept
-from trainer.train.source import open_data
 
 
 def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, write_candles, start):

@@ -10,21 +10,21 @@ import torch
 
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
-from trainer.artifacts.card import read_card
-from trainer.artifacts.weights import load
-from trainer.data.reading import read_candles
-from trainer.errors import DataError
-from trainer.job import Job, job_of
+from trainer.base.errors import DataError
+from trainer.data.read.reading import read_candles
+from trainer.job.job import Job, job_of
+from trainer.store.card import read_card
+from trainer.store.weights import load
 from trainer.targets import scores_of
-from trainer.train.load_model import target_of
+from trainer.train.inputs.series import PieceData, lay
+from trainer.train.inputs.source import on_device, open_data, read_source
+from trainer.train.inputs.survey import survey
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
-from trainer.train.predict import predict_models
-from trainer.train.readers import gather, gather_chunks
-from trainer.train.series import PieceData, lay
-from trainer.train.source import on_device, open_data, read_source
-from trainer.train.survey import survey
+from trainer.train.predict.load_model import target_of
+from trainer.train.predict.readers import gather, gather_chunks
+from trainer.train.predict.symbols import predict_models
 
 JOBS = {
     "windows": job_of(lookback=20, hidden=4, batch=64, epochs=1),

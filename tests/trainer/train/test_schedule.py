@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.errors import UsageError
-from trainer.job import Job, job_of
+from trainer.base.errors import UsageError
+from trainer.job.job import Job, job_of
 from trainer.train.schedule import base_rate, rate_factor
 
 

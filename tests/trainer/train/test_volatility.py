@@ -20,26 +20,26 @@ import torch
 from torch import nn
 
 from tests.predictions import predict_file
-from trainer.artifacts.card import read_card
 from trainer.cli.main import main as mayfly
-from trainer.data.candles import Candles, time_text
-from trainer.data.reading import read_candles
-from trainer.data.writing import write_candles
-from trainer.job import Job, job_of, with_settings
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.reading import read_candles
+from trainer.data.read.writing import write_candles
+from trainer.job.job import Job, job_of, with_settings
+from trainer.store.card import read_card
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import logistic, metrics
 from trainer.targets.volatility import Volatility
 from trainer.targets.volatility.scores import baselines
 from trainer.targets.volatility.scores import metrics as volatility_metrics
 from trainer.train.__main__ import main
-from trainer.train.evaluation import evaluate
+from trainer.train.evaluate.evaluation import evaluate
+from trainer.train.evaluate.scores import outputs_by_span, score_series
+from trainer.train.inputs.rows import SymbolData, prepare
+from trainer.train.inputs.series import alone
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
-from trainer.train.prepare import SymbolData, prepare
-from trainer.train.scores import outputs_by_span, score_series
-from trainer.train.series import alone
 
 pytestmark = pytest.mark.slow
 

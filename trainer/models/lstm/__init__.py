@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.settings import FLOAT, HALF, WINDOWS, Activations, ModelSettings, Training, setting
+from trainer.base.settings import FLOAT, HALF, WINDOWS, Activations, ModelSettings, Training, setting
 
 # Numbers per bar and hidden unit that cuDNN keeps of each LSTM layer: four gates, the cell, its tanh. An
 # assumption of 2026-11-21: NVIDIA publishes no formula, and it was not measured on a GPU. Our own recurrence

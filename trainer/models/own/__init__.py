@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import UsageError
-from trainer.own_file import OwnFile, digest_of
-from trainer.reading import Fields, Unsound
-from trainer.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
+from trainer.base.errors import UsageError
+from trainer.base.own_file import OwnFile, digest_of
+from trainer.base.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
+from trainer.base.strict_json import Fields, Unsound
 
 # FLOPs of a window of the default model, forward and backward, by torch's counter: 3 x 2 x 60 bars x 4 x 64 x
 # (37 + 3 x 64) weights. The cost of a user's own model is estimated from its FLOPs relative to these.

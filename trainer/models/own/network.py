@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from trainer.errors import UsageError, nearest
-from trainer.own_file import as_usage_error, load_class
-from trainer.settings import CHUNKS
+from trainer.base.errors import UsageError, nearest
+from trainer.base.own_file import as_usage_error, load_class
+from trainer.base.settings import CHUNKS
 
 _DRY_RUN = 2  # windows of the pass that initializes lazy weights
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.pretrained import PretrainedSettings
-from trainer.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_value, setting
+from trainer.base.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_value, setting
+from trainer.models.pretrained import PretrainedSettings
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block

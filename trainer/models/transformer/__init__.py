@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.pretrained import PretrainedSettings
-from trainer.settings import CONTEXT, FLOAT, HALF, WINDOWS, Activations, Training, bad_value, setting
+from trainer.base.settings import CONTEXT, FLOAT, HALF, WINDOWS, Activations, Training, bad_value, setting
+from trainer.models.pretrained import PretrainedSettings
 
 PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 x width^2 weights
     "tiny": (2, 32, 2),

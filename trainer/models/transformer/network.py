@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from trainer.base.settings import CONTEXT
 from trainer.models.dropout import keep_mask
 from trainer.models.transformer import CONTEXT_WIDTH, EXPANSION
-from trainer.settings import CONTEXT
 
 SMALLEST_VARIANCE = 1e-5  # as in RevIN: keeps a feature that is constant in a window finite
 

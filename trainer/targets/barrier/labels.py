@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.barrier import Barrier
 from trainer.targets.bars import Labels, ends_after, unfitted, unscaled, volatility_unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import LOWER, Column, Metric, TargetSettings, horizon_setting
+from trainer.base.settings import LOWER, Column, Metric, TargetSettings, horizon_setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.direction import Direction
 from trainer.targets.scoring import RIDGE, Rows, Statistic, day_blocks, features_of, of_training, whole
 

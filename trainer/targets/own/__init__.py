@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.own_file import OwnFile, digest_of
-from trainer.settings import LOWER, Column, Metric, TargetSettings
+from trainer.base.own_file import OwnFile, digest_of
+from trainer.base.settings import LOWER, Column, Metric, TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.candles import Candles
-from trainer.errors import UsageError
-from trainer.own_file import as_usage_error, instance_of
+from trainer.base.errors import UsageError
+from trainer.base.own_file import as_usage_error, instance_of
+from trainer.data.read.candles import Candles
 from trainer.targets.bars import Labels, flawless, unfitted, unscaled
 from trainer.targets.own import OwnTarget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.own_file import instance_of
+from trainer.base.own_file import instance_of
 from trainer.targets.own import OwnTarget
 
 

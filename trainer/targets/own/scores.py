@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.own import OwnTarget
 from trainer.targets.own.loss import loss
 from trainer.targets.scoring import Rows, Statistic, correlation, day_blocks, num_scored, of_training, plain

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import (
+from trainer.base.settings import (
     LOWER,
     Column,
     Metric,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.bars import Labels, ends_after, flawless, move_ahead, unfitted, unscaled, volatility_unit
 from trainer.targets.quantiles import Quantiles
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.bars import volatility_unit
 from trainer.targets.return_ import Return
 from trainer.targets.scoring import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from trainer.settings import LOWER, Column, Metric, TargetSettings, setting
+from trainer.base.settings import LOWER, Column, Metric, TargetSettings, setting
 
 MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
 from trainer.targets.bars import Labels, flawless, squared_returns, sums_over
 from trainer.targets.volatility import Volatility

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
 from trainer.targets.scoring import Rows, Statistic, correlation, plain, whole
 from trainer.targets.volatility import Volatility

@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
-from trainer.artifacts.metrics import shown
-from trainer.printable import printable
+from trainer.base.text import printable
+from trainer.targets.described import shown
 
 MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from trainer.gpu_profiles.chips import GpuProfile
-from trainer.gpu_profiles.memory import GIB
-from trainer.job import Job
+from trainer.job.job import Job
+from trainer.machines.chips import GpuProfile
+from trainer.machines.memory import GIB
 from trainer.train.machine_file import MachineFacts
 
 

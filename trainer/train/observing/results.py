@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.base.files import whole_file
 from trainer.train.machine_file import MachineFacts
 from trainer.train.observing.events import finite
-from trainer.whole_file import whole_file
 
 FORMAT = 1
 FILE = "training_results.json"

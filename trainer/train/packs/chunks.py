@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 import torch
 
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, SequentialPack
 from trainer.train.precision import autocast
-from trainer.train.readers import gather_chunks
+from trainer.train.predict.readers import gather_chunks
 
 
 class Chunks(SequentialPack):

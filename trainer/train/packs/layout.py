@@ -2,7 +2,7 @@
 combined.
 
     ONE             this process takes every batch whole: workers
-    distributed     ranks of one model share every batch (`trainer.train.distributed`)
+    distributed     ranks of one model share every batch (`trainer.train.ranks`)
 
 A pack asks its layout and knows nothing of processes. Rows are positions in the *global* batch, so that
 dropout, which is keyed by position, does not depend on the number of ranks.

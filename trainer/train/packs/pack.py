@@ -26,11 +26,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.models import network_of
-from trainer.pretrained import UNFREEZE, encoder_of
+from trainer.models.pretrained import UNFREEZE, encoder_of
 from trainer.targets import loss_of
-from trainer.train.encoder import drop_early_gradients, start_from
+from trainer.train.inputs.encoder import drop_early_gradients, start_from
 from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.tensors import (
     buffers_of,
@@ -44,7 +44,7 @@ from trainer.train.packs.tensors import (
     whole,
 )
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
-from trainer.train.readers import gather, gather_context
+from trainer.train.predict.readers import gather, gather_context
 from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch

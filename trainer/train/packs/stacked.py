@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from trainer.job import Job
+from trainer.job.job import Job
 from trainer.models import network_of
 from trainer.train.packs.pack import (
     AVERAGE_RISE,
@@ -33,7 +33,7 @@ from trainer.train.packs.pack import (
     new_model,
 )
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
-from trainer.train.readers import scale_
+from trainer.train.predict.readers import scale_
 from trainer.train.seeds import dropout_keys
 
 _WARM_UP_STEPS = (

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.job import Job, with_settings
-from trainer.settings import CHUNKS
+from trainer.base.settings import CHUNKS
+from trainer.job.job import Job, with_settings
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, Pack, SequentialPack

@@ -2,7 +2,7 @@
 checkpointing.
 
 Runs the full-size model on a GPU and a small one on one core of a CPU, where each row is measured in a
-process of its own, so that memory can be told apart. Prices belong to `trainer.cli.bench`.
+process of its own, so that memory can be told apart. Prices belong to `trainer.cli.verbs.bench`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from trainer.gpu_profiles.memory import (
+from trainer.job.job import Job, job_from, with_settings
+from trainer.job.tables import with_keys
+from trainer.machines.memory import (
     MINUTES_OF_SEVEN_YEARS,
     REFERENCE_FEATURES,
     TRAINING_SHARE,
     num_weights,
 )
-from trainer.job import Job, job_from, with_settings
-from trainer.job_tables import with_keys
 from trainer.models import MODELS, chunk_models
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure

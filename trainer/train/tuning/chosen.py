@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
-from trainer.gpu_profiles.choice import Choice
-from trainer.gpu_profiles.measurements import (
+from trainer.base.settings import WINDOWS
+from trainer.job.job import Job, with_settings
+from trainer.machines.choice import Choice
+from trainer.machines.measurements import (
     OPEN,
     Entry,
     known_here,
@@ -26,13 +28,11 @@ from trainer.gpu_profiles.measurements import (
     sound_entry,
     with_entry,
 )
-from trainer.gpu_profiles.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
-from trainer.gpu_profiles.ranks import place_on_gpus
-from trainer.gpu_profiles.rates import rate_of
-from trainer.job import Job, with_settings
-from trainer.settings import WINDOWS
+from trainer.machines.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
+from trainer.machines.ranks import place_on_gpus
+from trainer.machines.rates import rate_of
+from trainer.train.inputs.survey import Survey
 from trainer.train.packs.strategy import concrete
-from trainer.train.survey import Survey
 from trainer.train.tuning.tune import Tuning, candidates, entry_of, run_tuner, trial_seconds
 
 LONG_RUN_SECONDS = 600.0  # a trial is 2 % of it

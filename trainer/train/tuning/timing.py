@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.gpu_profiles.memory import GIB
-from trainer.job import Job, job_of, with_settings
-from trainer.settings import CHUNKS, CONTEXT, WINDOWS
+from trainer.base.settings import CHUNKS, CONTEXT, WINDOWS
+from trainer.job.job import Job, job_of, with_settings
+from trainer.machines.memory import GIB
 from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype

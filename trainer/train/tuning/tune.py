@@ -27,13 +27,13 @@ from typing import Any
 
 import torch
 
-from trainer.errors import TrainerError, UsageError
-from trainer.gpu_profiles.choice import Choice
-from trainer.gpu_profiles.measurements import Entry, keep_here, shape_of
-from trainer.gpu_profiles.memory import REFERENCE_BATCH
-from trainer.job import Job, with_settings
-from trainer.printable import printable
-from trainer.settings import CHUNKS
+from trainer.base.errors import TrainerError, UsageError
+from trainer.base.settings import CHUNKS
+from trainer.base.text import printable
+from trainer.job.job import Job, with_settings
+from trainer.machines.choice import Choice
+from trainer.machines.measurements import Entry, keep_here, shape_of
+from trainer.machines.memory import REFERENCE_BATCH
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.packs.pack import Member

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.job import Job
+from trainer.job.job import Job
+from trainer.train.inputs.source import JobData
 from trainer.train.machine_file import MachineFacts
-from trainer.train.source import JobData
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import torch
 
-from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import named_profile
-from trainer.gpu_profiles.choice import Choice, Device, choose, gpus_here, wished
-from trainer.gpu_profiles.memory import GIB
-from trainer.job import Job
+from trainer.base.errors import UsageError
+from trainer.job.job import Job
+from trainer.machines.chips import named_profile
+from trainer.machines.choice import Choice, Device, choose, gpus_here, wished
+from trainer.machines.memory import GIB
 from trainer.train.cpu import num_cores
 
 

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from trainer.errors import TrainerError
-from trainer.pieces.piece import Piece
+from trainer.base.errors import TrainerError
+from trainer.job.pieces.piece import Piece
 from trainer.train.checkpoint import CheckpointWriter, forget, newest
+from trainer.train.evaluate.scores import Outputs
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.piece import Opened, close_piece, outputs_of_trained
-from trainer.train.readers import Evaluate, outputs_of
-from trainer.train.scores import Outputs
+from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.workers.assignment import WorkerSettings
 
 

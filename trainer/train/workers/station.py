@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from trainer import environment
-from trainer.gpu_profiles.memory import GIB, PROCESS_GIB
-from trainer.job import Job
-from trainer.pieces.piece import Piece
+from trainer.base import environment
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.machines.memory import GIB, PROCESS_GIB
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
 

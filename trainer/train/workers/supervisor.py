@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from trainer.pieces.piece import Piece
-from trainer.pieces.piece_queue import PieceQueue
+from trainer.job.pieces.piece import Piece
+from trainer.job.pieces.queue import PieceQueue
 from trainer.train.cpu import num_cores
 from trainer.train.ctrl_c import ctrl_c_blocked
-from trainer.train.staging import stages
+from trainer.train.inputs.staging import stages
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of

@@ -21,16 +21,16 @@ from typing import Any
 
 import torch
 
-from trainer.errors import DataError, TrainerError
-from trainer.pieces.piece import Piece
+from trainer.base.errors import DataError, TrainerError
+from trainer.job.pieces.piece import Piece
+from trainer.train.inputs.source import Source, Sources, on_device, read_source
+from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
 from trainer.train.runner import run_piece
-from trainer.train.source import Source, Sources, on_device, read_source
-from trainer.train.staging import Staging
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.parent import end_with_the_parent
 from trainer.train.workers.piece_files import PieceFiles, forget_checkpoints

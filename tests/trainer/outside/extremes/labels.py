@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.trainer.outside.extremes import Extremes
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.bars import Labels, ends_after, flawless, unfitted, unscaled
 
 fit, scale, flaw = unfitted, unscaled, flawless

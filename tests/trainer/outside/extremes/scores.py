@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.trainer.outside.extremes import Extremes
-from trainer.data.candles import Candles
+from trainer.data.read.candles import Candles
 from trainer.targets.scoring import Rows, Statistic, day_blocks, plain, weighted_means
 
 

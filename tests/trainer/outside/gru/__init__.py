@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.settings import ModelSettings, setting
+from trainer.base.settings import ModelSettings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.gpu_profiles.chips import named_profile
-from trainer.job import job_of
+from trainer.job.job import job_of
+from trainer.machines.chips import named_profile
 from trainer.train.machine_file import MachineFacts
 from trainer.train.observing.events import duration, line_of
 from trainer.train.observing.meter import Meter, meter_for, peak_memory_gib, with_memory

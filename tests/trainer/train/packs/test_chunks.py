@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.job import job_of, with_settings
+from trainer.job.job import job_of, with_settings
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
-from trainer.train.readers import EVALUATION_CHUNK, ChunkReader, gather_chunks
+from trainer.train.predict.readers import EVALUATION_CHUNK, ChunkReader, gather_chunks
 from trainer.train.seeds import derive
 
 pytestmark = pytest.mark.slow

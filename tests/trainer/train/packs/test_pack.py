@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.artifacts.card import read_card
-from trainer.artifacts.weights import load
-from trainer.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_of, with_settings
+from trainer.store.card import read_card
+from trainer.store.weights import load
 from trainer.train.packs.pack import Member, SequentialPack, new_model
 
 STEPS = 30

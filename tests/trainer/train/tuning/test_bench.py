@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from trainer.job import with_settings
+from trainer.job.job import with_settings
 from trainer.train.tuning import bench as benching
 from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning.bench import Row, bench, bench_job, epoch_seconds, num_chunks, num_parameters

@@ -14,17 +14,17 @@ import pytest
 import torch
 
 from tests.pieces import piece
-from trainer.artifacts.card import read_card
-from trainer.errors import UsageError
-from trainer.gpu_profiles.chips import named_profile
-from trainer.gpu_profiles.choice import Choice, choose
-from trainer.gpu_profiles.measurements import keep_here, known_here, shape_of
-from trainer.job import Job, job_of
+from trainer.base.errors import UsageError
+from trainer.job.job import Job, job_of
+from trainer.machines.chips import named_profile
+from trainer.machines.choice import Choice, choose
+from trainer.machines.measurements import keep_here, known_here, shape_of
 from trainer.models.lstm import CPU_SLICE
+from trainer.store.card import read_card
 from trainer.train.checkpoint import write
+from trainer.train.inputs.survey import Survey
 from trainer.train.loop import Run
 from trainer.train.packs.pack import SequentialPack
-from trainer.train.survey import Survey
 from trainer.train.tuning.chosen import Chosen, Site, choose_settings, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of

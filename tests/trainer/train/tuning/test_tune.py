@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.gpu_profiles.choice import choose
-from trainer.gpu_profiles.measurements import known_here
-from trainer.job import Job, job_of
+from trainer.job.job import Job, job_of
+from trainer.machines.choice import choose
+from trainer.machines.measurements import known_here
 from trainer.train.packs.pack import Member, Pack
 from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning import tune as tuning

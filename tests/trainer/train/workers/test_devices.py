@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.errors import UsageError
-from trainer.gpu_profiles.choice import Device
-from trainer.job import Job, job_of
+from trainer.base.errors import UsageError
+from trainer.job.job import Job, job_of
+from trainer.machines.choice import Device
 from trainer.train.workers import devices
 from trainer.train.workers.devices import choose_device
 

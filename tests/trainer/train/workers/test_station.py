@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.pieces import piece
-from trainer.job import job_of
+from trainer.job.job import job_of
 from trainer.train.workers.station import let_threads_sleep, memory_fraction, threads_of
 
 GIB = 2**30

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 from tests.pieces import piece
-from trainer.artifacts.card import read_card
-from trainer.artifacts.weights import load
-from trainer.job import Job
-from trainer.pieces.piece import Piece
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.store.card import read_card
+from trainer.store.weights import load
 from trainer.train.cpu import num_cores
 from trainer.train.workers import supervisor as supervising
 from trainer.train.workers.assignment import WorkerSettings

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+
+import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+)
+
+from tests.sessions import forget_sessions
+from trainer.aws.access import Access, aws_error, own_access, user_session
+from trainer.base.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
+
+REHEARSAL = Access(
+    region="us-east-1",
+    endpoint_url="http://127.0.0.1:1",
+    access_key="AKIA0000000000010000",
+    secret_key="x",
+    rehearsal=True,
+)
+
+
+def test_a_rehearsal_is_deaf_to_the_users_aws_settings(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    client = REHEARSAL.client("ec2")
+    assert (client.meta.region_name, client.meta.endpoint_url) == ("us-east-1", "http://127.0.0.1:1")
+
+
+def test_many_threads_may_ask_for_clients_at_once():
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        clients = list(pool.map(REHEARSAL.client, ["s3", "ssm", "ec2", "scheduler"] * 8))
+    assert {client.meta.service_model.service_name for client in clients} == {"s3", "ssm", "ec2", "scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "RunInstances"), PermissionDenied),
+        (ClientError({"Error": {"Code": "ThrottlingException"}}, "GetParameter"), ConnectionFailed),
+        (
+            ClientError({"Error": {"Code": "X"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "GetObject"),
+            ConnectionFailed,
+        ),
+        (ClientError({"Error": {"Code": "NoSuchBucket"}}, "GetObject"), ConfigError),
+        (NoCredentialsError(), PermissionDenied),
+        (NoRegionError(), ConfigError),
+        (EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com/"), ConnectionFailed),
+    ],
+)
+def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
+    ours = aws_error(error, "cannot do it")
+    assert type(ours) is expected
+    assert ours.what == "cannot do it"
+
+
+@pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
+def test_an_answer_that_was_cut_short_is_a_connection_that_failed(body):
+    client = REHEARSAL.client("ec2")
+    answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, RawResponse(body))  # noqa: E731
+    client.meta.events.register("before-send.ec2", answer, unique_id="cut")
+    try:
+        with pytest.raises(HTTPClientError) as lost:
+            client.describe_instances()
+    finally:
+        client.meta.events.unregister("before-send.ec2", unique_id="cut")
+    assert type(aws_error(lost.value, "cannot look")) is ConnectionFailed
+
+
+class RawResponse(BytesIO):
+    def stream(self, **_):
+        yield self.read()
+
+
+def test_an_embedded_aws_that_has_ended_is_said_as_such():
+    ours = aws_error(
+        EndpointConnectionError(endpoint_url="http://127.0.0.1:4566/"), "cannot describe the instances"
+    )
+    assert type(ours) is EmbeddedAwsGone
+    assert str(ours).startswith("cannot describe the instances: the embedded AWS has ended (")
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("whose", ["rehearsal", "node"])
+def test_a_proxy_sees_nothing_of_a_rehearsal(aws_server, access, monkeypatch, name, whose):
+    monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    if whose == "node":  # which finds its credentials itself, and only knows its endpoint
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret_key)
+        forget_sessions()
+        access = Access(region="us-east-1", endpoint_url=access.endpoint_url)
+    assert access.client("sts", total_max_attempts=1).get_caller_identity()["Account"]
+    forget_sessions()
+
+
+def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not own_access().rehearsal
+    (tmp_path / "credentials").write_text(
+        f"[default]\naws_access_key_id = {access.access_key}\naws_secret_access_key = x\n"
+    )
+    assert own_access().rehearsal
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    assert not own_access().rehearsal
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
+    assert own_access().rehearsal
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert not own_access().rehearsal  # and the verb says that there is no such profile
+
+
+@pytest.mark.parametrize(
+    ("variables", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-1"),
+    ],
+)
+def test_the_region_is_found_where_aws_tools_and_our_messages_say(monkeypatch, variables, region):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    forget_sessions()
+    try:
+        assert Access().client("ec2").meta.region_name == user_session().region_name == region
+    finally:
+        forget_sessions()

@@ -1,0 +1,130 @@
+"""The table of AWS error codes against the reference: class, exit code, remedy and next step of every
+code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trainer.aws import error_codes as aws_errors
+from trainer.aws.error_codes import ROWS, UNKNOWN, meaning
+from trainer.control.functions import sweep
+
+# Section 3.3 of the AWS reference (2026-08), written down here because the reference is not part of the
+# repository: code, class, exit code, next step after an answer, next step after an exception, a word of the
+# remedy.
+REFERENCE = [
+    ("InsufficientInstanceCapacity", "capacity", 101, "next_rung", "next_rung", "--instance"),
+    ("UnfulfillableCapacity", "capacity", 101, "next_rung", "next_rung", "--on-demand"),
+    ("InsufficientFreeAddressesInSubnet", "capacity", 101, "next_rung", "next_rung", "subnet"),
+    ("ReservationCapacityExceeded", "capacity", 101, "next_rung", "next_rung", "launch again later"),
+    ("VcpuLimitExceeded", "quota", 102, "other_quota", "other_quota", "Service Quotas"),
+    ("MaxSpotInstanceCountExceeded", "quota", 102, "other_quota", "other_quota", "Service Quotas"),
+    ("InstanceLimitExceeded", "quota", 102, "other_quota", "other_quota", "smaller --instance"),
+    ("MaxFleetCountExceeded", "quota", 102, "other_quota", "other_quota", "Delete EC2 fleets"),
+    ("Unsupported", "type", 103, "next_rung", "next_rung", "another --instance"),
+    ("InvalidInstanceType", "type", 103, "next_rung", "next_rung", "another --instance"),
+    ("InvalidParameterValue", "type", 103, "next_rung", "next_rung", "another --instance"),
+    ("InvalidFleetConfiguration", "type", 103, "next_rung", "next_rung", "this zone"),
+    ("SpotMaxPriceTooLow", "price", 103, "next_rung", "next_rung", "Remove the maximum spot price"),
+    ("InvalidAMIID.NotFound", "config", 103, "stop", "stop", "image line"),
+    ("InvalidAMIID.Malformed", "config", 103, "stop", "stop", "image line"),
+    ("InvalidSubnetID.NotFound", "config", 103, "stop", "stop", "subnet is gone"),
+    ("InvalidGroup.NotFound", "config", 103, "stop", "stop", "security group is gone"),
+    ("InvalidLaunchTemplateId.NotFound", "config", 103, "stop", "stop", "launch template is gone"),
+    ("InvalidLaunchTemplateName.NotFoundException", "config", 103, "stop", "stop", "launch template is gone"),
+    ("OptInRequired", "config", 103, "stop", "stop", "Subscribe"),
+    ("UnauthorizedOperation", "permission", 103, "stop", "stop", "decode-authorization-message"),
+    (
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "permission",
+        103,
+        "stop",
+        "stop",
+        "create-service-linked-role",
+    ),
+    (
+        "RequestLimitExceeded",
+        "throttling",
+        103,
+        "new_token",
+        "new_token",
+        "try again",
+    ),  # the call was not carried out
+    ("ThrottlingException", "throttling", 103, "new_token", "new_token", "try again"),
+    ("InternalError", "throttling", 103, "new_token", "replay", "try again"),
+    ("ServerInternal", "throttling", 103, "new_token", "replay", "try again"),
+    ("Unavailable", "throttling", 103, "new_token", "replay", "try again"),
+    ("ServiceUnavailable", "throttling", 103, "new_token", "replay", "try again"),
+    ("DiskFull", "throttling", 103, "new_token", "replay", "set MAYFLY_HOME"),  # the embedded AWS's
+    (
+        "FolderFailed",
+        "throttling",
+        103,
+        "new_token",
+        "replay",
+        "Free space",
+    ),  # of a folder instead of a bucket
+    ("NoClearAnswer", "unclear", 103, "new_token", "new_token", "try again"),  # ours
+    ("PendingVerification", "account", 103, "stop", "stop", "verifying the account"),
+    ("Blocked", "account", 103, "stop", "stop", "AWS Support"),
+    ("InvalidBlockDeviceMapping", "account", 103, "stop", "stop", "root device"),
+    ("Client.InternalError", "account", 103, "stop", "stop", "EBS encryption"),
+    ("Client.VolumeLimitExceeded", "account", 102, "stop", "stop", "EBS volumes"),
+    ("IdempotentParameterMismatch", "idempotency", 103, "stop", "stop", "fault of Mayfly"),
+]
+
+
+@pytest.mark.parametrize(("code", "error_class", "exit_code", "answered", "raised", "remedy"), REFERENCE)
+def test_every_code_of_the_reference_has_its_class_remedy_and_next_step(
+    code, error_class, exit_code, answered, raised, remedy
+):
+    found = meaning(code)
+    assert (found.error_class, found.error.exit_code) == (error_class, exit_code)
+    assert (found.step(exception=False), found.step(exception=True)) == (answered, raised)
+    assert remedy in found.remedy
+
+
+def test_an_instance_profile_that_has_not_arrived_yet_is_worth_a_new_token():
+    message = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+    found = meaning("InvalidParameterValue", message)
+    assert (found.error_class, found.step(exception=False), found.step(exception=True)) == (
+        "consistency",
+        "new_token",
+        "new_token",
+    )
+
+
+def test_an_unknown_code_of_one_pool_leads_to_the_next_and_one_of_the_whole_call_stops():
+    found = meaning("NeverHeardOf")
+    assert found is UNKNOWN
+    assert (found.error.exit_code, found.step(exception=False), found.step(exception=True)) == (
+        103,
+        "next_rung",
+        "stop",
+    )
+
+
+def test_an_unknown_failure_of_aws_itself_is_retried():
+    assert meaning("NeverHeardOf", status=502).error_class == "throttling"
+    assert meaning("NeverHeardOf", status=502).step(exception=True) == "replay", "it may have taken effect"
+    assert meaning("InsufficientInstanceCapacity", status=500).error_class == "capacity"
+
+
+def test_a_code_with_the_prefix_of_a_state_reason_is_found():
+    assert meaning("Server.InsufficientInstanceCapacity").error_class == "capacity"
+    assert meaning("Client.InternalError").error_class != meaning("Server.InternalError").error_class
+
+
+def test_no_code_stands_in_two_rows_and_every_remedy_is_a_sentence():
+    counted = Counter(code for _, codes in ROWS for code in codes)
+    assert [code for code, count in counted.items() if count > 1] == []
+    assert all(row.remedy.endswith(".") for row, _ in ROWS)
+
+
+def test_the_sweepers_own_codes_are_those_of_the_table():
+    assert {sweep.NO_OBJECT} <= aws_errors.NO_OBJECT
+    assert {sweep.NO_INSTANCE} <= aws_errors.NO_INSTANCE
+    assert {sweep.NO_SCHEDULE} <= aws_errors.NO_SCHEDULE

@@ -1,0 +1,114 @@
+"""Plans whose horizon is chosen by the series, for a model that reads chunks and a volatility: labels, spans,
+chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.bars.symbol_plan import chunk_grid, count_separate, plan_symbol
+from trainer.base.errors import DataError
+from trainer.data.feature_names import WARMUP
+from trainer.data.read.reading import read_candles
+from trainer.data.timeframes import DAY
+from trainer.job.job import job_of, with_settings
+from trainer.train.inputs.rows import prepare
+
+RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
+SMALL = job_of(model="tcn", blocks=3, width=4, chunk=64)  # sees 29 bars
+BARS = 12 * 220  # of two hours: 220 sessions
+
+
+def last_bars(plan, span):
+    return plan.starts[span] + SMALL.model.bars_seen - 1
+
+
+def test_no_label_crosses_into_another_span_and_the_embargo_is_as_long_as_a_label(make_candles):
+    plan = plan_symbol(make_candles(BARS, timeframe="2h"), SMALL)
+    spans = dict(plan.spans.items())
+    for name, span in spans.items():
+        bars = last_bars(plan, name)
+        assert bars.min() >= span.start and plan.ends[bars].max() < span.stop
+    assert (
+        spans["validation"].start - spans["train"].stop
+        >= plan.horizon_bars
+        == 12 * plan.target.horizon_sessions
+    )
+    assert spans["test"].start - spans["validation"].stop >= plan.horizon_bars
+    assert last_bars(plan, "train").min() == WARMUP + SMALL.model.bars_seen - 1
+
+
+@pytest.mark.parametrize(("bars", "sessions"), [(BARS, 1), (2 * BARS, 3), (33_000, 20), (60_000, 21)])
+def test_the_horizon_is_the_longest_that_leaves_twenty_separate_labels_in_test(make_candles, bars, sessions):
+    plan = plan_symbol(
+        make_candles(bars, timeframe="2h"), SMALL
+    )  # test has 0.15 x (bars - WARMUP) / 12 sessions
+    assert plan.target.horizon_sessions == sessions
+    assert count_separate(last_bars(plan, "test"), plan.ends) >= 20
+
+
+def test_too_few_sessions_are_an_error_that_names_the_setting_which_goes_on_all_the_same(make_candles):
+    candles = make_candles(BARS // 2, timeframe="2h")
+    with pytest.raises(DataError, match="horizon_sessions = 1"):
+        plan_symbol(candles, SMALL)
+    plan = plan_symbol(candles, with_settings(SMALL, horizon_sessions=1))
+    assert count_separate(last_bars(plan, "test"), plan.ends) < 20
+
+
+def test_a_series_shorter_than_what_the_model_sees_says_how_long_it_must_be(make_candles):
+    with pytest.raises(DataError, match="lower blocks or dilation_cap"):
+        plan_symbol(make_candles(WARMUP + 20, timeframe="2h"), SMALL)
+
+
+def test_no_bar_has_a_hole_in_what_it_sees_or_in_its_label(make_candles):
+    gone = 1000
+    plan = plan_symbol(make_candles(BARS, timeframe="2h", drop=[gone]), SMALL)
+    bars = last_bars(plan, "train")
+    near = bars[(bars > gone - 60) & (bars < gone + 60)]  # bar `gone` is now the first after the hole
+    assert near[near < gone].max() + 12 < gone
+    assert near[near >= gone].min() - SMALL.model.bars_seen + 1 == gone + 1
+
+
+def test_bars_after_which_nothing_moves_are_counted_and_left_out(make_candles):
+    candles = make_candles(BARS, timeframe="2h")
+    close = candles.close.copy()
+    close[800:820] = close[800]
+    plan = plan_symbol(replace(candles, close=close), SMALL)
+    assert plan.ties == 8  # bars 800 to 807, whose twelve next bars all close alike
+    assert not np.isin(np.arange(800, 808), last_bars(plan, "train")).any()
+
+
+def test_chunks_are_those_of_a_grid_that_hold_a_bar():
+    assert chunk_grid(np.array([100, 101, 140, 260]), first=100, chunk=40).tolist() == [100, 140, 260]
+
+
+def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_candles):
+    candles = make_candles(BARS, timeframe="2h")
+    data = prepare(candles, SMALL)
+    labelled = np.flatnonzero(np.isfinite(data.train_labels_TK.numpy()[:, 0]))
+    bars = data.starts["train"].numpy() + SMALL.model.bars_seen - 1
+    assert labelled.tolist() == bars.tolist()
+    scaled = data.train_labels_TK.numpy()[:, 0][bars]
+    assert scaled.mean() == pytest.approx(0, abs=1e-5) and scaled.std() == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(
+        scaled * data.fitted["label_std"] + data.fitted["label_mean"], data.labels_TK[bars, 0], rtol=1e-5
+    )
+    covered = np.concatenate(
+        [start + SMALL.model.bars_seen - 1 + np.arange(SMALL.model.chunk) for start in data.reads.numpy()]
+    )
+    assert np.isin(bars, covered).all() and len(np.unique(covered)) == len(covered)
+
+
+@pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {RAW}")
+@pytest.mark.parametrize(
+    ("symbol", "timeframe", "sessions", "horizon"),
+    [("SPY", "1m", 256, 1), ("SPY", "1h", 5849, 21), ("ES", "tick2800", 509, 5)],
+)
+def test_real_series_have_the_sessions_that_are_known_of_them(symbol, timeframe, sessions, horizon):
+    candles = read_candles(RAW, symbols=(symbol,), timeframe=timeframe)[symbol]
+    plan = plan_symbol(candles, job_of(model="tcn"))
+    assert (plan.time.clock[-1] // DAY + 1, plan.target.horizon_sessions) == (sessions, horizon)

@@ -1,0 +1,138 @@
+"""Bars are planned once: one symbol in memory at a time, and workers get the same windows from the plan or
+none.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.bars import symbol_plan as plans
+from trainer.bars.document import DataPlan, read_plan
+from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.base.errors import DataError
+from trainer.data.read.candles import Candles
+from trainer.data.read.reading import CandleFolder
+from trainer.data.read.writing import write_candles
+from trainer.job.job import Job, job_of
+
+JOBS = {
+    "windows": job_of(lookback=20, horizon=3, batch=64, folds=2),
+    "chunks": job_of(
+        model="tcn", blocks=2, width=4, chunk=64, batch=2, horizon_sessions=0, test_fraction=0.3
+    ),
+}
+
+
+def planned(job: Job, folder: Path) -> tuple[DataPlan, CandleFolder]:
+    (folder / "scratch").mkdir(exist_ok=True)
+    found = folder_of(job, folder, scratch=folder / "scratch")
+    return plan_data(job, found), found
+
+
+@pytest.fixture(params=JOBS)
+def job(request: pytest.FixtureRequest) -> Job:
+    return JOBS[request.param]
+
+
+@pytest.fixture
+def data(tmp_path: Path, make_candles: Any, job: Job) -> Path:
+    timeframe = "1m" if job is JOBS["windows"] else "1h"
+    made = [make_candles(3000, symbol=symbol, seed=seed, drop=[700, 701, 1500], timeframe=timeframe)
+            for seed, symbol in enumerate(("AAA", "BBB", "CCC"))]  # fmt: skip
+    write_candles(tmp_path / f"AAA_{timeframe}.parquet", made[:1])
+    write_candles(tmp_path / f"all_{timeframe}.parquet", made[1:])
+    return tmp_path
+
+
+def test_no_two_symbols_are_in_memory_while_a_job_is_planned(data, job, monkeypatch):
+    alive: list[weakref.ref[Any]] = []
+    most = []
+    read = CandleFolder.read
+
+    def counted(self: CandleFolder, symbol: str) -> Candles:
+        most.append(sum(found() is not None for found in alive))
+        candles = read(self, symbol)
+        alive.extend(weakref.ref(getattr(candles, name)) for name in ("timestamp", "close"))
+        return candles
+
+    monkeypatch.setattr(CandleFolder, "read", counted)
+    gc.disable()  # what a cycle keeps is in memory, too
+    try:
+        plan, _ = planned(job, data)
+    finally:
+        gc.enable()
+    assert list(plan.symbols) == ["AAA", "BBB", "CCC"] and most == [0, 0, 0]
+
+
+def test_a_symbol_that_is_refused_is_let_go_of_too(tmp_path, make_candles):
+    job = JOBS["windows"]
+    write_candles(
+        tmp_path / "all_1m.parquet",
+        [make_candles(n, symbol=s) for s, n in (("AAA", 100), ("BBB", 3000), ("CCC", 90))],
+    )
+    plan, _ = planned(job, tmp_path)
+    assert list(plan.symbols) == ["BBB"]
+    assert [entry.what for entry in plan.refused.values()] == ["AAA has 100 bars", "CCC has 90 bars"]
+    assert plan.summary()["refused"][0].startswith("AAA has 100 bars (one label needs")
+
+
+def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job, monkeypatch):
+    plan, folder = planned(job, data)
+    plan = read_plan(plan.to_bytes())
+    wanted = {symbol: plans.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
+    for name in ("infer_calendar", "holes", "split", "walk_forward", "_choose"):
+        monkeypatch.setattr(plans, name, lambda *_, **__: pytest.fail("chosen again"))
+    for symbol in folder.symbols:
+        derived = plans_of(folder.read(symbol), job, plan.symbols[symbol])
+        for one, other in zip(derived, wanted[symbol], strict=True):
+            assert (one.spans, one.target, one.horizon_bars, one.ties) == (
+                other.spans,
+                other.target,
+                other.horizon_bars,
+                other.ties,
+            )
+            assert np.array_equal(one.labels_TK, other.labels_TK, equal_nan=True)
+            assert all(np.array_equal(one.bars[span], other.bars[span]) for span in one.bars)
+            assert np.array_equal(one.time.holes, other.time.holes) and np.array_equal(
+                one.time.clock, other.time.clock
+            )
+            assert (one.chunks is None and other.chunks is None) or np.array_equal(one.chunks, other.chunks)
+
+
+def test_other_bars_and_other_counts_are_refused(data, job):
+    plan, folder = planned(job, data)
+    candles, entry = folder.read("AAA"), plan.symbols["AAA"]
+    moved = replace(candles, close=candles.close * np.float64(1 + 1e-15))
+    for other in (moved, candles.rows(0, -1)):
+        with pytest.raises(DataError, match="the bars of AAA are not those that were planned"):
+            plans_of(other, job, entry)
+    first = entry.folds[0]
+    fewer = replace(first, bars={**first.bars, "test": first.bars["test"] - 1})
+    with pytest.raises(DataError, match="fold 1 of AAA has other windows than its plan"):
+        plans_of(candles, job, replace(entry, folds=(fewer, *entry.folds[1:])))
+    without = replace(entry, holes=())
+    with pytest.raises(DataError, match="other windows than its plan"):
+        plans_of(candles, job, without)
+
+
+def test_a_plan_of_another_job_is_refused_with_what_differs(data, job):
+    plan, _ = planned(job, data)
+    plan.check_fits(job)
+    with pytest.raises(DataError, match="it has another data.validation_fraction"):
+        plan.check_fits(replace(job, data=replace(job.data, validation_fraction=0.11)))
+    with pytest.raises(DataError, match="it has no XXX"):
+        plan.check_fits(replace(job, data=replace(job.data, symbols=("AAA", "XXX"))))
+
+
+def test_the_mark_of_a_symbol_is_of_its_bars_and_not_of_its_files(data, job):
+    entry = planned(job, data)[0].symbols["AAA"]
+    assert replace(entry, files=("renamed",), rows=9999).mark == entry.mark
+    assert replace(entry, sha256="0" * 64).mark != entry.mark
+    assert replace(entry, horizon_bars=entry.horizon_bars + 1).mark != entry.mark

@@ -1,0 +1,142 @@
+"""The environment, read at each call, and the page that lists its variables."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from trainer.base import environment
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def variables() -> list[str]:
+    """Return the names in docs/environment.md, in the order of its rows."""
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    return [row.group(1) for line in page.splitlines() if (row := re.match(r"\| `([A-Z_0-9]+)` \|", line))]
+
+
+def test_the_page_lists_every_variable_that_the_module_names_once():
+    names = variables()
+    assert len(names) == len(set(names))
+    source = (ROOT / "trainer" / "environment.py").read_text(encoding="utf-8")
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    used = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[A-Z][A-Z0-9_]*[A-Z]", text)}
+    assert used <= set(names)
+
+
+def test_the_page_lists_every_variable_of_ours_in_any_language_and_no_other():
+    """Shell files read the environment themselves; their variables are documented with the rest."""
+    words = set()
+    for folder in ("trainer", "infra", "scripts"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                words |= set(re.findall(r"\b[A-Z][A-Z0-9_]*[A-Z]\b", path.read_text(encoding="utf-8")))
+    ours = {
+        name for name in words if name.startswith("MAYFLY_") and not name.startswith("MAYFLY_VALUE_")
+    }  # script.over's
+    assert ours <= set(variables()) <= words
+
+
+def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
+    readers = {
+        "MAYFLY_HOME": (environment.rehearsal_home, Path.cwd() / "said", tmp_path / ".local/share/mayfly"),
+        "MAYFLY_PROFILES": (
+            environment.profiles_file,
+            Path("said"),
+            tmp_path / ".config/mayfly/gpu_profiles.toml",
+        ),
+        "MAYFLY_LOCAL": (environment.local_folder, Path("said"), None),
+        "GPU_PROFILE": (environment.gpu_profile, "said", ""),
+        "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
+        "NO_COLOR": (environment.colours_refused, True, False),
+    }
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    for name, (read, said, default) in readers.items():
+        monkeypatch.setenv(name, "said")
+        assert read() == said
+        monkeypatch.delenv(name)
+        assert read() == default
+
+
+def test_state_lies_in_the_users_data_folder_by_the_platforms_convention(monkeypatch, tmp_path):
+    monkeypatch.delenv("MAYFLY_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert environment.rehearsal_home() == Path("/data/mayfly")
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")  # which the convention tells to ignore
+    assert environment.rehearsal_home() == tmp_path / ".local/share/mayfly"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert environment.rehearsal_home() == tmp_path / "Library/Application Support/mayfly"
+
+
+def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert environment.visible_gpus() == "" and environment.colours_refused()
+
+
+def test_the_agents_environment_is_a_machines_unless_a_sandbox_is_named(monkeypatch):
+    told = {
+        "MAYFLY_WORK": "/work",
+        "MAYFLY_BUCKET": "b",
+        "MAYFLY_BOOTED_AT": "1795435200.5",
+        "AWS_REGION": "us-east-1",
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MAYFLY_ROOT", "AWS_ENDPOINT_URL", "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    found = environment.agent_environment()
+    assert (found.work, found.bucket, found.region) == (Path("/work"), "b", "us-east-1")
+    assert found.booted_at == datetime.fromtimestamp(1795435200.5, timezone.utc)
+    assert (found.endpoint_url, found.metadata_endpoint, found.rehearsal) == (
+        None,
+        "http://169.254.169.254",
+        False,
+    )
+    monkeypatch.setenv("MAYFLY_ROOT", "/sandbox")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1/imds")
+    found = environment.agent_environment()
+    assert (found.endpoint_url, found.rehearsal) == ("http://127.0.0.1:1", True)
+    assert found.metadata_endpoint == "http://127.0.0.1:1/imds"
+
+
+def test_the_agents_environment_says_what_is_missing(monkeypatch):
+    monkeypatch.delenv("MAYFLY_WORK", raising=False)
+    with pytest.raises(KeyError, match="MAYFLY_WORK"):
+        environment.agent_environment()
+
+
+def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "somebody's")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    before = dict(os.environ)
+    assert environment.for_training(profiles=Path("/node/profiles.json")) == before | {
+        "MAYFLY_PROFILES": "/node/profiles.json"
+    }
+    child = environment.for_embedded_aws(source="/ours")
+    assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [
+        name for name in child if name.startswith("AWS_")
+    ]
+    assert dict(os.environ) == before
+
+
+def test_a_script_gets_the_settings_of_the_processor_and_no_other_variable_of_its_agent(monkeypatch):
+    for name in (*environment.PROCESSOR_SETTINGS, "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("AGENT_SECRET", "of the agent")
+    monkeypatch.setenv("LANG", "C")
+    monkeypatch.setenv("PATH", "/bin")
+    got = environment.for_script({"MAYFLY_OUT": "out"}, path="/usr/bin")
+    ours = {"LANG": "C", "PYTHONUNBUFFERED": "1", "MAYFLY_OUT": "out", "PATH": "/usr/bin:/bin"}
+    assert got == {**ours, "OPENBLAS_CORETYPE": "Haswell"}

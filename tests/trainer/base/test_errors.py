@@ -1,0 +1,47 @@
+"""The error tree: exit codes, the one line, and its table in the documentation."""
+
+import re
+from pathlib import Path
+
+from trainer.base import errors
+
+
+def all_errors():
+    found, queue = [], [errors.TrainerError]
+    while queue:
+        queue += (subclasses := queue.pop().__subclasses__())
+        found += [item for item in subclasses if item.__module__ == "trainer.base.errors"]
+    return found
+
+
+def test_the_table_at_the_top_of_the_file_names_every_error_with_its_code():
+    drawn = dict(re.findall(r"([A-Z]\w+) +(\d+) ", errors.__doc__ or ""))
+    assert {item.__name__: str(item.exit_code) for item in all_errors()} == drawn
+
+
+def test_the_page_lists_every_exit_code():
+    page = (
+        (Path(__file__).resolve().parents[3] / "docs" / "receipt.md")
+        .read_text()
+        .partition("## Exit codes")[2]
+    )
+    for item in all_errors():
+        assert f"| {item.exit_code} |" in page, item.__name__
+
+
+def test_an_error_is_one_line_of_what_why_and_what_to_do():
+    error = errors.CapacityError(
+        "No g5.12xlarge in us-east-1a", why="InsufficientInstanceCapacity", do="Try --on-demand."
+    )
+    assert str(error) == "No g5.12xlarge in us-east-1a (InsufficientInstanceCapacity). Try --on-demand."
+    assert error.as_dict() == {
+        "code": 101,
+        "what": "No g5.12xlarge in us-east-1a",
+        "why": "InsufficientInstanceCapacity",
+        "do": "Try --on-demand.",
+    }
+
+
+def test_nearest_is_silent_when_nothing_is_close():
+    assert errors.nearest("g5.12xlrge", ["g5.12xlarge", "trn1.2xl"]) == "Did you mean g5.12xlarge?"
+    assert errors.nearest("zzz", ["g5.12xlarge"]) == ""

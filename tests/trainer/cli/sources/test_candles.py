@@ -1,0 +1,86 @@
+"""The data check is a child: it ends with its launcher, whatever ends that one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainer.base.errors import DataError
+from trainer.cli.sources.candles import DataCheck, demo_data, find_candles
+from trainer.cli.sources.check_child import CheckChild
+from trainer.job.job import job_of
+
+
+def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copies_of_bars(tmp_path):
+    scratch = tmp_path / "scratch"
+    (scratch / "mayfly-candles-x").mkdir(parents=True)
+    (scratch / "mayfly-candles-x" / "0.npy").write_bytes(b"bars")
+    os.mkfifo(
+        scratch / "job.json"
+    )  # nobody writes it: the check waits for its job, as it would work, for ever
+    theirs, ours = os.pipe()
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.bars.check",
+        "--job",
+        str(scratch / "job.json"),
+        "--data",
+        str(tmp_path),
+    ]
+    command += ["--scratch", str(scratch)]
+    child = subprocess.Popen([*command, "--parent", str(theirs)], pass_fds=(theirs,))
+    os.close(theirs)
+    os.close(ours)  # as the kernel does when the launcher is killed
+    assert child.wait() in (1, 2)  # 2: its folder was gone before it opened its job
+    assert not scratch.exists()
+
+
+def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
+    check = DataCheck(job_of(data=str(tmp_path)))
+    try:
+        child = check.child.process
+        child.send_signal(signal.SIGSTOP)  # as it is, while it is looked at
+        given = int(child.args[-1])
+        assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check.child.folder.name)
+        assert (
+            Path(f"/proc/{child.pid}/fd/{given}").readlink()
+            == Path(f"/proc/self/fd/{check.child.pipe}").readlink()
+        )
+        assert not os.get_inheritable(check.child.pipe)
+    finally:
+        check.close()
+
+
+def test_a_file_that_crashes_the_library_is_one_error_of_the_data(tmp_path):
+    child = CheckChild(tmp_path)
+    child.process.send_signal(signal.SIGABRT)  # as arrow ends the process for a damaged file
+    with pytest.raises(DataError, match="the data check crashed while it read"):
+        child.report()
+
+
+def test_the_demos_bars_are_made_whole_or_not_at_all(tmp_path, monkeypatch):
+    def cut_off(command, **_):
+        out = Path(command[command.index("--out") + 1])
+        out.mkdir(parents=True)
+        (out / "BTC-USD_1m_synthetic.parquet").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        demo_data(tmp_path / "demo-data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_scripts_read_is_no_data_set_to_choose():
+    objects = SimpleNamespace(list=lambda prefix: (), folders=lambda prefix: (".files", "forex"))
+    with pytest.raises(DataError, match=r"there is no data set 'main' .*Choose one with data.set: forex; or"):
+        find_candles(job_of(), {}, None, objects, rehearsal=False)
+    objects.folders = lambda prefix: (".files",)
+    assert find_candles(job_of(), {}, None, objects, rehearsal=False).candles is None

@@ -1,0 +1,52 @@
+"""A refresh script at the desk: what is refused before it is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.base.errors import UsageError
+from trainer.cli.sources.refresh_script import locked_modules, with_refresh_script
+from trainer.job.job import job_of
+
+
+def test_a_script_goes_along_under_its_hash_and_a_job_without_one_as_it_is(tmp_path: Path) -> None:
+    job = job_of(name="weekly")
+    assert with_refresh_script(job).job == job and with_refresh_script(job).files == {}
+    path = tmp_path / "fetch.py"
+    lines = (
+        "import csv, ccxt",
+        "import dateutil.parser",
+        "try:",
+        "    import tensorflow",
+        "except ImportError: pass",
+    )
+    path.write_text("\n".join(lines))
+    script = with_refresh_script(job_of(name="weekly", refresh=str(path), secrets=("API_KEY",)))
+    ((sha256, content),) = script.files.items()
+    assert content == path.read_bytes()
+    assert (script.job.data.refresh, script.job.data.secrets) == (f"{sha256}.py", ("API_KEY",))
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import torch", "fetch.py imports torch"),
+        ("from sklearn import svm", "fetch.py imports sklearn"),
+        ("import trainer.data", "fetch.py imports trainer"),
+        ("def fetch(:\n    pass", "fetch.py can't be compiled .*line 1"),
+        ("x = 1\nreturn x", "fetch.py can't be compiled .*line 2"),
+        ("\0", "fetch.py can't be compiled"),
+    ],
+)
+def test_a_script_that_could_not_run_is_refused(tmp_path: Path, source: str, why: str) -> None:
+    path = tmp_path / "fetch.py"
+    path.write_text(source)
+    with pytest.raises(UsageError, match=why):
+        with_refresh_script(job_of(name="weekly", refresh=str(path)))
+
+
+def test_the_lock_brings_what_the_pages_promise() -> None:
+    assert {"ccxt", "requests", "pandas", "numpy", "pyarrow", "boto3", "dateutil"} <= locked_modules()
+    assert not {"torch", "sklearn", "arch"} & locked_modules()

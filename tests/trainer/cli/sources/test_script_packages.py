@@ -1,0 +1,181 @@
+"""Packages of a script, resolved at the desk from a folder of wheels: no index is asked."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.wheels import write_wheel
+from trainer.base.errors import ConnectionFailed, UsageError
+from trainer.cli.sources import script_packages as module
+from trainer.cli.sources.script_packages import MADE, Target, resolve, target_of, with_packages
+from trainer.job.job import job_from
+from trainer.launch.requirements import check_requirements
+from trainer.launch.script_imports import versions_here
+
+pytestmark = pytest.mark.slow
+
+LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
+LINUX = Target(python="3.13", platform="x86_64-manylinux_2_34")
+CONSOLE: Any = SimpleNamespace(update=lambda text: None)
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    folder = tmp_path / "wheels"
+    hashes = {
+        "tiny": write_wheel(
+            folder, requires=("torch>=2", 'newer; python_version >= "3.13"', 'win; sys_platform == "win32"')
+        ),
+        "newer": write_wheel(folder, "newer", version="2.0", tag="cp313-cp313-manylinux_2_28_x86_64"),
+        "aged": write_wheel(folder, "aged", tag="cp39-cp39-manylinux2014_x86_64"),
+        "mac": write_wheel(folder, "mac", tag="cp313-cp313-macosx_14_0_arm64"),
+    }
+    files = {f"wheels/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    return SimpleNamespace(files=files, hashes=hashes)
+
+
+def test_packages_are_resolved_for_the_machine_and_not_for_the_desk_with_hashes_and_without_torch(wheels):
+    text = resolve(["tiny==1.0"], LINUX, constraints=["newer==2.0", "else==1"], wheels=wheels.files)
+    check_requirements("made.txt", text.encode())
+    lines = text.split()
+    assert [line for line in lines if "==" in line] == ["newer==2.0", "tiny==1.0"]
+    assert [line for line in lines if "hash" in line] == [
+        f"--hash=sha256:{wheels.hashes[name]}" for name in ("newer", "tiny")
+    ]
+    text = resolve(["tiny"], Target(python="3.12", platform="aarch64-manylinux_2_34"), wheels=wheels.files)
+    assert "newer" not in text and "tiny==1.0" in text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "line"),
+    [
+        ("gone", "gone was not found in script.files"),
+        ("tiny>=3", "only tiny==1.0 is available and the script requires tiny>=3"),
+        ("aged", "aged==1.0 has no wheels with a matching Python"),
+        ("mac", "mac==1.0 has no wheels with a matching platform tag"),
+    ],
+)
+def test_what_has_no_wheel_for_the_machine_is_named(wheels, wanted, line):
+    with pytest.raises(UsageError) as refused:
+        resolve([wanted], LINUX, wheels=wheels.files)
+    said = str(refused.value)
+    assert (
+        "can't be installed for Python 3.13 on x86_64 Linux (" in said and line in said and "\n" not in said
+    )
+
+
+def test_an_index_that_does_not_answer_is_one_line(monkeypatch):
+    monkeypatch.setattr(
+        module.environment, "for_resolver", lambda: {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", **FAST}
+    )
+    with pytest.raises(ConnectionFailed) as failed:
+        resolve(["tiny"], LINUX)
+    said = str(failed.value)
+    assert (
+        "can't be resolved (http://127.0.0.1:9/simple/tiny/ does not answer)" in said
+        and "neither asks an index" in said
+    )
+
+
+FAST = {"UV_HTTP_RETRIES": "0", "UV_NO_CACHE": "1"}
+
+
+def packages(job, files, *, rehearsal=False):
+    return with_packages(job, files, "" if rehearsal else LINE, rehearsal=rehearsal, console=CONSOLE)
+
+
+def script_job(folder, **script):
+    tables = {"name": "net", "script": {"command": "python train.py", "root": str(folder), **script}}
+    return job_from({**tables, "machine": {"max_duration": "2h"}})
+
+
+def test_a_script_without_requirements_gets_what_it_imports_and_the_file_is_kept_beside_the_job(
+    wheels, tmp_path
+):
+    files = {"train.py": b"import os, torch, tiny", **wheels.files}
+    job, sent, made = packages(script_job(tmp_path), files)
+    assert (
+        made is not None
+        and made.names == ["newer==2.0", "tiny==1.0"]
+        and job.script.requirements == "net.requirements.txt"
+    )
+    assert sent["net.requirements.txt"].decode() == made.text and made.text.startswith(
+        f"{MADE} Python 3.13 on x86_64 Linux, from"
+    )
+    check_requirements("net.requirements.txt", sent["net.requirements.txt"])
+    assert list(tmp_path.glob("*.txt")) == [], "a dry run keeps nothing"
+    assert made.keep() == f"kept: {made.place}"
+    assert (
+        replace(made, place=tmp_path / "gone" / "x")
+        .keep()
+        .endswith("can't be written (No such file or directory)")
+    )
+    kept, again, none = packages(script_job(tmp_path, requirements="net.requirements.txt"), sent)
+    assert none is None and again == sent and kept.script.requirements == "net.requirements.txt", (
+        "with hashes it goes as it is"
+    )
+    made.place.write_text("mine")
+    with pytest.raises(UsageError, match="net.requirements.txt is in the way"):
+        packages(script_job(tmp_path), files)
+
+
+def test_a_rehearsals_image_is_this_environment(wheels, tmp_path):
+    files = {"train.py": b"import numpy, torch, boto3"}
+    assert packages(script_job(tmp_path), files, rehearsal=True) == (script_job(tmp_path), files, None)
+    listed = {"r.txt": b"numpy>=2\ntorch\n", **files}
+    job, _, made = packages(script_job(tmp_path, requirements="r.txt"), listed, rehearsal=True)
+    assert made is None and job.script.requirements == ""
+    job, _, made = packages(
+        script_job(tmp_path), {"train.py": b"import tiny", **wheels.files}, rehearsal=True
+    )
+    assert made is not None and "tiny==1.0" in made.names
+    assert made.target.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def test_requirements_without_hashes_are_resolved_and_those_of_another_torch_refused(wheels, tmp_path):
+    files = {"train.py": b"", "r.txt": b"# mine\ntiny  # which\ntorch>=2\n", **wheels.files}
+    job, sent, made = packages(script_job(tmp_path, requirements="r.txt"), files)
+    assert made is not None and made.names == ["newer==2.0", "tiny==1.0"]
+    assert made.to_dict()["of_the_image"] == ["torch>=2"] and made.source == "r.txt"
+    assert job.script.requirements == "net.requirements.txt" and "r.txt" in sent
+    with pytest.raises(
+        UsageError, match=r"name torch==2.5.1 \(the image has torch 2.13, built for its driver\)"
+    ):
+        packages(script_job(tmp_path, requirements="r.txt"), {**files, "r.txt": b"torch==2.5.1\n"})
+    with pytest.raises(UsageError, match="name torch==1.0.0"):
+        packages(
+            script_job(tmp_path, requirements="r.txt"), {**files, "r.txt": b"torch==1.0.0\n"}, rehearsal=True
+        )
+
+
+def test_requirements_with_hashes_go_as_they_are_unless_they_are_for_another_python(wheels, tmp_path):
+    job = script_job(tmp_path, requirements="r.txt")
+    fits = {"r.txt": f"tiny==1.0 --hash=sha256:{wheels.hashes['tiny']}\n".encode(), **wheels.files}
+    assert packages(job, fits) == (job, fits, None)
+    aged = {"r.txt": f"aged==1.0 --hash=sha256:{wheels.hashes['aged']}\n".encode(), **wheels.files}
+    for rehearsal in (False, True):
+        with pytest.raises(UsageError, match="aged==1.0 has no wheels with a matching Python"):
+            packages(job, aged, rehearsal=rehearsal)
+    assert packages(job, {"r.txt": aged["r.txt"]}, rehearsal=True)[2] is None, "no index is asked"
+
+
+def test_requirements_with_hashes_that_a_rehearsals_environment_has_need_no_wheel(wheels, tmp_path):
+    job, pip = script_job(tmp_path, requirements="r.txt"), versions_here()["pip"]
+    ours = {"r.txt": f"pip=={pip} --hash=sha256:{'0' * 64}\n".encode(), **wheels.files}
+    assert packages(job, ours, rehearsal=True) == (job, ours, None)
+    with pytest.raises(UsageError, match="pip was not found in script.files"):
+        packages(job, {**ours, "r.txt": ours["r.txt"].replace(pip.encode(), b"1.0")}, rehearsal=True)
+
+
+def test_the_python_of_a_machine_is_that_of_its_image_line_or_the_jobs():
+    assert target_of(LINE, given="", rehearsal=False) == LINUX
+    assert target_of(f"{LINE}-arm64", given="3.14", rehearsal=False) == Target(
+        python="3.14", platform="aarch64-manylinux_2_34"
+    )
+    with pytest.raises(UsageError, match="the Python of the image line mine is not known"):
+        target_of("mine", given="", rehearsal=False)

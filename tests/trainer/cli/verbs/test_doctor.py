@@ -1,0 +1,125 @@
+"""`mayfly doctor` on a stack as it is applied, and on one in which everything is amiss."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.sessions import forget_sessions
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import ALARMS, dead_letters_queue, messages_topic
+from trainer.cli.main import main
+from trainer.cli.verbs.doctor import examine
+from trainer.launch import health
+from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.record import utc_now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """An account with a stack, and a command's exit code and findings there, by check."""
+
+    aws: EmbeddedAws
+    access: Access
+    exit_code: int
+    findings: dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def doctor(
+    aws_server: EmbeddedAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[[Access], Examined]]:
+    """Run `mayfly doctor --json` with an account's credentials, as AWS's own variables name it."""
+
+    def run(access: Access) -> Examined:
+        variables = {
+            "AWS_ENDPOINT_URL": access.endpoint_url,
+            "AWS_ACCESS_KEY_ID": access.access_key,
+            "AWS_SECRET_ACCESS_KEY": access.secret_key,
+            "AWS_REGION": "us-east-1",
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+        forget_sessions()
+        code = main(["doctor", "--json"])
+        findings = {one["check"]: one for one in json.loads(capsys.readouterr().out).get("checks", [])}
+        return Examined(aws=aws_server, access=access, exit_code=code, findings=findings)
+
+    yield run
+    forget_sessions()
+
+
+def test_a_fresh_stack_is_well_but_tells_nobody(stack: Any, doctor: Callable[[Access], Examined]) -> None:
+    seen = doctor(stack[0])
+    states = {name: one["state"] for name, one in seen.findings.items()}
+    assert seen.exit_code == 0
+    assert {name for name, state in states.items() if state != "ok"} == {"alarms", "messages"}
+    assert list(states)[:4] == ["sign-in", "stack", "bucket", "sweeper"] and "control" in states
+    assert (
+        "notify_email" in seen.findings["messages"]["what"]
+        and "/mayfly/mayfly/dev/webhook" in seen.findings["messages"]["what"]
+    )
+    assert "no data yet for sweeper-silent" in seen.findings["alarms"]["what"]
+
+
+def test_what_is_amiss_is_said_each_with_what_to_do(
+    stack: Any, doctor: Callable[[Access], Examined], aws_server: EmbeddedAws
+) -> None:
+    access, outputs = stack
+    cloud, group = aws_server.cloud(access), outputs.schedule_group
+    scheduler, sns, sqs = (access.client(name) for name in ("scheduler", "sns", "sqs"))
+    kept = scheduler.get_schedule(GroupName=group, Name="standing-sweep")
+    same = {
+        name: kept[name]
+        for name in ("ScheduleExpression", "FlexibleTimeWindow", "Target", "GroupName", "Name")
+    }
+    scheduler.update_schedule(**same, State="DISABLED")
+    topic = f"arn:aws:sns:us-east-1:{cloud.account}:{messages_topic('mayfly', 'dev')}"
+    sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")
+    url = sqs.get_queue_url(QueueName=dead_letters_queue("mayfly", "dev"))["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="{}")
+    alarm = {"AlarmName": "mayfly-dev-instance-overdue", "StateValue": "ALARM", "StateReason": "12 minutes"}
+    access.client("cloudwatch").set_alarm_state(**alarm)
+    cloud.functions.pop("mayfly-dev-sweeper")
+    cloud.quotas = dict.fromkeys(("L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-7212CCBC", "L-C4BD4855"), 0.0)
+    cloud.has_spot_role = False
+    seen = doctor(access)
+    failed = {name: one for name, one in seen.findings.items() if one["state"] == "failed"}
+    assert set(failed) == {"sweeper", "schedules", "alarms", "dead letters", "quotas", "spot role"}
+    assert seen.exit_code == 103
+    assert all(one["what"] and one["do"] for one in failed.values())
+    assert failed["schedules"]["what"] == "the schedule mayfly-dev/standing-sweep is disabled"
+    assert failed["alarms"]["why"] == "12 minutes" and "mayfly stop RUN" in failed["alarms"]["do"]
+    assert "aws sqs purge-queue" in failed["dead letters"]["do"]
+    assert "servicequotas" in failed["quotas"]["do"] and "L-DB2E81BA" in failed["quotas"]["do"]
+    assert "a@b.example has not confirmed yet" in seen.findings["messages"]["what"]
+
+
+def test_without_a_stack_there_is_no_more_to_check(access: Access) -> None:
+    signed_in, stack = examine(access, stack="dev")
+    assert (signed_in.state, stack.state) == ("ok", "failed") and "mayfly launch --rehearse" in stack.do
+
+
+def test_an_old_image_and_a_quota_of_nothing_are_notes(applied: Access, aws_server: EmbeddedAws) -> None:
+    outputs = read_stack(applied, stack="dev")
+    assert health.image_age(applied, outputs) == ""
+    assert "days old: set a newer image_line" in health.image_age(
+        applied, outputs, utc_now() + timedelta(days=400)
+    )
+    cloud = aws_server.cloud(applied)
+    cloud.quotas["L-417A185B"] = 0.0
+    try:
+        assert "Running On-Demand P instances: https://" in health.quotas(applied, outputs)
+    finally:
+        del cloud.quotas["L-417A185B"]
+
+
+def test_the_alarms_that_are_looked_for_are_those_of_the_stack(applied: Access) -> None:
+    names = [one["AlarmName"] for one in applied.client("cloudwatch").describe_alarms()["MetricAlarms"]]
+    assert sorted(names) == sorted(f"mayfly-dev-{name}" for name in ALARMS)

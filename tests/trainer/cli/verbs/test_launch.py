@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.sessions import forget_sessions
+from trainer.cli.main import main
+
+
+def launch(*words: object) -> int:
+    return main(["launch", *map(str, words)])
+
+
+def objects_in(access) -> set[str]:
+    s3 = access.client("s3")
+    (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
+    keys = {entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ())}
+    return keys - {"runs/index.json"}  # which settling earlier runs renews, whatever becomes of this launch
+
+
+# --- dry run: the plan as text
+# ---------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys):
+    before = objects_in(rehearsed)
+    assert (
+        launch("--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 2, "--dry-run") == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mayfly · rehearsal · 2 models: lstm → direction"
+    assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · warm-up 256 bars · 2 epochs"
+    assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
+    assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
+    assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: rehearsals only; 2 of 4 GPUs idle"
+    assert lines[7].startswith(
+        "Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured"
+    )
+    assert lines[-2].startswith(
+        "Hard stop 35m after the launch ($7.14 at most, on demand), even if this desk is off"
+    )
+    assert lines[-2].endswith("Set by the default of max_duration.")
+    assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
+    assert objects_in(rehearsed) == before
+
+
+def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, candles, capsys):
+    assert (
+        launch(
+            "--rehearse",
+            "--instance",
+            "g6.xlarge",
+            "--instance",
+            "p3.8xlarge",
+            "--data",
+            candles,
+            "--dry-run",
+            "--json",
+        )
+        == 0
+    )
+    plan = json.loads(capsys.readouterr().out)
+    assert [candidate["instance_type"] for candidate in plan["candidates"]] == ["g6.xlarge", "p3.8xlarge"]
+    assert plan["rungs"][0].startswith("g6.xlarge on_demand us-east-1")
+    assert plan["data"] == {
+        "timeframe": "1m",
+        "bars": {"BTC-USD": 3000, "ETH-USD": 3000},
+        "synthetic": True,
+        "left_out": [],
+        "notes": [],
+        "files": [],
+    }
+    assert plan["job"]["data"]["symbols"] == ["BTC-USD", "ETH-USD"]
+    assert (plan["hard_stop"]["seconds"], plan["max_duration_seconds"]) == (1800, 2100)
+    assert plan["hard_stop"]["cause"] == "default_duration"
+
+
+def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'name = "mine"\n[data]\npath = "{candles}"\nsymbols = ["BTC-USD"]\n[model]\nhidden ='
+        " 32\n[train]\nepochs = 5\n"
+    )
+    words = [
+        "--rehearse",
+        "--instance",
+        "g6.xlarge",
+        "--job",
+        job,
+        "--epochs",
+        7,
+        "--set",
+        "hidden=16",
+        "--dry-run",
+        "--json",
+    ]
+    assert launch(*words, "--symbols", "ETH-USD", "--target", "quantiles") == 0
+    chosen = json.loads(capsys.readouterr().out)["job"]
+    assert (chosen["name"], chosen["train"]["epochs"], chosen["model"]["hidden"]) == ("mine", 7, 16)
+    assert (chosen["data"]["symbols"], chosen["target"]["name"]) == (["ETH-USD"], "quantiles")
+
+
+def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
+    words = [
+        "--rehearse",
+        "--instance",
+        "p3.8xlarge",
+        "--data",
+        candles,
+        "--max-duration",
+        "2h",
+        "--epochs",
+        1,
+        "--dry-run",
+    ]
+    assert launch(*words, "--budget", "12.24") == 0
+    assert "Hard stop 1h after the launch ($12.24 at most, on demand)" in capsys.readouterr().out
+
+
+def test_candles_come_from_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("MAYFLY_LOCAL", str(tmp_path / "mine"))
+    (tmp_path / "mine" / "candles").mkdir(parents=True)
+    (tmp_path / "mine" / "candles" / "main").symlink_to(candles)
+    assert launch("--rehearse", "--instance", "g6.xlarge", "--dry-run", "--json") == 0
+    told = capsys.readouterr()
+    plan = json.loads(told.out)
+    assert plan["data"]["bars"] == {"BTC-USD": 3000, "ETH-USD": 3000}
+    assert f"candles of {tmp_path / 'mine/candles/main'}" in told.err
+
+
+def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys, monkeypatch, tmp_path):
+    (tmp_path / "shared" / "data" / "raw").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("DATA", "/nope")  # anybody's variable: what trains is what was named
+    assert launch("--rehearse", "--instance", "p3.8xlarge", "--dry-run") == 0
+    printed = capsys.readouterr()
+    assert (
+        "no --data and no data set main, so this is the demo's job: SYNTHETIC bars of BTC-USD, ETH-USD,"
+        " SOL-USD" in printed.err
+    )
+    assert "crypto-lstm · rehearsal · 3 models: lstm → direction" in printed.out
+    assert "BTC-USD, ETH-USD, SOL-USD · 60,000 SYNTHETIC bars of 1m (the last 20,000 of each)" in printed.out
+
+
+# --- bad input: one line and its exit code, before anything is written
+# -----------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
+    """Launch, expect this exit code and one line on stderr that says error, and return it."""
+    assert launch("--instance", "g6.xlarge", *words) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    errors = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+def test_an_unknown_instance_type_names_the_nearest(capsys):
+    assert launch("--rehearse", "--instance", "p3.9xlarge") == 2
+    assert "Did you mean p3.8xlarge, p3.2xlarge, p3.16xlarge?" in capsys.readouterr().err
+
+
+def test_an_unknown_job_key_names_the_nearest(capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text("[train]\nlearning_rat = 3\n")
+    assert launch("--rehearse", "--job", job) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: unknown job key 'train.learning_rat'. Did you mean train.learning_rate?\n"
+    )
+
+
+def test_a_missing_folder_is_named(rehearsed, capsys):
+    assert "no-such-folder" in refused(capsys, 2, "--rehearse", "--data", "no-such-folder")
+
+
+def test_an_unknown_symbol_names_those_found(rehearsed, candles, capsys):
+    line = refused(capsys, 2, "--rehearse", "--data", candles, "--symbols", "DOGE-USD")
+    assert "DOGE-USD" in line
+    assert "BTC-USD, ETH-USD" in line
+
+
+def test_a_file_that_is_not_parquet_is_named(rehearsed, capsys, tmp_path):
+    (tmp_path / "BTC-USD_1m.parquet").write_text("no parquet")
+    assert "BTC-USD_1m.parquet" in refused(capsys, 2, "--rehearse", "--data", tmp_path)
+
+
+def test_fewer_bars_than_one_window_are_refused(rehearsed, candles, capsys):
+    line = refused(capsys, 2, "--rehearse", "--data", candles, "--set", "lookback=5000")
+    assert "BTC-USD" in line
+
+
+def test_a_budget_too_small_for_the_cheapest_plan_is_refused_with_its_own_code(rehearsed, candles, capsys):
+    line = refused(capsys, 104, "--rehearse", "--data", candles, "--budget", "0.001")
+    assert line.startswith(
+        "error: a budget of $0.001 is too small (the cheapest plan, g6.xlarge, is estimated at $0."
+    )
+
+
+def test_an_error_of_the_data_check_keeps_its_three_parts_under_json(rehearsed, candles, capsys):
+    assert (
+        launch("--rehearse", "--data", candles, "--symbols", "DOGE-USD", "--instance", "g6.xlarge", "--json")
+        == 2
+    )
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == 2
+    assert "DOGE-USD" in error["what"]
+
+
+# --- AWS: what is missing, what is retired, who says yes
+# -------------------------------------------------------------
+
+
+def test_without_credentials_it_says_what_is_missing_and_offers_a_rehearsal(monkeypatch, capsys, tmp_path):
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE", "REGION", "DEFAULT_REGION", "ENDPOINT_URL"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    forget_sessions()  # an earlier test's would have its credentials
+    assert launch("--instance", "p3.8xlarge") == 103
+    forget_sessions()
+    line = capsys.readouterr().err
+    assert line.startswith("error: no AWS credentials and no AWS region found, so there is no stack to ask")
+    assert "--rehearse" in line
+
+
+def test_an_unknown_stack_names_pulumi_up_and_the_nearest(as_aws, capsys):
+    line = refused(capsys, 103, "--stack", "dew")
+    assert "there is no stack 'dew' in us-east-1 (no SSM parameter /mayfly/mayfly/dew)" in line
+    assert "Did you mean dev?" in line
+    assert "pulumi up --stack dew" in line
+
+
+def test_a_retired_type_stops_on_aws_before_any_write(as_aws, candles, capsys):
+    before = objects_in(as_aws)
+    assert launch("--instance", "p3.8xlarge", "--data", candles, "-y") == 2
+    line = capsys.readouterr().err
+    assert (
+        "error: p3.8xlarge cannot be launched on AWS (AWS ended P3 between 2026-04-01 and 2026-05-01)" in line
+    )
+    assert "g6.12xlarge (about " in line
+    assert objects_in(as_aws) == before
+
+
+def test_an_empty_raw_on_aws_names_data(as_aws, capsys):
+    assert "Name your candles with --data PATH" in refused(capsys, 2, "-y")
+
+
+def test_on_aws_nothing_starts_without_a_yes(as_aws, candles, capsys):
+    before = objects_in(as_aws)
+    line = refused(capsys, 2, "--data", candles)
+    assert (
+        line == "error: this would spend money and was not confirmed (there is no terminal to ask on). "
+        "Add -y to launch, or --dry-run to look."
+    )
+    assert launch("--instance", "g6.xlarge", "--data", candles, "--json") == 2
+    assert json.loads(capsys.readouterr().out)["error"]["why"] == "--json was given"
+    assert objects_in(as_aws) == before
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("answer", "instance", "question"),
+    [
+        ("", "g6.xlarge", "Launch? [y/N] "),
+        ("perhaps", "g7e.2xlarge", "Launch on g7e.2xlarge, which the image is not known to support? [y/N] "),
+    ],
+)
+def test_anything_but_yes_is_a_no_and_nothing_is_written(
+    as_aws, candles, monkeypatch, answer, instance, question
+):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("trainer.launch.checks.sweeper", lambda access, outputs: "swept once")
+    before = objects_in(as_aws)
+    assert launch("--instance", instance, "--data", candles) == 130
+    assert question in screen.getvalue()
+    assert "note: swept once" in screen.getvalue()
+    assert ("its image is not known to support it" in screen.getvalue()) is (instance == "g7e.2xlarge")
+    assert "error: not launched." in screen.getvalue()
+    assert objects_in(as_aws) == before
+
+
+def test_a_quota_that_allows_no_type_ends_a_launch_before_anything_is_written(
+    as_aws, aws_server, candles, capsys, monkeypatch
+):
+    monkeypatch.setattr("trainer.launch.checks.sweeper", lambda access, outputs: "")
+    quotas, before = aws_server.cloud(as_aws).quotas, objects_in(as_aws)
+    quotas["L-DB2E81BA"] = 0.0
+    try:
+        line = refused(capsys, 102, "--data", candles, "-y")
+        assert launch("--instance", "g6.xlarge", "--data", candles, "--dry-run") == 102
+    finally:
+        del quotas["L-DB2E81BA"]
+    assert "is 0 vCPUs" in line and "/L-DB2E81BA" in line
+    assert "Hard stop" in capsys.readouterr().out  # a dry run shows the plan all the same
+    assert objects_in(as_aws) == before
+
+
+def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candles, capsys):
+    access, outputs = stack
+    connect(access)
+    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", candles, "--epochs", 1, "--detach", "--json"]
+    assert launch(*words) == 0
+    printed = capsys.readouterr()
+    left = json.loads(printed.out)
+    assert [line.partition("mayfly ")[2] for line in printed.err.splitlines()[-3:]] == [
+        f"{command} --rehearse"
+        for command in (f"logs {left['run_id']} -f", f"status {left['run_id']}", f"stop {left['run_id']}")
+    ]
+    (instance_id,) = left["instances"]
+    reservations = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
+    tags = {tag["Key"]: tag["Value"] for tag in reservations[0]["Instances"][0]["Tags"]}
+    assert (tags["run_id"], tags["deadline"], left["deadline_cause"]) == (
+        left["run_id"],
+        left["deadline"],
+        "default_duration",
+    )
+    schedules = access.client("scheduler").list_schedules(GroupName=outputs.schedule_group)["Schedules"]
+    assert {f"mayfly-{left['run_id']}-sweep", f"mayfly-{left['run_id']}-kill-1"} <= {
+        entry["Name"] for entry in schedules
+    }
+    keys = objects_in(access)
+    assert {"raw/main/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
+
+
+# --- the example
+# -----------------------------------------------------------------------------------------------------
+
+
+def test_the_example_shows_every_key_of_a_job_with_its_help():
+    from tests.jobs import job_keys
+    from trainer.job.job import job_from, load_job
+    from trainer.job.tables import TABLES
+
+    path = Path(__file__).parents[4] / "examples" / "crypto-lstm.toml"
+    tables, lines = load_job(path), path.read_text(encoding="utf-8").splitlines()
+    values = {"name": tables["name"]} | {
+        f"{table}.{key}": tables[table][key] for table in TABLES if table in tables for key in tables[table]
+    }
+    keys = job_keys(job_from(tables))
+    assert list(values) == [key for key, _, _ in keys]
+    for key, default, help in keys:
+        table, _, name = key.rpartition(".")
+        after = lines.index(f"[{table}]") if table else 0
+        at = next(
+            index for index, line in enumerate(lines) if index > after and line.startswith(f"{name} = ")
+        )
+        assert f"# {help}" in lines[max(0, at - 3) : at], f"{key} has its help above it"
+        if values[key] != (list(default) if isinstance(default, tuple) else default):
+            assert "# default: " in lines[at], f"{key} differs from its default and says so"

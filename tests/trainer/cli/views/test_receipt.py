@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from trainer.cli.parser import build_parser
+from trainer.cli.ready_to_train import ReadyToTrain
+from trainer.cli.terminal import Console
+from trainer.cli.verbs.launch import _end
+from trainer.cli.views.drawing import drawn
+from trainer.cli.views.receipt import receipt_view
+from trainer.job.job import job_of
+from trainer.targets.direction import Direction
+from trainer.targets.volatility import Volatility
+
+RECEIPT = {
+    "run_id": "run-1",
+    "job": {},
+    "state": "failed",
+    "exit_code": 100,
+    "error": {"code": 100, "what": "training failed for B", "why": "", "do": "mayfly logs run-1 says why."},
+    "seconds": {"preflight": 1.0, "train": 65.0, "total": 66.0},
+    "dollars": {"estimated": 1.0, "spent_low": 0.5, "spent_high": 0.75},
+    "data": {"bars": 6000, "holes": 2, "synthetic": True, "files": []},
+    "instances": [
+        {
+            "instance_id": "i-1",
+            "instance_type": "g6.xlarge",
+            "market": "on_demand",
+            "availability_zone": "us-east-1a",
+            "price_usd_per_hour": 0.8048,
+            "state": "terminated",
+            "proof": "described terminated",
+        }
+    ],
+    "models": [
+        {
+            "piece": "A",
+            "family": "lstm",
+            "key": "k",
+            "version_id": "v1",
+            "sha256": "abc",
+            "metrics": {
+                "about": Direction().about(),
+                "test": {"accuracy": 0.51, "base_rate": 0.5, "auc": None},
+            },
+        }
+    ],
+    "failed": [{"piece": "B", "reason": "its worker died twice"}],
+    "deadline": "2026-11-20T13:00:00Z",
+    "deadline_cause": "budget",
+    "retries": 1,
+    "note": "",
+}
+
+
+def text_of(receipt, width=100):
+    return drawn(receipt_view(receipt), width=width)
+
+
+def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
+    text = text_of(RECEIPT)
+    for part in (
+        "outcome   ✗ failed · 1 of 2 models · exit code 100",
+        "because   training failed for B.\n            mayfly logs run-1 says why.",
+        "time      1m06s in all\n            preflight 1s · train 1m05s",
+        "dollars   spent $0.50 to $0.75 · estimated $1.00\n            g6.xlarge on-demand: $0.80 an hour",
+        "data      6,000 bars (SYNTHETIC) · 2 holes",
+        "i-1       g6.xlarge  on-demand  us-east-1a  ✓ terminated  described terminated",
+        "0.5100 (0.5000)",
+        "✗ B: its worker died twice",
+        "1 model was retried",
+    ):
+        assert part in text
+
+
+def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
+    assert "deadline  2026-11-20T13:00:00Z, set by the budget" in text_of(RECEIPT)
+    assert "set by three times the slow estimate" in text_of({**RECEIPT, "deadline_cause": "estimate"})
+    format_1 = {key: value for key, value in RECEIPT.items() if key != "deadline_cause"}
+    assert "deadline" not in text_of(format_1)
+
+
+def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
+    text = text_of(
+        {**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0}
+    )
+    assert "machine   none was started" in text and "models    none" in text
+
+
+def test_a_receipt_from_before_prices_were_kept_has_no_price():
+    (instance,) = RECEIPT["instances"]
+    old = {key: value for key, value in instance.items() if key != "price_usd_per_hour"}
+    assert "an hour" not in text_of({**RECEIPT, "instances": [old]})
+
+
+def test_what_the_cache_gave_or_why_it_gave_nothing_is_shown():
+    counts = {
+        "s3_files": 1,
+        "s3_bytes": 5,
+        "cache_files": 2,
+        "cache_bytes": 2_400_000,
+        "cache_added": 1,
+        "cache_refused": 1,
+    }
+    told = text_of({**RECEIPT, "inputs": {**counts, "cache_failed": ""}})
+    assert "2 of 3 files (2.4 MB), the rest from S3 · 1 refused and fetched from S3" in told
+    assert "not used, inputs came from S3: no way" in text_of(
+        {**RECEIPT, "inputs": {**counts, "cache_failed": "no way"}}
+    )
+    assert "cache" not in text_of(
+        {**RECEIPT, "inputs": {**dict.fromkeys(counts, 0), "s3_files": 3, "cache_failed": ""}}
+    )
+
+
+def test_a_model_of_volatility_stands_beside_har():
+    har = {"correlation": 0.62, "qlike": 0.74}
+    test = {"correlation": 0.641, "qlike": 0.842, "baselines": {"har": har}}
+    scores = {"about": Volatility().about(), "test": test}
+    model = {**RECEIPT["models"][0], "family": "tcn", "target": "volatility", "metrics": scores}
+    text = text_of({**RECEIPT, "models": [model]})
+    assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text and "0.8420 (0.7400)" in text
+    assert "AUC" not in text and "tcn-volatility" in text
+
+
+GAINS_OVER = {"logistic": 0.0, "base_rate": 0.02}  # beyond that over the logistic baseline
+
+
+def scored(piece, low):
+    """Return a model whose gain in AUC over the logistic baseline begins at `low`; None where there is no
+    interval.
+    """
+    gains = {
+        name: {"auc": None if low is None else [low + over, low + 0.1]} for name, over in GAINS_OVER.items()
+    }
+    baselines = {"logistic": {"auc": 0.56 if piece == "D" else 0.52}, "base_rate": {"auc": 0.5}}
+    metrics = {"about": Direction().about(), "test": {"auc": 0.55, "baselines": baselines, "better": gains}}
+    return {**RECEIPT["models"][0], "piece": piece, "metrics": metrics}
+
+
+def test_models_are_sorted_and_the_mark_of_those_beyond_chance_is_explained_once():
+    models = [scored("C", 0.01), scored("A", -0.01), scored("D", None), scored("B", None)]
+    lines = text_of({**RECEIPT, "models": models, "failed": []}).splitlines()
+    marks = [line.split(" 0.5500")[0].split() for line in lines if " 0.5500" in line]
+    assert marks == [["+", "A"], ["+", "B"], ["✓", "C"], ["D"]]
+    assert [line.strip() for line in lines if "every baseline" in line] == [
+        "✓ better than every baseline on the test span, beyond chance",
+        "+ better than every baseline on the test span, chance not excluded",
+    ]
+    assert "chance" not in text_of({**RECEIPT, "models": [scored("D", None)]})
+
+
+def test_columns_leave_as_it_gets_narrow_hashes_first_and_the_headline_never():
+    receipt = {**RECEIPT, "models": [scored("A", 0.01)]}
+    headers = [
+        next(line for line in text_of(receipt, width).splitlines() if "AUC" in line)
+        for width in (120, 60, 40)
+    ]
+    assert "sha256" in headers[0] and "sha256" not in headers[2] and "lstm" in text_of(receipt, 120)
+    assert all("AUC (logistic)" in header for header in headers)
+
+
+def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
+    run_id, instance_id = "20261120-120000-crypto-lstm-k3v9", "i-0123456789abcdef0"
+    receipt = {
+        **RECEIPT,
+        "run_id": run_id,
+        "instances": [{**RECEIPT["instances"][0], "instance_id": instance_id}],
+    }
+    text = text_of(receipt, 60)
+    assert run_id in text and instance_id in text
+    assert {"described", "terminated", "preflight"} <= set(text.split())
+
+
+def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_terminal_codes_escaped():
+    end = {
+        "piece": "net",
+        "exit_code": -9,
+        "starts": 2,
+        "seconds": 65.0,
+        "last_lines": ["loss 0.5", "\x1b[2Jx"],
+        "notes": ["told"],
+        "best": {},
+    }
+    file = {"file": "m.pt", "bytes": 1_234, "sha256": "0123456789abcdef"}
+    receipt = {
+        **RECEIPT,
+        "work": "script",
+        "models": [],
+        "failed": [],
+        "files": [file] * 41,
+        "scripts": [end],
+    }
+    text = " ".join(text_of({**receipt, "dollars": {**RECEIPT["dollars"], "estimated": 0.0}}).split())
+    for part in (
+        "✗ failed · 41 files · exit code 100",
+        "script net · signal 9 · 1m05s · started 2 times told",
+        "last lines loss 0.5 \\x1b[2Jx",
+        "files m.pt · 1,234 bytes · 0123456789ab",
+        "and 1 more",
+        "spent $0.50 to $0.75 · not estimated",
+    ):
+        assert part in text
+    assert "SYNTHETIC" not in text
+
+
+def test_a_device_that_a_scripts_values_showed_to_be_broken_is_named():
+    end = {
+        "exit_code": 0,
+        "starts": 2,
+        "seconds": 65.0,
+        "last_lines": [],
+        "notes": [],
+        "best": {},
+        "done": True,
+    }
+    scripts = [{**end, "piece": "a"}, {**end, "piece": "b"}]
+    devices = {"out_of_service": ["GPU 3: a, b, c failed there"]}
+    receipt = {
+        **RECEIPT,
+        "work": "script",
+        "models": [],
+        "failed": [],
+        "files": [],
+        "scripts": scripts,
+        "devices": devices,
+    }
+    assert "out of service: GPU 3: a, b, c failed there" in " ".join(text_of(receipt).split())
+
+
+def test_the_log_of_a_boot_that_failed_is_shown():
+    text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
+    assert "its log   bootstrap: install packages\n            bootstrap: failed" in text
+
+
+@pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
+def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
+    arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
+    checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
+    nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles", "encoder"))
+    ready = ReadyToTrain(checked=checked, given_path=data, **nothing)
+    assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
+        "logs run-1 --rehearse",
+        "logs run-1 --metrics --rehearse",
+        "pull run-1 --rehearse",
+    ]
+    predict = ["predict --run run-1 --data '/my candles' --last 5 --rehearse"]
+    assert [line.split("mayfly ")[1] for line in lines[5:]] == (predict if named else [])

@@ -1,0 +1,212 @@
+"""The control function: what it settles, what it starts, and which events it drops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.trainer.launch.test_start import OUTPUTS
+from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
+from trainer.aws.access import Access
+from trainer.base.errors import ConnectionFailed
+from trainer.control.drive import start
+from trainer.control.functions.control import answer
+from trainer.control.retrain import RetrainHome, overdue
+from trainer.control.settle import settle_all
+from trainer.retrains.entries import TELLING, begin_entry, entry_key
+from trainer.retrains.published import published_key, write_published
+from trainer.runs.record import iso
+from trainer.runs.record_json import to_json
+from trainer.runs.store import read_record, receipt_key, record_key
+
+ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification"}
+
+
+def home_of(cloud, publish, retrains=(WEEKLY,)):
+    """Return control's home in a cloud, in a stack with one retrain, or with these."""
+    outputs = replace(OUTPUTS, retrains=[schedule.to_dict() for schedule in retrains])
+    return RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=publish)
+
+
+def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(WEEKLY,)):
+    """Call control in a cloud; time is left for so many looks."""
+    left = iter(range(looks))
+    home = home_of(cloud, publish or (messages if messages is not None else []).append, retrains)
+    return answer(
+        event or {},
+        home,
+        poll_seconds=5.0,
+        time_is_left=lambda: next(left, None) is not None,
+        sleep=cloud.sleep,
+    )
+
+
+def test_control_starts_and_settles_the_run_that_it_drives(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    assert called(cloud)["settled"] == {record.run_id: "running"}
+    assert len(cloud.alive()) == 1 and len(cloud.schedules) == 2
+    cloud.clock += timedelta(minutes=5)
+    cloud.advance()
+    cloud.clock += timedelta(minutes=1)
+    assert called(cloud)["settled"] == {record.run_id: "done"}
+    assert cloud.objects.get(key=receipt_key(record.run_id)) is not None
+    assert called(cloud)["settled"] == {}
+
+
+def test_a_start_that_waits_for_aws_goes_on_while_time_is_left(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.errors = ["RequestLimitExceeded"] * 2
+    assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
+    assert called(cloud)["settled"] == {record.run_id: "running"}
+    assert len(cloud.alive()) == 1
+
+
+def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.clock += timedelta(minutes=30)
+    settled = settle_all(cloud)
+    assert [item.look.record.state for item in settled.settled] == ["starting"] and not cloud.machines
+    assert called(cloud)["settled"] == {record.run_id: "running"}
+
+
+def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_silent(make_cloud):
+    cloud, record = make_cloud()
+    assert called(cloud)["settled"] == {record.run_id: "starting"}
+    cloud.clock += timedelta(minutes=3)
+    messages = []
+    assert called(cloud, messages=messages)["settled"] == {record.run_id: "interrupted"}
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"]
+    assert called(cloud, messages=messages)["settled"] == {} and len(messages) == 1
+    assert not cloud.machines
+
+
+def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make_cloud):
+    def refuse(message):
+        raise ConnectionFailed(f"cannot publish {message.subject}")
+
+    cloud, record = make_cloud()
+    called(cloud)
+    cloud.clock += timedelta(minutes=3)
+    told = called(cloud, publish=refuse)
+    assert (
+        told["settled"] == {record.run_id: "interrupted"}
+        and "cannot publish" in told["problems"][record.run_id]
+    )
+    assert read_record(cloud.objects, record.run_id)[0].state == "closed"
+
+    # A scheduled time ends all the same, and is told by the next call that SNS listens to.
+    at = {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}
+    told = called(cloud, at, publish=refuse)
+    name = f"weekly {iso(SUNDAY)}"
+    assert told["retrains"] == {name: "refused"} and "cannot publish" in told["problems"][name]
+    cloud.clock += 2 * TELLING
+    messages = []
+    assert called(cloud, messages=messages)["problems"] == {}
+    assert [message.subject for message in messages] == ["mayfly weekly: refused"]
+
+
+def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_else(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.objects.write(published_key("weekly"), to_json(replace(PUBLISHED, format=99)).encode())
+    cloud.clock = SUNDAY + timedelta(minutes=1)
+    messages = []
+    told = called(cloud, {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}, messages=messages)
+    assert told["retrains"] == {f"weekly {iso(SUNDAY)}": "failed"} and told["problems"] == {}
+    assert record.run_id in told["settled"]
+    assert (
+        "cannot read what was published for retrain weekly (" in messages[0].text and "99" in messages[0].text
+    )
+    assert "do: Publish it again: mayfly retrains publish weekly" in messages[0].text
+    cloud.clock = SUNDAY + timedelta(days=7, minutes=16)
+    assert overdue(home_of(cloud, print), changed_at=SUNDAY) == [
+        f"weekly of {iso(SUNDAY + timedelta(days=7))}"
+    ]
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine):
+    cloud, record = make_cloud(driver="control")
+    called(cloud)
+    (instance_id,) = cloud.machines
+    cloud.end(instance_id, "Client.UserInitiatedShutdown")
+    cloud.clock += timedelta(minutes=2)
+    told = called(
+        cloud,
+        {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}},
+    )
+    assert told["settled"] == ({record.run_id: "interrupted"} if mine else {})
+    assert ("dropped" in told) != mine
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(make_cloud, attached):
+    cloud, record = make_cloud()
+    start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    (instance_id,) = cloud.machines
+    cloud.end(instance_id, "Client.UserInitiatedShutdown")
+    cloud.clock += timedelta(minutes=2)
+    messages = []
+    looks = (lambda seconds: settle_all(cloud)) if attached else cloud.sleep
+    event = {**ENDED, "detail": {"instance-id": instance_id, "state": "terminated"}}
+    home = home_of(cloud, messages.append)
+    told = answer(event, home, poll_seconds=5.0, time_is_left=lambda: False, sleep=looks)
+    assert told["settled"] == {record.run_id: "interrupted"}
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"] * (
+        not attached
+    )
+
+
+def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
+    cloud, record = make_cloud()
+    body = to_json(record).replace('"format": 6', '"format": 99')
+    cloud.objects.write(record_key(record.run_id), body.encode())
+    assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
+
+
+def test_a_run_that_both_look_at_is_started_once(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    called(cloud)
+    settle_all(cloud)
+    called(cloud)
+    assert len(cloud.machines) == 1
+    assert read_record(cloud.objects, record.run_id)[0].driver == "control"
+
+
+def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(make_cloud):
+    cloud, _ = make_cloud()
+    home, before = home_of(cloud, print), SUNDAY - timedelta(days=3)
+    cloud.clock = SUNDAY + timedelta(minutes=16)
+    assert overdue(home, changed_at=before) == []  # nothing was published
+    write_published(cloud.objects, replace(PUBLISHED, published_at=before))
+    assert overdue(home, changed_at=before) == ["weekly of 2026-11-22T03:00:00Z"]
+    assert (
+        overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []
+    )  # no time of the cron that applies since then
+    cloud.clock = SUNDAY + timedelta(minutes=14)
+    assert overdue(home, changed_at=before) == []
+    begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
+    cloud.clock = SUNDAY + timedelta(days=6)
+    assert overdue(home, changed_at=before) == []
+
+
+def test_a_retrain_whose_entry_is_spoiled_holds_up_neither_runs_nor_other_retrains(make_cloud):
+    cloud, record = make_cloud(driver="control")
+    cloud.clock = max(cloud.clock, SUNDAY)
+    begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
+    cloud.objects.write(entry_key("spoiled", SUNDAY), b"{}")
+    told = called(cloud, retrains=[replace(WEEKLY, name="spoiled"), WEEKLY])
+    assert told["retrains"] == {"weekly 2026-11-22T03:00:00Z": "refused"} and told["settled"].keys() == {
+        record.run_id
+    }
+    assert told["problems"].keys() == {"spoiled"}
+
+
+@pytest.mark.parametrize("name", ["", "../weekly", "a/b", "x" * 25, "weekly\n"])
+def test_an_event_with_a_name_that_no_retrain_has_writes_nothing(make_cloud, name):
+    cloud, _ = make_cloud()
+    before = set(cloud.objects.stored)
+    told = called(cloud, {"retrain": name, "scheduled_time": "2026-11-22T03:00:00Z"})
+    assert "is not a retrain" in str(told["problems"])
+    assert not [key for key in cloud.objects.stored if key not in before and not key.startswith("runs/")]

@@ -1,0 +1,411 @@
+"""The sweeper against the embedded AWS: what is due ends, what is not lives, and one failure keeps nothing
+alive.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from trainer.aws.stack_outputs import metrics_namespace
+from trainer.control.cloud import schedule_request
+from trainer.control.functions import sweep as sweep_module
+from trainer.control.functions.sweep import Clients, SweepSettings, handler, overdue, sweep
+from trainer.runs.keys import NodeKeys
+from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, boot_allowance
+
+RUN = "20261120-120000-crypto-k3v9"
+GROUP = "mayfly-runs"
+
+
+class Account:
+    """One account: its clients, and instances by what their tags say."""
+
+    def __init__(self, access) -> None:
+        self.access = access
+        services = ("cloudwatch", "ec2", "s3", "scheduler")
+        self.cloudwatch, self.ec2, self.s3, self.scheduler = (access.client(name) for name in services)
+        self.settings = SweepSettings(
+            project="mayfly", stack="dev", bucket=f"sweep-{access.access_key[4:16]}", schedule_group=GROUP
+        )
+        self.s3.create_bucket(Bucket=self.settings.bucket)
+        self.scheduler.create_schedule_group(Name=GROUP)
+        self.image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        self.now = datetime.now(timezone.utc)
+
+    @property
+    def clients(self) -> Clients:
+        return Clients(cloudwatch=self.cloudwatch, ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
+
+    def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str) -> str:
+        values = {
+            "project": "mayfly",
+            "stack": "dev",
+            "run_id": RUN,
+            "attempt": "1",
+            "node": "0",
+            "role_id": "AROA1",
+        } | tags
+        if deadline is not None:
+            values["deadline"] = (
+                deadline if isinstance(deadline, str) else f"{self.now + deadline:%Y-%m-%dT%H:%M:%SZ}"
+            )
+        specification = [
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
+            }
+        ]
+        answer = self.ec2.run_instances(
+            ImageId=self.image,
+            InstanceType="g5.xlarge",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=specification,
+        )
+        return str(answer["Instances"][0]["InstanceId"])
+
+    def state(self, instance_id: str) -> str:
+        found = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        return "alive" if found["State"]["Name"] in ("pending", "running") else "ended"
+
+    def lease(self, instance_id: str, run_id: str = RUN) -> str:
+        return NodeKeys(role_id="AROA1", instance_id=instance_id, run_id=run_id, attempt=1).lease
+
+    def beat(self, instance_id: str, at: datetime) -> None:
+        body = json.dumps({"at": at.isoformat(), "lease_until": (at + LEASE).isoformat()})
+        self.s3.put_object(Bucket=self.settings.bucket, Key=self.lease(instance_id), Body=body.encode())
+
+    def sweep(self, *, later: timedelta = timedelta(0), run_id: str = "", clients: Clients | None = None):
+        return sweep(self.settings, clients or self.clients, now=self.now + later, run_id=run_id)
+
+
+class Broken:
+    """A client of which one operation fails; everything else is the real one."""
+
+    def __init__(self, client, operation, fails) -> None:
+        self._client, self._operation, self._fails = client, operation, fails
+
+    def __getattr__(self, name):
+        if name != self._operation:
+            return getattr(self._client, name)
+        return self._call
+
+    def _call(self, **arguments):
+        if error := self._fails(arguments):
+            raise error
+        return getattr(self._client, self._operation)(**arguments)
+
+
+@pytest.fixture
+def account(access) -> Account:
+    return Account(access)
+
+
+def test_what_is_past_its_deadline_ends_and_what_is_not_lives(account):
+    late, fine = account.launch(deadline=-timedelta(minutes=1)), account.launch(deadline=timedelta(minutes=1))
+    summary = account.sweep()
+    assert (account.state(late), account.state(fine)) == ("ended", "alive")
+    assert list(summary.terminated) == [late]
+    assert summary.seen == 2
+
+
+def test_the_one_time_call_ends_its_run_at_the_deadline_and_no_other(account):
+    other = account.launch(deadline=timedelta(0), run_id="20261120-120000-other-aaaa")
+    mine = account.launch(deadline=timedelta(seconds=2))  # the schedule fires a little early by this clock
+    summary = account.sweep(run_id=RUN)
+    assert (account.state(mine), account.state(other)) == ("ended", "alive")
+    assert list(summary.terminated) == [mine]
+
+
+def test_a_deadline_that_was_moved_is_the_one_that_counts(account):
+    mine = account.launch(deadline=timedelta(hours=1))
+    account.sweep(run_id=RUN)
+    assert account.state(mine) == "alive"
+
+
+@pytest.mark.parametrize("deadline", [None, "soon"])
+def test_an_instance_without_a_readable_deadline_ends_after_a_minute(account, deadline):
+    nameless = account.launch(deadline=deadline)
+    account.sweep()
+    assert account.state(nameless) == "alive"
+    account.sweep(later=timedelta(minutes=2))
+    assert account.state(nameless) == "ended"
+
+
+def test_instances_of_others_are_not_touched(account):
+    others = [
+        account.launch(deadline=-timedelta(hours=1), project="somebody"),
+        account.launch(deadline=-timedelta(hours=1), stack="prod"),
+    ]
+    assert account.sweep().seen == 0
+    assert {account.state(instance_id) for instance_id in others} == {"alive"}
+
+
+def test_a_node_silent_past_its_lease_ends(account):
+    hung = account.launch()
+    account.beat(hung, account.now)
+    account.sweep(later=timedelta(seconds=60))
+    assert account.state(hung) == "alive"
+    summary = account.sweep(later=timedelta(minutes=3))
+    assert account.state(hung) == "ended"
+    assert "silent" in summary.terminated[hung]
+
+
+def test_another_instance_can_not_renew_a_lease(account):
+    hung, other = account.launch(), account.launch()
+    account.beat(hung, account.now)
+    account.s3.put_object(  # as far as a hostile instance's role lets it write: under its own id
+        Bucket=account.settings.bucket,
+        Key=account.lease(other),
+        Body=json.dumps(
+            {
+                "instance_id": hung,
+                "at": (account.now + timedelta(minutes=3)).isoformat(),
+                "lease_until": (account.now + timedelta(minutes=4)).isoformat(),
+            }
+        ).encode(),
+    )
+    assert list(account.sweep(later=timedelta(minutes=3)).terminated) == [hung]
+
+
+@pytest.mark.parametrize("tag", ["attempt", "node"])
+@pytest.mark.parametrize("text", ["\u00b2", "-1", "", "one"])
+def test_a_tag_that_is_no_number_counts_as_the_first_of_its_kind(account, tag, text):
+    hung = account.launch(**{tag: text})
+    account.beat(hung, account.now)
+    summary = account.sweep(later=timedelta(minutes=3))
+    assert (list(summary.terminated), summary.failed) == ([hung], {})
+
+
+def test_a_node_that_never_spoke_has_time_to_boot(account):
+    mute = account.launch()
+    account.sweep(later=timedelta(minutes=14))
+    assert account.state(mute) == "alive"
+    account.sweep(later=timedelta(minutes=16))
+    assert account.state(mute) == "ended"
+
+
+@pytest.mark.parametrize("tag", ["0", "-5", "1e9", "99999999999999999999", "", "soon", "\u0661\u0662"])
+def test_a_boot_allowance_of_another_kind_is_the_default(tag):
+    assert boot_allowance(tag) == BOOT_ALLOWANCE
+
+
+def test_a_type_that_boots_slowly_has_the_time_of_its_tag(account):
+    slow, other = (
+        account.launch(deadline=timedelta(days=1), boot_seconds="1800"),
+        account.launch(deadline=timedelta(days=1)),
+    )
+    account.sweep(later=timedelta(minutes=29))
+    assert (account.state(slow), account.state(other)) == ("alive", "ended")
+    account.sweep(later=timedelta(minutes=31))
+    assert account.state(slow) == "ended"
+
+
+def test_while_s3_fails_leases_are_not_judged_but_deadlines_are(account):
+    silent, late = account.launch(deadline=timedelta(days=1)), account.launch(deadline=-timedelta(minutes=1))
+    account.beat(silent, account.now - timedelta(hours=1))
+    down = Broken(
+        account.s3, "get_object", lambda arguments: EndpointConnectionError(endpoint_url="https://s3")
+    )
+    summary = account.sweep(clients=replace(account.clients, s3=down))
+    assert (account.state(silent), account.state(late)) == ("alive", "ended")
+    assert summary.lease_check.startswith("skipped")
+
+
+def test_while_s3_hangs_every_instance_past_its_deadline_ends(account):
+    account.launch()
+    late = account.launch(deadline=-timedelta(minutes=1))
+    account.launch()
+
+    class TimeIsOver(BaseException):
+        """The function is ended: its time has run out."""
+
+    clients = replace(account.clients, s3=Broken(account.s3, "get_object", lambda arguments: TimeIsOver()))
+    with pytest.raises(TimeIsOver):
+        account.sweep(clients=clients)
+    assert account.state(late) == "ended"
+
+
+SPOILED = [
+    b'{"at": 5}',
+    b'{"at": "2026-11-20T12:00:00Z", "lease_until": "9999-12-31T23:59:59Z"}',
+    b'{"at": "0001-01-01T00:00:00+14:00"}',
+    b"[" * 200_000,
+    b"",
+    b"\xff",
+    b"x" * 10_000_000,
+]
+
+
+@pytest.mark.parametrize("body", SPOILED, ids=lambda body: str(body[:20]))
+def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_judged(account, body):
+    spoiled = account.launch()
+    account.s3.put_object(Bucket=account.settings.bucket, Key=account.lease(spoiled), Body=body)
+    late = account.launch(deadline=-timedelta(minutes=1))
+    summary = account.sweep()
+    assert (account.state(spoiled), account.state(late)) == ("alive", "ended")
+    assert (list(summary.spoiled), summary.failed, summary.lease_check) == ([spoiled], {}, "done")
+    assert list(account.sweep(later=timedelta(minutes=16)).terminated) == [spoiled]
+
+
+@pytest.mark.parametrize(
+    ("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)]
+)
+def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep(account, code, dies):
+    ids = [account.launch() for _ in range(2)]
+    key = account.lease(ids[0])
+
+    def fails(arguments):  # as for an archived object, or one under a key of its writer's own
+        return (
+            ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject")
+            if arguments["Key"] == key
+            else None
+        )
+
+    clients = replace(account.clients, s3=Broken(account.s3, "get_object", fails))
+    summary = account.sweep(clients=clients, later=timedelta(minutes=16))
+    assert list(summary.spoiled) == [ids[0]] and summary.lease_check == "done"
+    assert sorted(summary.terminated) == sorted(
+        ids if dies else ids[1:]
+    )  # where we may not read, the deadline stands
+
+
+def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_is_judged(
+    account, monkeypatch
+):
+    first, late = account.launch(), account.launch(deadline=-timedelta(minutes=1))
+
+    def judge(tags, launched_at, now):
+        if f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}" == tags["deadline"]:
+            raise OverflowError("date value out of range")
+        return overdue(tags, launched_at, now)
+
+    monkeypatch.setattr(sweep_module, "overdue", judge)
+    summary = account.sweep()
+    assert summary.failed == {first: "OverflowError: date value out of range"}
+    assert (list(summary.terminated), account.state(late)) == ([late], "ended")
+
+
+def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(account):
+    ids = [account.launch(deadline=-timedelta(minutes=1)) for _ in range(3)]
+
+    def fails(arguments):
+        if arguments["InstanceIds"] == [ids[0]]:
+            return ClientError(
+                {"Error": {"Code": "OperationNotPermitted", "Message": "no"}}, "TerminateInstances"
+            )
+        return None
+
+    clients = replace(account.clients, ec2=Broken(account.ec2, "terminate_instances", fails))
+    summary = account.sweep(clients=clients)
+    assert [account.state(instance_id) for instance_id in ids] == ["alive", "ended", "ended"]
+    assert list(summary.failed) == [ids[0]]
+
+
+def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
+    gone = account.launch(deadline=-timedelta(minutes=1))
+    missing = ClientError(
+        {"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "gone"}}, "TerminateInstances"
+    )
+    clients = replace(
+        account.clients, ec2=Broken(account.ec2, "terminate_instances", lambda arguments: missing)
+    )
+    summary = account.sweep(clients=clients)
+    assert list(summary.terminated) == [gone]
+    assert summary.failed == {}
+
+
+def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instances_stay_until_their_time(
+    account,
+):
+    account.launch()
+    living, ended = f"mayfly-{RUN}-kill-1", "mayfly-20261119-120000-old-aaaa-kill-1"
+    looks = "mayfly-20261119-120000-old-aaaa-sweep"  # an unanswered launch may still bring an instance
+    trust = {
+        "Effect": "Allow",
+        "Principal": {"Service": "scheduler.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+    role = account.access.client("iam").create_role(RoleName="scheduler", AssumeRolePolicyDocument=policy)[
+        "Role"
+    ]["Arn"]
+    for name in (living, ended, looks, "mayfly-dev-sweep"):  # the last one is the standing schedule
+        request = schedule_request(
+            name=name,
+            group=GROUP,
+            at=account.now + timedelta(days=1),
+            target_arn="arn:aws:scheduler:::aws-sdk:ec2:terminateInstances",
+            role_arn=role,
+            target_input={"InstanceIds": ["i-0123456789abcdef0"]},
+        )
+        account.scheduler.create_schedule(**request)
+    assert account.sweep(later=timedelta(minutes=14)).deleted_schedules == []
+    assert account.sweep(later=timedelta(minutes=16)).deleted_schedules == [ended]
+    assert {item["Name"] for item in account.scheduler.list_schedules(GroupName=GROUP)["Schedules"]} == {
+        living,
+        looks,
+        "mayfly-dev-sweep",
+    }
+
+
+def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_could_not_end_something(
+    account, monkeypatch
+):
+    late = account.launch(deadline=-timedelta(minutes=1))
+    names = {"PROJECT": "mayfly", "STACK": "dev", "BUCKET": account.settings.bucket, "SCHEDULE_GROUP": GROUP}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    denied = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances")
+    broken = Broken(account.ec2, "terminate_instances", lambda arguments: denied)
+    clients = {
+        "cloudwatch": account.cloudwatch,
+        "ec2": broken,
+        "s3": account.s3,
+        "scheduler": account.scheduler,
+    }
+    monkeypatch.setattr(sweep_module.boto3, "client", lambda service, config=None: clients[service])
+    with pytest.raises(RuntimeError, match=late):
+        handler({}, None)
+    clients["ec2"] = account.ec2
+    assert list(handler(None, None)["terminated"]) == [late]
+
+
+@pytest.mark.parametrize("text", ["2026-11-20T12:00:00Z", "2026-11-20T12:00:00", "2026-11-20T13:00:00+01:00"])
+def test_a_deadline_counts_in_utc_however_it_is_written(text):
+    noon = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+    assert overdue({"deadline": text}, noon - timedelta(hours=1), noon)
+    assert not overdue({"deadline": text}, noon - timedelta(hours=1), noon - timedelta(seconds=6))
+
+
+def test_a_sweep_publishes_that_it_was_done_and_how_late_the_latest_instance_is(account):
+    published = []
+
+    class CloudWatch:
+        def put_metric_data(self, **given):
+            published.append(given)
+
+    clients = replace(account.clients, cloudwatch=CloudWatch())
+    account.launch(deadline=-timedelta(minutes=7))
+    account.sweep(clients=clients)
+    assert published[0]["Namespace"] == metrics_namespace("mayfly", "dev")
+    assert {one["MetricName"]: one["Value"] for one in published[0]["MetricData"]} == {
+        "SweepsDone": 1.0,
+        "OverdueMinutes": 7.0,
+    }
+    account.sweep(clients=clients, run_id=RUN)
+    assert len(published) == 1  # of the stack's sweeps alone
+
+
+def test_a_sweep_whose_metrics_are_refused_ends_what_is_due_all_the_same(account):
+    refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "PutMetricData")
+    late = account.launch(deadline=-timedelta(minutes=1))
+    clients = replace(
+        account.clients, cloudwatch=Broken(account.cloudwatch, "put_metric_data", lambda arguments: refused)
+    )
+    assert list(account.sweep(clients=clients).terminated) == [late]

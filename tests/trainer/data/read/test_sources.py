@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trainer.base.errors import DataError
+from trainer.data.read.reading import read_candles
+
+NINE = 1_609_491_600  # 2021-01-01T09:00:00Z
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2021-01-01T09:00:00Z", "2021-01-01T09:01:00Z"],
+        ["2021-01-01 09:00:00", "2021-01-01 09:01:00"],
+        ["2021-01-01T10:00:00+01:00", "2021-01-01T10:01:00+01:00"],
+        [f"{NINE}", f"{NINE + 60}"],
+        [f"{NINE}.0", f"{NINE + 60}.0"],
+        [f"{NINE}000", f"{NINE + 60}000"],
+        [f"{NINE}000000", f"{NINE + 60}000000"],
+        [f"{NINE}000000000", f"{NINE + 60}000000000"],
+    ],
+)
+def test_times_of_every_kind_are_nanoseconds_utc(write_csv, times: list[str]) -> None:
+    path = write_csv("AAA_1m.csv", "time,open,high,low,close,volume", [f"{time},1,2,1,2,5" for time in times])
+    candles = read_candles(path)["AAA"]
+    assert candles.timestamp.dtype == np.int64
+    assert candles.timestamp.tolist() == [NINE * 10**9, (NINE + 60) * 10**9]
+
+
+def test_dates_as_text_and_as_numbers_are_midnights(write_csv, tmp_path: Path) -> None:
+    text = write_csv(
+        "AAA_1d.csv", "date,open,high,low,close,volume", ["2021-01-01,1,1,1,1,1", "2021-01-04,1,1,1,1,1"]
+    )
+    number = write_csv(
+        "BBB_1d.csv", "date,open,high,low,close,volume", ["20210101,1,1,1,1,1", "20210104,1,1,1,1,1"]
+    )
+    expected = [1_609_459_200 * 10**9, 1_609_718_400 * 10**9]
+    assert read_candles(text)["AAA"].timestamp.tolist() == expected
+    assert read_candles(number)["BBB"].timestamp.tolist() == expected
+
+
+def test_columns_are_recognized_by_name_whatever_their_order_and_case(write_csv) -> None:
+    path = write_csv(
+        "AAA_1m.csv",
+        "Vol;C;Open Time;L;H;O;Trades",
+        [f"7;2;{NINE};1;3;1.5;99", f"8;2;{NINE + 60};1;3;1.5;99"],
+    )
+    candles = read_candles(path)["AAA"]
+    row = [float(getattr(candles, name)[0]) for name in ("open", "high", "low", "close", "volume")]
+    assert row == [1.5, 3.0, 1.0, 2.0, 7.0]
+
+
+def test_a_symbol_column_wins_over_the_name_and_may_hold_numbers(write_csv) -> None:
+    rows = [
+        f"{NINE},600519,1,1,1,1,1",
+        f"{NINE},NA,2,2,2,2,2",
+        f"{NINE + 60},600519,1,1,1,1,1",
+        f"{NINE + 60},NA,2,2,2,2,2",
+    ]
+    candles = read_candles(write_csv("ALL_1m.csv", "time,ticker,open,high,low,close,volume", rows))
+    assert list(candles) == ["600519", "NA"]
+    assert candles["NA"].close.tolist() == [2.0, 2.0]
+
+
+def test_a_pandas_index_is_the_time(tmp_path: Path) -> None:
+    index = pd.date_range("2021-01-01 09:00", periods=3, freq="min")
+    frame = pd.DataFrame(
+        {name: [1, 2, 3] for name in ("Open", "High", "Low", "Close", "Volume")}, index=index
+    )
+    frame.to_parquet(tmp_path / "AAA_1m.parquet")
+    candles = read_candles(tmp_path)["AAA"]
+    assert int(candles.timestamp[0]) == NINE * 10**9
+    assert candles.close.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_zipped_csv_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "AAA_1m.csv.gz"
+    path.write_bytes(gzip.compress(f"time,o,h,l,c,v\n{NINE},1,1,1,1,1\n".encode()))
+    assert read_candles(path)["AAA"].volume.tolist() == [1.0]
+
+
+def test_single_precision_keeps_its_value(tmp_path: Path) -> None:
+    columns = {
+        name: pa.array([47_000.12], pa.float32()) for name in ("open", "high", "low", "close", "volume")
+    }
+    pq.write_table(
+        pa.table({"timestamp": pa.array([NINE], pa.timestamp("s", "UTC")), **columns}),
+        tmp_path / "AAA_1m.parquet",
+    )
+    assert read_candles(tmp_path)["AAA"].close[0] == np.float64(np.float32(47_000.12))
+
+
+@pytest.mark.parametrize("time", ["yesterday", "09:00", "12", ""])
+def test_a_time_that_is_none_is_refused(write_csv, time: str) -> None:
+    path = write_csv("AAA_1m.csv", "time,o,h,l,c,v", [f"{time},1,1,1,1,1"])
+    with pytest.raises(DataError, match="time"):
+        read_candles(path)
+
+
+def test_a_price_that_is_no_number_is_refused(write_csv) -> None:
+    with pytest.raises(DataError, match=r"AAA_1m\.csv has a value in column c that is not a number.*dear"):
+        read_candles(write_csv("AAA_1m.csv", "time,o,h,l,c,v", [f"{NINE},1,1,1,dear,1"]))

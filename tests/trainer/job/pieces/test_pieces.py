@@ -1,0 +1,59 @@
+"""Which pieces a job has, and what each is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.base.errors import DataError
+from trainer.job.job import job_of
+from trainer.job.pieces import kind_of, pieces_of
+from trainer.job.pieces.piece import SeriesWork
+
+
+def work(symbol: str, folds: int = 1, *, bars: int = 1000) -> SeriesWork:
+    windows = tuple(100 * fold for fold in range(1, folds + 1))
+    return SeriesWork(symbol=symbol, bars=bars, windows=windows, visits=windows, memory_gib=0.5)
+
+
+def test_a_job_has_a_piece_for_each_symbol_with_its_own_source_and_estimate():
+    job = job_of(epochs=3)
+    one, other = pieces_of(job, [work("A"), work("B", bars=2000)], timeframe="1m")
+    assert kind_of(job).name == one.kind == "symbol"
+    assert (one.name, one.title, one.series, one.source) == ("lstm-direction_A_1m", "A", ("A",), "A")
+    assert (one.estimate, one.windows, other.bars, other.memory_gib) == (300, 100, 2000, 0.5)
+    assert one.identity == {"model": "lstm-direction_A_1m", "piece": "A", "fold": 1, "seed": 0}
+
+
+def test_folds_and_seeds_of_a_symbol_are_pieces_of_one_source_that_are_told_apart():
+    pieces = pieces_of(job_of(folds=2, seeds=2, seed=3), [work("A", 2)], timeframe="1m")
+    assert [piece.title for piece in pieces] == ["A f1 s3", "A f1 s4", "A f2 s3", "A f2 s4"]
+    assert pieces[-1].name == "lstm-direction_A_1m_f2_s4" and pieces[-1].draws == "lstm_A_1m"
+    assert {piece.source for piece in pieces} == {"A"}
+    assert pieces[-1].estimate == 2 * pieces[0].estimate
+
+
+def test_a_pooled_job_has_a_piece_of_all_symbols_for_each_fold_and_seed_and_a_source_for_each_fold():
+    job = job_of(name="mix", pooled=True, folds=2, seeds=2, epochs=3)
+    pieces = pieces_of(job, [work("A", 2), work("B", 2, bars=2000)], timeframe="1m")
+    assert kind_of(job).one_split and {piece.kind for piece in pieces} == {"pooled"}
+    assert [piece.name for piece in pieces][:2] == [
+        "lstm-direction_mix_1m_f1_s0",
+        "lstm-direction_mix_1m_f1_s1",
+    ]
+    assert [(piece.title, piece.source) for piece in pieces][::2] == [
+        ("mix f1 s0", "mix f1"),
+        ("mix f2 s0", "mix f2"),
+    ]
+    last = pieces[-1]
+    assert (last.series, last.bars, last.windows, last.estimate, last.memory_gib) == (
+        ("A", "B"),
+        3000,
+        400,
+        1200,
+        1.0,
+    )
+
+
+def test_a_pooled_job_may_not_be_called_as_one_of_its_symbols_whatever_the_case():
+    with pytest.raises(DataError, match="the job and its symbol MIX have the same name"):
+        pieces_of(job_of(name="mix", pooled=True), [work("A"), work("MIX")], timeframe="1m")

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.base.errors import UsageError
+from trainer.base.settings import keys_of
+from trainer.base.symbols import path_flaw
+from trainer.job.job import Job, job_from, job_of, load_job, refuse_script, with_settings
+from trainer.job.pieces import kind_of, pieces_of
+from trainer.job.script import ScriptSettings, replaced
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def script_job(**script: object) -> Job:
+    return job_from({"script": {"command": "python train.py", **script}, "machine": {"max_duration": "2h"}})
+
+
+def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without_one():
+    script = script_job(
+        command="run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'", env=("A=$B",)
+    ).script
+    values = {**script.variables, "MAYFLY_DEVICES": "4", "MAYFLY_OUT": "/o"}
+    assert [replaced(word, values) for word in script.words] == ["run", "--n=4", "/o/a b", "$B", "; rm *"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        (
+            {"script": {"command": "python train.py"}},
+            "a script needs machine.max_duration (how long it takes is not known",
+        ),
+        ({"script": {"files": ["a.py"]}}, "a [script] without a command"),
+        ({"script": {"command": "run 'a"}}, "it must be words as in a shell (No closing quotation)"),
+        (
+            {"script": {"command": "run $MAYFLY_DEVICE"}},
+            "script.command uses $MAYFLY_DEVICE (no such variable). Did you mean",
+        ),
+        (
+            {"script": {"command": "run", "env": ["HF_TOKEN=1"]}},
+            "script.env sets HF_TOKEN (its name is that of a secret)",
+        ),
+        (
+            {"script": {"command": "run", "env": ["AWS_PROFILE=1"]}},
+            "script.env sets AWS_PROFILE (the node sets or removes it",
+        ),
+        ({"script": {"command": "run", "env": ["no value"]}}, "it must be NAME=value"),
+        ({"script": {"command": "run"}, "model": {"name": "tcn"}}, "a script with [model]"),
+        ({"script": {"command": "run"}, "data": {"path": "x"}}, "a script with data.path"),
+        ({"script": {"command": "run"}, "data": {"refresh": "x.py"}}, "a script with data.refresh"),
+        ({"data": {"folder": "x"}}, "data.folder without a script"),
+        (
+            {"script": {"command": "run", "comand": "x"}},
+            "unknown job key 'script.comand'. Did you mean script.command?",
+        ),
+    ],
+)
+def test_what_a_script_can_not_be_is_one_line(tables, line):
+    with pytest.raises(UsageError) as refused:
+        job_from(tables)
+    assert line in str(refused.value)
+
+
+def test_a_script_job_has_its_own_tables_and_a_model_job_no_trace_of_one():
+    job = with_settings(script_job(), budget=3.0)
+    assert set(job.to_dict()) == {"name", "data", "machine", "script"} and set(job.to_dict()["data"]) == {
+        "folder"
+    }
+    assert job_from(job.to_dict()) == job
+    assert "script" not in job_of().to_dict() and "folder" not in job_of().to_dict()["data"]
+    assert (kind_of(job).name, kind_of(job_of()).name) == ("script", "symbol")
+    (piece,) = pieces_of(job, (), timeframe="")
+    assert (piece.name, piece.title, piece.kind, piece.series) == ("script_mayfly", "mayfly", "script", ())
+    with pytest.raises(UsageError, match="tune takes no script"):
+        refuse_script(job, "tune")
+
+
+def test_a_job_file_names_files_and_data_from_its_own_folder(tmp_path):
+    file = tmp_path / "job.toml"
+    machine = '[machine]\nmax_duration = "1h"\n'
+    file.write_text(f'[script]\ncommand = "python a.py"\n[data]\nfolder = "points"\n{machine}')
+    job = job_from(load_job(file))
+    assert (job.script.root, job.data.folder) == (str(tmp_path), str(tmp_path / "points"))
+    file.write_text(
+        f'[script]\ncommand = "python a.py"\nroot = "src"\n[data]\nfolder = "s3://b/p"\n{machine}'
+    )
+    job = job_from(load_job(file))
+    assert (job.script.root, job.data.folder) == (str(tmp_path / "src"), "s3://b/p")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("model.pt", ""),
+        ("a/b c/é.bin", ""),
+        (".bashrc", "begins with a dot"),
+        ("a/.git/config", "begins with a dot"),
+        ("../x", "begins with a dot"),
+        ("/etc/passwd", "an empty part"),
+        ("a//b", "an empty part"),
+        ("a\\b", "a backslash"),
+        ("\x1b[2J", "can't be printed"),
+        ("x" * 241, "more than 240 bytes"),
+        ("a/" * 12 + "b", "12 folders"),
+        ("", "an empty part"),
+    ],
+)
+def test_names_of_files_are_bounded_and_never_lead_elsewhere(path, why):
+    assert why in path_flaw(path) and bool(why) == bool(path_flaw(path))
+
+
+def test_the_page_has_every_key_of_the_table_with_its_help_and_default():
+    page = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
+    for key, item in keys_of(ScriptSettings).items():
+        default = {"": '""', (): "[]"}.get(item.default, item.default)
+        assert f"| `{key}` | `{default}` | {item.metadata['help']} |" in page

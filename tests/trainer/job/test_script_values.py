@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from trainer.base.errors import UsageError
+from trainer.base.symbols import path_flaw
+from trainer.job.job import job_from, load_job, with_settings
+from trainer.job.pieces import pieces_of
+from trainer.job.script_values import MOST_NAME_BYTES, combinations, read_rows, with_rows
+
+
+def over(value, **script):
+    return job_from(
+        {"script": {"command": "run", "over": value, **script}, "machine": {"max_duration": "2h"}}
+    )
+
+
+def test_lists_are_combined_and_each_combination_is_a_piece_of_its_own():
+    job = over(
+        {"symbol": ["BTC-USD", "ETH-USD"], "seed": [0, 1, 2]},
+        gpus=0.25,
+        command="run --seed $MAYFLY_VALUE_SEED",
+    )
+    assert list(job.script.combinations) == [
+        "BTC-USD_0",
+        "BTC-USD_1",
+        "BTC-USD_2",
+        "ETH-USD_0",
+        "ETH-USD_1",
+        "ETH-USD_2",
+    ]
+    assert job.script.combinations["ETH-USD_1"] == {"symbol": "ETH-USD", "seed": "1"}
+    pieces = pieces_of(job, (), timeframe="")
+    assert (pieces[0].name, pieces[0].title, len(pieces)) == ("script_mayfly_BTC-USD_0", "BTC-USD_0", 6)
+    assert job_from(job.to_dict()) == job and with_settings(job, budget=2.0).script == job.script
+
+
+def test_names_are_paths_of_bounded_length_and_no_two_are_the_same_on_any_file_system():
+    values = ["a/b", "a b", "../x", ".bashrc", "a", "A", "x" * 150, "é", "~", "-rf", "{a}", "CON_1"]
+    made = combinations({"value": values, "side": ["1", "1_1"]})
+    assert len({name.casefold() for name in made}) == 2 * len(values)
+    for name in made:
+        assert (
+            path_flaw(name) == ""
+            and "/" not in name
+            and len(name.encode()) <= MOST_NAME_BYTES
+            and name[0] not in "-~."
+        )
+    assert combinations({"a": ["x_y"], "b": ["z", "w"]}).keys() == {"x_y_z", "x_y_w"}
+    both = list(combinations([{"a": "x_y", "b": "z"}, {"a": "x", "b": "y_z"}]))
+    assert [name.partition("-")[0] for name in both] == ["x_y_z", "x_y_z"] and both[0] != both[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (
+            {"a": list(range(50)), "b": list(range(50))},
+            "script.over makes 2,500 combinations (50 x 50; a run takes 2,000)",
+        ),
+        ([{"a": 1}] * 2001, "script.over makes 2,001 combinations"),
+        ({"a": []}, "script.over.a is [] (it must be a list of values)"),
+        ({"a": 1}, "script.over.a is 1"),
+        ({"a": [[1]]}, "script.over.a has [1] (a value is a number or 1 to 200 bytes of printable text)"),
+        ({"a": ["x\n"]}, "script.over.a has 'x\\n'"),
+        ({"a": ["x" * 201]}, "script.over.a has"),
+        ({"a": [""]}, "script.over.a has ''"),
+        ({"a-b": [1]}, "script.over has a column 'a-b' (it becomes a variable"),
+        ({"a": [1], "A": [2]}, "script.over has columns a, A (two make one variable)"),
+        ({f"a{n}": [1] for n in range(9)}, "script.over has 9 columns"),
+        ({"api_key": [1]}, "script.over makes MAYFLY_VALUE_API_KEY (its name is that of a secret)"),
+        ({"a": [1, 1]}, "script.over has {'a': '1'} twice"),
+        ([{"a": 1}, {"b": 1}], "row 2 of script.over has b (the first has a)"),
+        ([1], "job key 'script.over' is [1] (it must be lists of values or rows)"),
+        (7, "job key 'script.over' is 7"),
+        ("values.csv", "script.over names the file 'values.csv' (only a launch and a publish read it)"),
+    ],
+)
+def test_what_is_no_list_of_values_is_one_line(value, line):
+    with pytest.raises(UsageError) as refused:
+        over(value)
+    assert line in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"gpus": 1.5}, "job key 'script.gpus' is 1.5 (it must be a share from 0.05 on"),
+        ({"gpus": 0.01}, "job key 'script.gpus' is 0.01"),
+        ({"gpus": -1}, "job key 'script.gpus' is -1.0"),
+        ({"gpus": 0.5, "over": ""}, "script.gpus without script.over (one script gets all GPUs)"),
+        (
+            {"env": ["CUDA_VISIBLE_DEVICES=0"]},
+            "script.env sets CUDA_VISIBLE_DEVICES (each value gets its own)",
+        ),
+        ({"command": "run $MAYFLY_VALUE_SEED"}, "script.command uses $MAYFLY_VALUE_SEED (no such variable)"),
+    ],
+)
+def test_what_does_not_go_with_values_is_one_line(keys, line):
+    with pytest.raises(UsageError) as refused:
+        over(**{"value": keys.pop("over", {"symbol": ["A"]}), **keys})
+    assert line in str(refused.value)
+
+
+def test_a_csv_file_is_read_from_the_folder_of_the_job_and_has_a_row_for_each_piece(tmp_path):
+    (tmp_path / "values.csv").write_text("symbol,lr\nA/B, 1e-3\n\nC,0.01\n")
+    (tmp_path / "job.toml").write_text(
+        '[script]\ncommand = "run $MAYFLY_VALUE_LR"\nover = "values.csv"\n[machine]\nmax_duration = "1h"\n'
+    )
+    job = job_from(with_rows(load_job(tmp_path / "job.toml")))
+    assert list(job.script.combinations.values()) == [
+        {"symbol": "A/B", "lr": "1e-3"},
+        {"symbol": "C", "lr": "0.01"},
+    ]
+    assert list(job.script.combinations)[1] == "C_0.01"
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "does not exist (script.over names it)"),
+        (b"", "has no values"),
+        (b"symbol\n", "has no values"),
+        (b"a,b\n1\n", "line 2 of"),
+        (b"a,a\n1,2\n", "names a column twice"),
+        (b"\xff\xfe", "is not CSV"),
+        (b'a\n"x', "is not CSV"),
+        (b"a\n" * 600_000, "has more than 1 MiB"),
+    ],
+)
+def test_a_bad_csv_file_is_one_line(tmp_path, content, line):
+    path = tmp_path / "values.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        read_rows(path)
+    assert line in str(refused.value) and "\n" not in str(refused.value)

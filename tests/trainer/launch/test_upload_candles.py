@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.candles import fewest
+from trainer.aws.access import Access
+from trainer.bars.check import describe, join
+from trainer.base.errors import DataError, NotVersioned
+from trainer.cli.sources import overlaps, taken
+from trainer.cli.sources.candles import find_candles
+from trainer.data.read.writing import write_candles
+from trainer.job.job import Job, job_of
+from trainer.launch import upload_candles as sync
+from trainer.launch.inputs import choose, list_inputs, overlapping, read_summary
+from trainer.launch.upload_candles import LocalFile, upload
+from trainer.runs.store import open_objects
+
+
+@pytest.fixture
+def bucket(access: Access) -> str:
+    s3, name = access.client("s3"), f"candles-{(access.access_key or '')[4:16]}"
+    s3.create_bucket(Bucket=name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return name
+
+
+def local(path: Path, content: bytes) -> LocalFile:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "holds": []}
+    return LocalFile(
+        path=path,
+        file=path.name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=len(content),
+        summary=summary,
+    )
+
+
+def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp_path):
+    file = local(tmp_path / "a.parquet", b"one")
+    (entry,) = upload([file], access, bucket=bucket, data_set="main")
+    (found,) = list_inputs(open_objects(access, bucket), "main")
+    assert (
+        found.pinned() == entry == {**entry, "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
+    )
+    assert found.summary == file.summary
+
+
+def test_the_same_bytes_are_not_uploaded_again_and_others_are_a_new_version(access, bucket, tmp_path):
+    (first,) = upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    (again,) = upload([local(tmp_path / "b" / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    (other,) = upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main")
+    assert again == first
+    assert other["key"] == first["key"]
+    assert other["version_id"] != first["version_id"]
+
+
+def test_a_file_that_s3_keeps_without_a_version_is_no_input(access, bucket, tmp_path):
+    access.client("s3").create_bucket(Bucket=f"un{bucket}")
+    for _ in range(2):  # the second time it is there already
+        with pytest.raises(NotVersioned, match=r"raw/main/a.parquet without a version"):
+            upload([local(tmp_path / "a.parquet", b"one")], access, bucket=f"un{bucket}", data_set="main")
+
+
+def test_two_files_of_one_name_are_refused_before_anything_is_uploaded(access, bucket, tmp_path):
+    files = [local(tmp_path / folder / "a.parquet", folder.encode()) for folder in ("x", "y")]
+    with pytest.raises(DataError, match=r"2 files are called a.parquet"):
+        upload(files, access, bucket=bucket, data_set="main")
+    assert list_inputs(open_objects(access, bucket), "main") == ()
+
+
+def test_a_file_too_large_for_one_upload_is_named(access, bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(sync, "LARGEST_PUT_BYTES", 2)
+    with pytest.raises(DataError, match="Split it"):
+        upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+
+
+def test_sets_never_mix_and_a_folder_in_a_set_is_none_of_it(access, bucket, tmp_path):
+    upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main-2")
+    for key in ("raw/main/deeper/x.parquet", "raw/old.parquet", "raw/main/.hidden.parquet"):
+        access.client("s3").put_object(Bucket=bucket, Key=key, Body=b"x")
+    objects = open_objects(access, bucket)
+    assert [item.key for item in list_inputs(objects, "main")] == ["raw/main/a.parquet"]
+    assert [item.key for item in list_inputs(objects, "main-2")] == ["raw/main-2/a.parquet"]
+    assert list_inputs(objects, "other") == ()
+
+
+def test_a_file_that_somebody_else_put_there_is_listed_without_a_hash(access, bucket):
+    access.client("s3").put_object(Bucket=bucket, Key="raw/main/x.parquet", Body=b"x")
+    (found,) = list_inputs(open_objects(access, bucket), "main")
+    assert (found.sha256, found.summary) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"holds": 5}', b'{"timeframe": "1m", "holds": [{"symbol": "../x"}]}', b"[" * 10**5]
+)
+def test_an_index_entry_that_no_check_wrote_counts_as_none(body):
+    assert read_summary(body) == {}
+
+
+def synced(access: Access, bucket: str, folder: Path, data_set: str = "main") -> None:
+    """Put files into the data set as `aws s3 sync` does."""
+    for path in folder.iterdir():
+        access.client("s3").put_object(
+            Bucket=bucket, Key=f"raw/{data_set}/{path.name}", Body=path.read_bytes()
+        )
+
+
+class InProcess:
+    """The data check's description of a folder, without a child."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def report(self) -> dict[str, Any]:
+        return describe(self._folder)
+
+
+def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
+    access, bucket, tmp_path, make_candles, monkeypatch
+):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    for name, symbol, seed in (("main", "AAA", 0), ("main", "BBB", 1), ("demo", "AAA", 2)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        write_candles(tmp_path / name / f"{symbol}_1m.parquet", [make_candles(600, symbol=symbol, seed=seed)])
+        synced(access, bucket, tmp_path / name, name)
+    objects = open_objects(access, bucket)
+    found = find_candles(Job(), {}, None, objects, rehearsal=True)
+    assert found.candles and [item.key for item in found.candles.inputs] == [
+        "raw/main/AAA_1m.parquet",
+        "raw/main/BBB_1m.parquet",
+    ]
+    assert (
+        found.notes[0]
+        == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
+    )
+    demo = find_candles(job_of(set="demo"), {}, None, objects, rehearsal=True)
+    assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
+
+
+def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(
+    access, bucket, tmp_path, make_candles, monkeypatch
+):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    write_candles(tmp_path / "AAA_1m_2024.parquet", [make_candles(200)])
+    write_candles(
+        tmp_path / "more_1m.parquet", [make_candles(150, symbol=symbol) for symbol in ("BBB", "CCC")]
+    )
+    (tmp_path / "spoilt.csv").write_text("time,open\n1,2\n")
+    (tmp_path / "notes.txt").write_text("hello")
+    synced(access, bucket, tmp_path)
+    objects = open_objects(access, bucket)
+    inputs, notes = taken.take(list_inputs(objects, "main"), objects, writes=False)
+    assert not any(item.summary for item in list_inputs(objects, "main"))  # a dry run
+    inputs, notes = taken.take(list_inputs(objects, "main"), objects)
+    assert sorted(notes) == [
+        "left out: raw/main/notes.txt (it is not a table of candles)",
+        (
+            "left out: raw/main/spoilt.csv (spoilt.csv has no column for high, low, close: its columns are"
+            " time, open)"
+        ),
+        "taken: raw/main/AAA_1m_2024.parquet (200 bars; no launch put it there)",
+        "taken: raw/main/more_1m.parquet (300 bars; no launch put it there)",
+    ]
+    chosen = choose(inputs, symbols=(), timeframe="", too_few=fewest(65))
+    assert chosen.bars == {"AAA": 200, "BBB": 150, "CCC": 150}
+    pinned = chosen.inputs[0].pinned()
+    content = (tmp_path / "AAA_1m_2024.parquet").read_bytes()
+    assert pinned["sha256"] == hashlib.sha256(content).hexdigest() and pinned["version_id"]
+
+    monkeypatch.setattr(taken, "CheckChild", lambda folder: pytest.fail("it is looked at again"))
+    for name in ("spoilt.csv", "notes.txt"):
+        access.client("s3").delete_object(Bucket=bucket, Key=f"raw/main/{name}")
+    again, _ = taken.take(list_inputs(objects, "main"), objects)
+    assert choose(again, symbols=(), timeframe="", too_few=fewest(65)).inputs == chosen.inputs
+
+
+def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_path, make_candles, monkeypatch):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(200)])
+    write_candles(tmp_path / "BBB_1m.parquet", [make_candles(2000, symbol="BBB")])
+    synced(access, bucket, tmp_path)
+    monkeypatch.setattr(taken, "MOST_BYTES", (tmp_path / "BBB_1m.parquet").stat().st_size)
+    objects = open_objects(access, bucket)
+    inputs, notes = taken.take(list_inputs(objects, "main"), objects)
+    assert [bool(item.summary) for item in inputs] == [True, False] and "name it with --data once" in notes[0]
+
+
+class JoinedInProcess(InProcess):
+    """The data check's reading of a folder's symbols over all its files, without a child."""
+
+    def __init__(self, folder: str, *, joined: bool) -> None:
+        super().__init__(folder)
+        assert joined
+
+    def report(self) -> dict[str, Any]:
+        return join(self._folder)
+
+
+def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they_disagree_is_left_out(
+    access, bucket, tmp_path, make_candles, monkeypatch
+):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    monkeypatch.setattr(overlaps, "CheckChild", JoinedInProcess)
+    for symbol, other in (("AAA", 0), ("BBB", 7)):
+        write_candles(
+            tmp_path / f"{symbol}_1m_a.parquet", [make_candles(300, symbol=symbol, drop=range(200, 300))]
+        )
+        write_candles(tmp_path / f"{symbol}_1m_b.parquet", [make_candles(300, symbol=symbol, seed=other)])
+    synced(access, bucket, tmp_path)
+    objects = open_objects(access, bucket)
+    inputs, _ = taken.take(list_inputs(objects, "main"), objects)
+    chosen = choose(inputs, symbols=(), timeframe="", too_few=fewest(65))
+    assert set(overlapping(chosen)) == {"AAA", "BBB"}
+    compared, notes = overlaps.compare_overlaps(chosen, objects)
+    assert set(compared.bars) == {"AAA"} and not notes
+    assert "BBB_1m_a.parquet and BBB_1m_b.parquet disagree about BBB" in compared.refused[0]
+    assert [item.key for item in compared.inputs] == [
+        "raw/main/AAA_1m_a.parquet",
+        "raw/main/AAA_1m_b.parquet",
+    ]
+
+    alone = choose(inputs, symbols=("BBB",), timeframe="", too_few=fewest(65))
+    with pytest.raises(DataError, match="disagree about BBB"):
+        overlaps.compare_overlaps(alone, objects)
+    monkeypatch.setattr(overlaps, "CheckChild", lambda *_, **__: pytest.fail("they are compared again"))
+    agreed = choose(inputs, symbols=("AAA",), timeframe="", too_few=fewest(65))
+    assert overlaps.compare_overlaps(agreed, objects) == (agreed, [])
+    monkeypatch.setattr(overlaps, "MOST_BYTES", 10)
+    same, notes = overlaps.compare_overlaps(alone, objects)
+    assert same == alone and notes == [
+        "not compared here, but on the machine: BBB in raw/main/BBB_1m_a.parquet and"
+        " raw/main/BBB_1m_b.parquet (over 0.0 GB)"
+    ]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from trainer.base.errors import UsageError
+from trainer.job.job import with_settings
+from trainer.machines.chips import REFERENCE, named_profile, packaged, profiles
+from trainer.machines.choice import Device, profile_of
+from trainer.machines.measurements import Entry, keep_here, shape_of
+from trainer.machines.memory import figures
+
+ASKED_FOR = {
+    "rtx_4090",
+    "rtx_5090",
+    "rtx_5080",
+    "a100_40gb",
+    "a100_80gb",
+    "h100",
+    "h200",
+    "b200",
+    "mi300x",
+    "cpu",
+}
+INSTANCES = Path(__file__).parents[3] / "trainer" / "cost" / "instances.csv"
+
+
+def test_the_package_knows_the_chips_that_were_asked_for():
+    assert packaged().keys() >= ASKED_FOR
+
+
+def test_every_chip_of_aws_has_a_profile_with_its_memory_capability_and_bf16():
+    for row in csv.DictReader(INSTANCES.read_text(encoding="utf-8").splitlines()):
+        memory_gib = float(row["vram_gib_per_gpu"])
+        profile = profile_of(Device(name=row["gpu_model"], memory_gib=memory_gib, free_gib=memory_gib))
+        assert profile == packaged().get(profile.name), row["instance_type"]
+        assert profile.memory_gib == memory_gib
+        assert profile.compute_capability == row["compute_capability"]
+        assert profile.bf16 == (row["native_bf16"] == "yes")
+
+
+def test_every_peak_has_a_source_with_its_date():
+    for profile in packaged().values():
+        assert not profile.peak_tflops or profile.peak_source.endswith("2026-11-21"), profile.name
+
+
+def test_an_unknown_profile_names_the_nearest():
+    with pytest.raises(UsageError, match=r"unknown GPU profile 'h20'\. Did you mean h200"):
+        named_profile("h20")
+
+
+def test_the_users_file_changes_a_profile_and_adds_another(user_file):
+    user_file.write_text(
+        '[rtx_4090]\nmodels_per_gpu = 6\nbatch = { 1m = 512 }\n\n[workshop]\ndevices = ["NVIDIA RTX'
+        ' A6000"]\nmemory_gib = 48\ncompute_capability = "8.6"\nbf16 = true\n'
+    )
+    found = figures(named_profile("rtx_4090"))
+    assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (6, "yours")
+    assert found["batch"].value["1m"] == 512 and found["batch"].value["1h"] > 1
+    assert named_profile("rtx_4090").memory_gib == packaged()["rtx_4090"].memory_gib
+    assert profile_of(Device(name="NVIDIA RTX A6000", memory_gib=47.5, free_gib=47.5)).name == "workshop"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("models = 3", "is outside a profile"),
+        ("[h100]\nmodels = 3", r"\[h100\] has a key 'models'\. Did you mean models_per_gpu"),
+        ("[h100]\nmodels_per_gpu = 2.5", "models_per_gpu is 2.5"),
+        ("[h100]\nmemory_gib = -1", "memory_gib is -1"),
+        ('[h100]\ndevices = "H100"', "devices is 'H100'"),
+        ("[h100]\nbatch = { 1m = 0 }", "batch is"),
+        ("[mine]\nbf16 = true", "has no memory_gib"),
+        ("[h100", "can't be read"),
+        (f"x = {'[' * 100_000}", "can't be read"),
+    ],
+)
+def test_a_mistake_in_the_users_file_is_one_clear_line(user_file, text, words):
+    user_file.write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
+        profiles()
+    assert str(user_file) in str(caught.value)
+
+
+MEASURED: Entry = {
+    "strategy": "fused",
+    "pack": 20,
+    "micro_batch": 256,
+    "activation_checkpointing": False,
+    "batch": 0,
+    "windows_per_second": 1e6,
+    "memory_per_model_gib": 0.5,
+    "torch": "2.13",
+    "date": "2026-11-22",
+}
+
+
+def test_what_was_measured_of_the_reference_model_wins_over_the_estimate_and_the_users_word_over_both(
+    user_file,
+):
+    keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
+    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}, (
+        "another model's"
+    )
+    keep_here("h100", shape_of(REFERENCE), MEASURED)
+    found = figures(named_profile("h100"))
+    assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (20, "measured 2026-11-22")
+    assert found["windows_per_second"].value == 1e6
+    assert 0.5 < found["memory_per_model_gib"].value < 2.5, "beside the rows of seven years"
+    user_file.write_text("[h100]\nmodels_per_gpu = 8\n")
+    assert figures(named_profile("h100"))["models_per_gpu"].basis == "yours"
+
+
+@pytest.mark.parametrize("absurd", [{"windows_per_second": 1e11}, {"windows_per_second": 0}, {"date": ""}])
+def test_a_measurement_that_cannot_be_believed_leaves_the_estimate(user_file, absurd):
+    keep_here("h100", shape_of(REFERENCE), {**MEASURED, **absurd})
+    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from trainer.job.job import job_of
+from trainer.machines.instances import catalogue, instance_type
+from trainer.machines.planner import (
+    SCORING_SHARE,
+    Workload,
+    around,
+    cpu_windows_per_second,
+    default_max_duration,
+    dollars,
+    estimate,
+    longest_first,
+    three_times_slow,
+    windows_per_second,
+    workload,
+)
+from trainer.machines.rates import Rate
+
+JOB = job_of(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
+
+
+def windows(work: Workload) -> dict[str, int]:
+    return {piece.title: piece.windows for piece in work.pieces}
+
+
+def test_longest_first_gives_the_long_job_a_lane_of_its_own():
+    assert longest_first([1, 1, 1, 3], 2) == 3
+    assert longest_first([5, 4, 3], 1) == 12
+    assert longest_first([], 4) == 0
+
+
+def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_bars_asked_for():
+    work = workload(JOB, {"A": 10_060, "B": 500_000})
+    assert windows(work) == {"A": 4_970, "B": 249_940}
+    few = workload(job_of(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000})
+    assert windows(few) == {"B": 4_970}
+
+
+def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back_on():
+    small = workload(job_of(model="tcn", blocks=1, width=512), {"A": 100_000})
+    double = workload(job_of(model="tcn", blocks=1, width=1024), {"A": 100_000})
+    assert double.window_cost_cpu == pytest.approx(4 * small.window_cost_cpu)
+    long, short = (workload(job_of(model="tcn", chunk=chunk), {"A": 100_000}) for chunk in (1 << 20, 1024))
+    assert 1.4 < short.window_cost_cpu / long.window_cost_cpu < 1.7
+    # The full size was measured at 1,100 bars a second on a core.
+    assert 800 < cpu_windows_per_second() / short.window_cost_cpu < 1400
+
+
+def test_every_fold_and_seed_is_work_and_older_folds_have_less_of_it():
+    work = workload(
+        job_of(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000}
+    )
+    assert windows(work) == {"A f1 s0": 1_940, "A f1 s1": 1_940, "A f2 s0": 4_940, "A f2 s1": 4_940}
+    assert work.pieces[0].estimate == pytest.approx(15 * (1_940 + SCORING_SHARE * 2_000))
+
+
+def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
+    work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
+    one = work.pieces[0].estimate / cpu_windows_per_second()
+    extra = sum(around(instance_type("g6.xlarge"), rehearsal=True))
+    two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2)
+    assert two_cores.seconds_p50 == pytest.approx(extra + 2 * one)
+    one_gpu = estimate(work, instance_type("p3.2xlarge"), rehearsal=True, cores=2)
+    assert one_gpu.seconds_p50 == pytest.approx(extra + 4 * one)
+
+
+def test_on_aws_four_gpus_take_four_symbols_at_once():
+    work = workload(JOB, dict.fromkeys("ABCD", 4_000_000))
+    extra = sum(around(instance_type("g6.xlarge"), rehearsal=False))
+    four = estimate(work, instance_type("g6.12xlarge"), rehearsal=False).seconds_p50 - extra
+    one = estimate(work, instance_type("g6.xlarge"), rehearsal=False).seconds_p50 - extra
+    assert one == pytest.approx(4 * four)
+
+
+def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
+    work, extra = (
+        workload(JOB, dict.fromkeys("ABCD", 4_000_000)),
+        sum(around(instance_type("g6.xlarge"), rehearsal=False)),
+    )
+    one = work.pieces[0].estimate
+    rate = Rate(per_second=50_000.0, basis="measured on 2026-11-20")
+
+    def seconds(name: str, rate: Rate) -> float:
+        return estimate(work, instance_type(name), rehearsal=False, rate=rate).seconds_p50 - extra
+
+    assert seconds("g6.xlarge", rate) == pytest.approx(4 * one / 50_000)
+    assert seconds("g6.12xlarge", rate) == pytest.approx(one / 50_000)
+    packed = Rate(per_second=50_000.0, basis="", models=2)
+    assert seconds("g6.xlarge", packed) == pytest.approx(4 * one / 50_000), "both places are taken"
+    assert seconds("g6.12xlarge", packed) == pytest.approx(2 * one / 50_000), (
+        "each GPU has one model for its two places"
+    )
+
+
+def test_a_rehearsals_measured_rate_is_a_cores():
+    work, extra = (
+        workload(JOB, dict.fromkeys("ABCD", 100_000)),
+        sum(around(instance_type("p3.8xlarge"), rehearsal=True)),
+    )
+    one = work.pieces[0].estimate
+    rate = Rate(per_second=4_000.0, basis="")
+    two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2, rate=rate)
+    assert two_cores.seconds_p50 - extra == pytest.approx(2 * one / 4_000)
+
+
+def test_the_slow_estimate_is_above_the_middle_one():
+    time = estimate(workload(JOB, {"A": 100_000}), instance_type("g6.xlarge"), rehearsal=False)
+    assert time.seconds_p90 > time.seconds_p50 > sum(around(instance_type("g6.xlarge"), rehearsal=False))
+
+
+def test_every_chip_of_the_catalogue_has_a_rate():
+    rates = {machine.name: windows_per_second(machine) for machine in catalogue().values()}
+    assert all(rate > 0 for rate in rates.values())
+    assert rates["g6f.large"] == rates["g6.xlarge"] / 8
+    assert rates["g6e.xlarge"] > rates["g6.xlarge"] > rates["g4dn.xlarge"]
+
+
+def test_dollars_are_by_the_second_and_sixty_at_least():
+    assert dollars(3600, 12.24) == pytest.approx(12.24)
+    assert dollars(1, 12.24) == dollars(60, 12.24) == pytest.approx(0.204)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds_p90", "expected"),
+    [
+        ("g6.xlarge", 60, timedelta(minutes=30)),
+        ("g6.xlarge", 1200, timedelta(hours=1)),
+        ("g6.xlarge", 100_000, timedelta(hours=12)),
+        (
+            "p5.48xlarge",
+            60,
+            timedelta(minutes=45),
+        ),  # one that boots as slowly as it may has 15 minutes for its work
+    ],
+)
+def test_the_longest_run_is_three_times_the_slow_estimate_and_long_enough_to_boot(
+    name, seconds_p90, expected
+):
+    assert default_max_duration(seconds_p90, instance_type(name)) == expected
+    uncapped = max(expected, timedelta(seconds=3 * seconds_p90))
+    assert three_times_slow(seconds_p90, instance_type(name)) == uncapped, (
+        "12 hours are for jobs that name no duration"
+    )
+
+
+def test_no_type_has_less_than_half_an_hour():
+    fast = replace(
+        instance_type("g6.xlarge"), boot=replace(instance_type("g6.xlarge").boot, allowance_seconds=300)
+    )
+    assert three_times_slow(1, fast) == timedelta(minutes=30)

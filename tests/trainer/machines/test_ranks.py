@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from trainer.base.errors import UsageError
+from trainer.base.settings import FLOAT
+from trainer.job.job import job_of, with_settings
+from trainer.machines.chips import packaged
+from trainer.machines.memory import GIB, footprint, num_weights
+from trainer.machines.ranks import NCCL_GIB, place_on_gpus, rank_footprint
+
+JOB = job_of(model="tcn", batch=16)
+T4 = packaged()["t4"]
+KNOWN = {"features": 37, "bars": 500_000}
+
+
+def test_one_device_takes_what_a_sequential_pack_takes():
+    alone = with_settings(JOB, strategy="sequential")
+    one = rank_footprint(JOB, windows=4, devices=1, sharded=False, **KNOWN)
+    assert one == footprint(alone, windows=4, **KNOWN)
+
+
+def test_buckets_hold_all_gradients_throughout_and_nccl_has_buffers_on_gpus():
+    job = with_settings(JOB, strategy="sequential", batch=4)
+    one = footprint(job, windows=4, **KNOWN)  # frees each gradient's part as it comes
+    ranks, on_cpus = (
+        rank_footprint(job, windows=4, devices=2, sharded=False, on_gpu=gpu, **KNOWN) for gpu in (True, False)
+    )
+    gradients = FLOAT * num_weights(job, features=37)
+    assert NCCL_GIB * GIB <= ranks.total - one.total <= NCCL_GIB * GIB + gradients
+    assert on_cpus.total - footprint(job, windows=4, on_gpu=False, **KNOWN).total <= gradients
+
+
+def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_a_time():
+    known = {"windows": 1, "features": 37, "bars": 0}
+    whole, halves, eighths = (
+        rank_footprint(JOB, devices=devices, sharded=sharded, **known)
+        for devices, sharded in ((2, False), (2, True), (8, True))
+    )
+    assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
+    weights = FLOAT * num_weights(JOB, features=37)
+    assert (
+        eighths.copies == 2 * weights + (whole.copies - weights) / 8
+    )  # the best weights and what evaluates are wholes
+    assert eighths.total < halves.total < whole.total
+
+
+def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_then():
+    small = place_on_gpus(T4, JOB, devices=4, memory_gib=16.0, **KNOWN)
+    assert not small.sharded and small.micro_batch <= 4
+    wide = with_settings(JOB, width=2048)
+    in_parts = place_on_gpus(T4, wide, devices=8, memory_gib=8.0, **KNOWN)
+    assert in_parts.sharded and "in parts by FSDP" in in_parts.words
+    assert in_parts.memory_gib < 8.0
+
+
+def test_a_model_that_does_not_fit_is_one_clear_line():
+    wide = with_settings(JOB, width=8192)
+    with pytest.raises(
+        UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"
+    ):
+        place_on_gpus(T4, wide, devices=1, memory_gib=16.0, **KNOWN)
+    with pytest.raises(UsageError, match=re.escape("on each of 8 NVIDIA T4, also in parts (FSDP)")):
+        place_on_gpus(replace(T4), wide, devices=8, memory_gib=16.0, **KNOWN)

@@ -1,0 +1,123 @@
+"""A card is not believed: every type and bound is checked when it is read, and each violation is one
+DataError.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from tests.trainer.store.test_weights import CARD
+from trainer.base.errors import DataError
+from trainer.store.card import card_from_json, read_card
+from trainer.store.card_reading import MOST_CARD_BYTES
+
+OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")
+OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"family": ["lstm"]},
+        {"symbol": {"deep": 1}},
+        {"symbol": "x" * 300},
+        {"symbol": "../../x"},
+        {"architecture": []},
+        {"features": "ab"},
+        {"features": ["a", 1]},
+        {"features": ["a"]},
+        {"columns": ["other"]},
+        {"columns": ["x"] * 20},
+        {"lookback": -1},
+        {"lookback": True},
+        {"lookback": 1.5},
+        {"lookback": 10**30},
+        {"horizon": -1},
+        {"scaler": {"mean": [0.1], "std": [1.0]}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0]}},
+        {"scaler": {"mean": [0.1, "0.2"], "std": [1.0, 1.0]}},
+        {"scaler": {"mean": [[0.1], [0.2]], "std": [1.0, 1.0]}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 0]}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, -1.0]}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 1.0], "limit": "ten"}},
+        {"scaler": {"mean": [0.1, 1e300], "std": [1.0, 1.0]}},
+        {"metrics": {"test": [1]}},
+        {"metrics": {"about": {"headline": 1}}},
+        {"data": {"synthetic": "no"}},
+        {"splits": 5},
+        {"training": None},
+        {"fitted": {"shift": "x"}},
+        {"fitted": {"": 1.0}},
+        {"own_files": {"model": {**OWN, "file": "../net.py"}}},
+        {"own_files": {"model": {**OWN, "sha256": "short"}}},
+        {"own_files": {"model": "net.py"}},
+        {"fold": 3, "folds": 2},
+        {"folds": 10**9},
+        {"seed": -1},
+        {"series": {"symbol": "A"}},
+        {"series": [asdict(CARD.series[0])] * 2},
+        {"series": ["BTC-USD"]},
+        {"metrics": {"test": 1}},
+        {"piece": 5},
+        {"kind": None},
+        {"format": "1"},
+        {"format": True},
+        {"format": {"a": 1}},
+        {"mayfly": None},
+        {"splits": json.loads("[" * 40 + "]" * 40)},
+    ],
+    ids=lambda changes: json.dumps(changes)[:60],
+)
+def test_a_card_that_no_training_of_ours_writes_is_one_error(changes: dict[str, Any]) -> None:
+    card = asdict(CARD)
+    for key, value in changes.items():
+        (card["series"][0] if key in OF_SERIES else card)[key] = value
+    with pytest.raises(DataError, match="the model's card can't be used") as caught:
+        card_from_json(json.dumps(card))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
+    card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, target="quantiles")
+    card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})])
+    assert card_from_json(card.to_json()) == card
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"format": NaN}',
+        "\ud800",
+        '{"format": 1, "x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
+    ],
+)
+def test_what_is_no_card_at_all_is_one_error(text: str) -> None:
+    with pytest.raises(DataError, match="the model's card can't be used"):
+        card_from_json(text)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"__metadata__": []}',
+        b'{"__metadata__": {"mayfly_card": 5}}',
+        b'{"__metadata__": {"mayfly_card": ["a"]}}',
+        b'{"w": {"data_offsets": "ab"}}',
+        b'{"w": {"data_offsets": [0, "5"]}}',
+        b'{"w": 5}',
+        b"\xff\xff",
+    ],
+)
+def test_a_hostile_header_is_one_error(header: bytes, tmp_path: Any) -> None:
+    content = len(header).to_bytes(8, "little") + header
+    (tmp_path / "m.safetensors").write_bytes(content)
+    with pytest.raises(DataError, match="is not a whole model file"):
+        read_card(tmp_path / "m.safetensors")

@@ -1,0 +1,156 @@
+"""Models in a bucket: listed by what their runs' receipts name, fetched with their hash checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from trainer.base.errors import ConfigError, UsageError
+from trainer.runs.record import Attempt, Launch
+from trainer.runs.store import create_record
+from trainer.store.listing import fetch_models, find_model, list_models, models_of_run, save_model
+
+CLOSED_RUN = "20261120-120000-crypto-k3v9"
+KEY = f"models/experiments/AROA1:i-1/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
+LAUNCH = Launch(rung=0, token="t", deadline=NOON, intended_at=NOON, outcome="created", instance_ids=("i-2",))
+
+
+def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
+    (model,) = list_models(account).models
+    assert (model.name, model.run_id, model.key, model.stage) == (
+        "lstm_BTC-USD_1m",
+        CLOSED_RUN,
+        KEY,
+        "experiment",
+    )
+    assert (model.family, model.series, model.metrics["test"]["auc"]) == ("lstm", ("BTC-USD",), 0.53)
+    assert model.version_id == account.head(key=KEY).version_id
+
+
+def test_a_model_is_found_by_name_key_and_run(account):
+    for name in ("lstm_BTC-USD_1m", KEY, f"{CLOSED_RUN}/lstm_BTC-USD_1m"):
+        assert find_model(account, name).key == KEY
+    with pytest.raises(UsageError, match="Did you mean lstm_BTC-USD_1m"):
+        find_model(account, "lstm_BTCUSD_1m")
+
+
+def closed_again(account, run_id, state="done"):
+    """Write the receipt of a run that made the same model, a day later."""
+    receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
+    made = {**receipt["models"][0], "key": KEY.replace(CLOSED_RUN, run_id)}
+    later = {
+        "run_id": run_id,
+        "state": state,
+        "created_at": "2026-11-21T12:00:00Z",
+        "closed_at": "2026-11-21T12:09:00Z",
+    }
+    account.put(
+        key=f"runs/{run_id}/receipt.json", body=json.dumps({**receipt, **later, "models": [made]}).encode()
+    )
+
+
+def test_a_name_stands_for_the_model_of_the_newest_finished_run(account, make_record):
+    newest = make_record(
+        run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
+    )
+    create_record(account, newest)
+    for name in ("lstm_BTC-USD_1m", "lstm_NEW-USD_1m"):
+        account.put(key=f"models/experiments/AROA1:i-2/{newest.run_id}/1/{name}.safetensors", body=b"weights")
+    assert find_model(account, "lstm_BTC-USD_1m").run_id == CLOSED_RUN
+    closed_again(
+        account, "20261121-120000-crypto-next", state="failed"
+    )  # another model of it failed, and this one is whole
+    assert find_model(account, "lstm_BTC-USD_1m").run_id == "20261121-120000-crypto-next"
+    with pytest.raises(
+        UsageError, match=f"no finished run has model 'lstm_NEW-USD_1m' .run {newest.run_id} has not ended"
+    ):
+        find_model(account, "lstm_NEW-USD_1m")
+    assert find_model(account, f"{newest.run_id}/lstm_NEW-USD_1m").run_id == newest.run_id
+
+
+def test_experiments_expire_so_many_days_after_their_run_began_and_production_never(account):
+    assert str(find_model(account, KEY).expires(180)) == "2027-05-19"
+    assert find_model(account, KEY).expires(0) is None  # the outputs of an earlier stack do not say
+    account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
+    assert find_model(account, "lstm_BTC-USD_1m").expires(180) is None
+
+
+def test_models_are_fetched_together_each_under_its_name(account, tmp_path):
+    closed_again(account, "20261121-120000-crypto-next")
+    models = list(list_models(account).models)
+    account.put(key=models[0].key, body=account.get(key=KEY).body)
+    paths = fetch_models(account, [replace(models[0], version_id=""), models[1]], tmp_path)
+    assert [path.name for path in paths] == ["lstm_BTC-USD_1m.safetensors"] * 2 and len(set(paths)) == 2
+
+
+def test_production_comes_before_experiments_of_the_same_name(account):
+    account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
+    assert find_model(account, "lstm_BTC-USD_1m").stage == "production"
+
+
+def test_a_model_is_saved_whole_with_its_card(account, tmp_path):
+    path = save_model(account, find_model(account, KEY), tmp_path / "new")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == find_model(account, KEY).sha256
+    assert json.loads(path.with_suffix(".json").read_text())["family"] == "lstm"
+    assert sorted(item.name for item in path.parent.iterdir()) == [
+        "lstm_BTC-USD_1m.json",
+        "lstm_BTC-USD_1m.safetensors",
+    ]
+
+
+def test_the_version_that_the_receipt_names_is_fetched_even_after_a_zombie_wrote(account, tmp_path):
+    account.put(key=KEY, body=b"a later writer of a dead attempt")
+    path = save_model(account, find_model(account, KEY), tmp_path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == find_model(account, KEY).sha256
+
+
+def test_a_model_whose_hash_is_wrong_is_refused_and_leaves_no_file(account, tmp_path):
+    model = replace(find_model(account, KEY), sha256="0" * 64)
+    with pytest.raises(ConfigError, match="damaged"):
+        save_model(account, model, tmp_path)
+    with pytest.raises(ConfigError, match="gone"):
+        save_model(account, replace(model, version_id="no-such-version"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account, make_record):
+    record = make_record(
+        run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2, launches=(LAUNCH,)),)
+    )
+    create_record(account, record)
+    for attempt in (1, 2):
+        account.put(
+            key=f"models/experiments/AROA1:i-2/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors",
+            body=b"weights",
+        )
+    (model,) = models_of_run(account, record.run_id)
+    assert "/2/" in model.key
+    assert [item.run_id for item in list_models(account).models] == [record.run_id, CLOSED_RUN]
+
+
+def test_folds_and_seeds_are_models_of_their_own(account, make_record):
+    record = make_record(
+        run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
+    )
+    create_record(account, record)
+    for fold in (1, 2):
+        account.put(
+            key=f"models/experiments/AROA1:i-2/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors",
+            body=b"weights",
+        )
+    found = models_of_run(account, record.run_id)
+    assert [(model.name, model.series, model.fold, model.seed) for model in found] == [
+        (f"lstm_ETH-USD_1m_f{fold}_s5", ("ETH-USD",), fold, 5) for fold in (1, 2)
+    ]
+
+
+def test_keys_without_a_record_are_nobodys_models(account):
+    account.put(
+        key="models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights"
+    )
+    assert [model.run_id for model in list_models(account).models] == [CLOSED_RUN]

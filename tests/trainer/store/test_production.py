@@ -1,0 +1,125 @@
+"""Models that last: kept once, promoted by compare-and-swap and only where they can be verified,
+rolled back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import weights
+from tests.trainer.control.conftest import MemoryCloud
+from tests.trainer.retrains.test_decision import SUNDAY
+from trainer.base.errors import ConfigError, UsageError
+from trainer.runs.store import Conflict, Objects
+from trainer.store.production import PRODUCTION, keep, production_versions, promote, roll_back
+
+SOURCE = "models/experiments/AROA1:i-1/run/1/lstm_BTC-USD_1m.safetensors"
+STABLE = f"{PRODUCTION}lstm_BTC-USD_1m.safetensors"
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return MemoryCloud(SUNDAY).objects
+
+
+def stored(objects: Any, body: bytes, *, key: str = SOURCE) -> dict[str, Any]:
+    """Write a model as a node does, and return its entry in a receipt."""
+    sha256 = hashlib.sha256(body).hexdigest()
+    objects.write(key, body, sha256)
+    return {
+        "key": key,
+        "version_id": objects.stored[key][-1].version_id,
+        "sha256": sha256,
+        "piece": "BTC-USD",
+    }
+
+
+def test_a_model_is_kept_once_where_it_does_not_expire(objects: Objects) -> None:
+    model = stored(objects, weights())
+    for _ in range(2):
+        key = keep(objects, model, retrain="weekly", run_id="run")
+    assert key == "models/retrains/weekly/run/lstm_BTC-USD_1m.safetensors"
+    assert [one.body for one in objects.versions(key=key)] == [weights()]
+
+
+def test_a_verified_model_takes_the_champions_place_once_and_can_be_rolled_back(objects: Objects) -> None:
+    first, second = stored(objects, weights()), stored(objects, weights() + b" ")
+    assert promote(objects, first) and not promote(objects, first)
+    assert promote(objects, second)
+    newest, oldest = production_versions(objects, "lstm_BTC-USD_1m")
+    assert (newest.body, oldest.body) == (weights() + b" ", weights())
+    replaced, put = roll_back(objects, "lstm_BTC-USD_1m")
+    assert (replaced.version_id, put.version_id) == (newest.version_id, oldest.version_id)
+    assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == weights()
+
+
+def test_a_champion_that_was_replaced_meanwhile_is_never_overwritten_unseen(
+    objects: Any, monkeypatch: Any
+) -> None:
+    model, other = stored(objects, weights()), stored(objects, weights() + b" ")
+    copy, raced = objects.copy, []
+
+    def copy_after_somebody_else(**named: Any) -> None:
+        if not raced:
+            raced.append(1)
+            copy(source=other["key"], version_id=other["version_id"], key=STABLE)
+        copy(**named)
+
+    monkeypatch.setattr(objects, "copy", copy_after_somebody_else)
+    assert promote(objects, model)
+    assert [one.body for one in objects.versions(key=STABLE)] == [weights(), weights() + b" "]
+
+
+def test_a_rollback_whose_answer_was_lost_is_done_and_one_that_another_writer_overtook_is_not(
+    objects: Any, monkeypatch: Any
+) -> None:
+    first, second = stored(objects, weights()), stored(objects, weights() + b" ")
+    third = stored(objects, weights() + b"  ")
+    assert promote(objects, first) and promote(objects, second)
+    copy = objects.copy
+
+    def refused(**named: Any) -> None:
+        copy(**named)
+        raise Conflict(named["key"])  # botocore repeated the call
+
+    def overtaken(**named: Any) -> None:
+        copy(source=third["key"], version_id=third["version_id"], key=STABLE)
+        raise Conflict(named["key"])
+
+    monkeypatch.setattr(objects, "copy", overtaken)
+    with pytest.raises(UsageError, match="replaced at the same moment"):
+        roll_back(objects, "lstm_BTC-USD_1m")
+    monkeypatch.setattr(objects, "copy", refused)
+    replaced, put = roll_back(objects, "lstm_BTC-USD_1m")
+    assert (replaced.body, put.body) == (weights() + b"  ", weights() + b" ")
+    assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == weights() + b" "
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "why"),
+    [
+        (b"torn", SOURCE, "it is not|header|safetensors|bytes"),
+        (weights(), SOURCE.replace("BTC-USD", "ETH-USD"), "its card is of lstm_BTC-USD_1m"),
+    ],
+)
+def test_a_model_that_cant_be_verified_stays_an_experiment(
+    objects: Objects, body: bytes, key: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        promote(objects, stored(objects, body, key=key))
+    with pytest.raises(ConfigError, match="another sha256"):
+        promote(objects, {**stored(objects, weights()), "sha256": "0" * 64})
+    assert not objects.list(prefix=PRODUCTION)
+
+
+def test_what_is_not_there_is_no_champion_to_roll_back(objects: Objects) -> None:
+    with pytest.raises(UsageError, match="no production model"):
+        roll_back(objects, "nothing")
+    promote(objects, stored(objects, weights()))
+    with pytest.raises(UsageError, match="no older version"):
+        roll_back(objects, "lstm_BTC-USD_1m")
+    with pytest.raises(UsageError, match="no older version v9"):
+        roll_back(objects, "lstm_BTC-USD_1m", version_id="v9")

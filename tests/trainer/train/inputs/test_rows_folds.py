@@ -1,0 +1,108 @@
+"""Folds of a symbol: what they share, what each has of its own, and what is refused by the name of the
+symbol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.bars.symbol_plan import plan_folds
+from trainer.base.errors import DataError, UsageError
+from trainer.data.feature_names import WARMUP
+from trainer.data.read.candles import Candles
+from trainer.job.job import Job, job_of, with_settings
+from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
+
+
+def folds_of(candles: Candles, job: Job) -> tuple[SymbolData, ...]:
+    return prepare_folds(candles, job, plan_folds(candles, job))
+
+
+JOB = job_of(lookback=20, horizon=3, batch=64, folds=2)
+
+
+def test_folds_share_their_rows_and_scale_by_their_own_training(make_candles) -> None:
+    candles = make_candles(3000)
+    first, last = folds_of(candles, JOB)
+    assert first.rows_TF.data_ptr() == last.rows_TF.data_ptr()
+    assert not torch.equal(first.mean_F, last.mean_F)
+    assert set(first.starts["train"].tolist()) < set(last.starts["train"].tolist())
+    assert first.starts["test"].max() < last.starts["test"].min()
+
+
+def test_the_last_fold_is_the_split_of_a_job_without_folds(make_candles) -> None:
+    candles = make_candles(3000)
+    *_, last = folds_of(candles, with_settings(JOB, folds=4))
+    (only,) = folds_of(candles, with_settings(JOB, folds=1))
+    whole = prepare(candles, JOB)
+    for found in (last, only):
+        assert all(torch.equal(found.starts[name], whole.starts[name]) for name in whole.starts)
+        assert torch.equal(found.mean_F, whole.mean_F) and torch.equal(found.rows_TF, whole.rows_TF)
+
+
+def test_no_label_of_a_fold_reaches_its_test_and_tests_follow_each_other(make_candles) -> None:
+    plans = plan_folds(make_candles(4000), with_settings(JOB, folds=4))
+    ends = [{name: starts.max() + 19 + 3 for name, starts in plan.starts.items()} for plan in plans]
+    for plan, end in zip(plans, ends, strict=True):
+        assert end["train"] < plan.spans.validation.start and end["validation"] < plan.spans.test.start
+    for before, after in zip(plans, plans[1:], strict=False):
+        assert after.spans.test.start == before.spans.test.stop
+        assert after.spans.train.start == before.spans.train.start
+
+
+def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
+    job = job_of(
+        model="tcn", blocks=2, width=4, chunk=64, folds=2, batch=2, test_fraction=0.3, validation_fraction=0.1
+    )
+    folds = folds_of(make_candles(40 * 24 * 3, timeframe="1h"), job)
+    assert len({fold.target for fold in folds}) == 1 and folds[0].target.options() == (folds[0].target,)
+    assert folds[0].rows_TF.data_ptr() == folds[1].rows_TF.data_ptr()
+    assert folds[0].starts["test"].max() < folds[1].starts["test"].min()
+
+
+@pytest.mark.parametrize(
+    ("bars", "settings", "said"),
+    [
+        (100, {}, "AAA has 100 bars"),
+        (700, {"batch": 512}, "batch 512 is larger than the 221 training windows of fold 1 of AAA"),
+        (700, {"batch": 512, "folds": 1}, "batch 512 is larger than the [0-9]+ training windows of AAA"),
+        (420, {"folds": 4, "embargo": 30}, "AAA: 4 folds leave"),
+    ],
+)
+def test_what_does_not_suffice_is_refused_by_the_name_of_the_symbol(
+    make_candles, bars, settings, said
+) -> None:
+    with pytest.raises(DataError, match=said):
+        plan_folds(make_candles(bars), with_settings(JOB, **settings))
+
+
+def test_a_feature_that_is_not_finite_is_named(make_candles, monkeypatch) -> None:
+    from trainer.data.features import compute_inputs
+    from trainer.train.inputs import rows as prepared
+
+    def broken(*arguments: Any, **settings: Any) -> torch.Tensor:
+        rows_TF = compute_inputs(*arguments, **settings)
+        rows_TF[700, 0] = np.nan
+        return rows_TF
+
+    monkeypatch.setattr(prepared, "compute_inputs", broken)
+    with pytest.raises(DataError, match="log_return_1 of AAA is not finite at 2024-01-01T11:40:00Z"):
+        folds_of(make_candles(3000), JOB)
+
+
+def test_a_feature_that_never_moves_is_scaled_to_nothing_and_not_to_infinity(make_candles) -> None:
+    candles = make_candles(3000)
+    (only,) = folds_of(replace(candles, volume=np.full(3000, 7.0)), with_settings(JOB, folds=1))
+    constant = only.rows_TF[WARMUP:].std(0) == 0
+    assert constant.any() and (only.std_F[constant] == 1).all()
+    assert torch.isfinite((only.rows_TF[WARMUP:] - only.mean_F) / only.std_F).all()
+
+
+def test_more_folds_than_the_bars_can_test_are_refused_before_any_data_is_read() -> None:
+    with pytest.raises(UsageError, match="test_fraction"):
+        job_of(folds=5)

@@ -1,0 +1,50 @@
+"""What workers are told of a symbol before they start: which files to open, and what reading them takes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trainer.data.table import DataSettings
+from trainer.job.job import job_of
+from trainer.train.inputs.source import open_data, read_source, source_gib
+from trainer.train.inputs.survey import survey
+
+SMALL = job_of(batch=64, lookback=20)
+
+
+def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_candles):
+    for symbol in ("A-USD", "B-USD"):
+        write_candles(tmp_path, symbol, bars=1000)
+    data = open_data(SMALL, tmp_path, scratch=tmp_path)
+    first, second = survey(SMALL, data.plan).pieces
+    assert [part.file for part in data.parts[second.series[0]]] == ["B-USD_1m_2024-2024.parquet"]
+    (tmp_path / "B-USD_1m_2024-2024.parquet").write_bytes(b"spoilt meanwhile")
+    assert read_source(first, SMALL, data).name == "A-USD"
+
+
+def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, write_candles):
+    tables = []
+    for symbol in ("A-USD", "B-USD"):
+        file = write_candles(tmp_path, symbol, bars=1000)
+        tables.append(pq.read_table(file).append_column("symbol", pa.array([symbol] * 1000)))
+        file.unlink()
+    pq.write_table(pa.concat_tables(tables), tmp_path / "all_1m.parquet")
+    (tmp_path / "scratch").mkdir()
+    data = open_data(SMALL, tmp_path, scratch=tmp_path / "scratch")
+    piece = survey(SMALL, data.plan).pieces[0]
+    assert piece.memory_gib == source_gib(bars=1000, rows=1000, folds=1)
+    (tmp_path / "all_1m.parquet").unlink()
+    source = read_source(piece, SMALL, data)
+    assert list(source.origin.files) == [{"file": "all_1m.parquet", "sha256": data.plan.files[0].sha256}]
+    assert (source.name, source.origin.entries[0].bars) == ("A-USD", 1000)
+
+
+def test_the_formula_counts_what_it_says():
+    assert source_gib(bars=0, rows=0, folds=1) == pytest.approx(48 / 1024)
+    columns = DataSettings(columns=("a", "b"), features=("none",))
+    alone = source_gib(bars=1000, rows=1000, folds=1, data=columns) - 48 / 1024
+    assert alone * 2**30 == pytest.approx(1000 * (2 * 64 + 2 * 2 * 4 + 2 * 64 + 32))
+    million = source_gib(bars=1_000_000, rows=1_000_000, folds=2) - 48 / 1024
+    assert million * 2**30 == pytest.approx(1e6 * (96 + 37 * 8 + 96 + 64), rel=0.03)

@@ -1,0 +1,100 @@
+"""A rank that hangs is found within a bound: all are asked where they are, and who does not answer is
+killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.job.job import job_of
+from trainer.train.inputs.source import open_data
+from trainer.train.inputs.survey import survey
+from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch, Silence
+from trainer.train.ranks.supervisor import RankSupervisor
+from trainer.train.workers.assignment import WorkerSettings
+
+
+def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs():
+    watch = HangWatch(heard_at=100.0, bound_seconds=60.0)
+    assert watch.look([0, 1], 129.0) == Silence()
+    assert watch.look([0, 1], 130.0) == Silence(ask=True)
+    watch.answer(0)
+    assert watch.look([0, 1], 159.0) == Silence()
+    assert watch.look([0, 1], 160.0) == Silence(hung=(1,))
+
+
+def test_ranks_that_answer_may_go_on_and_any_event_ends_the_silence():
+    watch = HangWatch(heard_at=0.0, bound_seconds=60.0)
+    assert watch.look([0, 1], 30.0).ask
+    watch.answer(0)
+    watch.answer(1)
+    assert watch.look([0, 1], 60.0) == Silence()  # busy, such as one that scores alone
+    assert watch.look([0, 1], 90.0).ask  # and asked anew
+    watch.hear(91.0)
+    assert watch.look([0, 1], 121.0).ask and watch.look([0, 1], 150.0) == Silence()
+    assert watch.look([0, 1], 151.0).hung == (0, 1)
+    assert watch.look([], 1e9) == Silence()  # none has begun yet
+
+
+class Hanging:
+    """The events of a training whose rank 1 is stopped at the first checkpoint, and its clock, which nobody
+    has to wait for.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._now, self._stopped = 0.0, 0
+
+    def emit(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        if event["event"] == "checkpoint" and not self._stopped:
+            self._stopped = next(
+                one["pid"] for one in self.events if one["event"] == "rank_started" and one["worker"] == 1
+            )
+            os.kill(self._stopped, signal.SIGSTOP)
+
+    def clock(self) -> float:
+        """Return a time that runs from the stop on, but while ranks that were asked may still answer."""
+        if self._stopped and self.events[-1]["event"] != "ranks_silent":
+            self._now += BOUND_SECONDS / 2
+        return self._now
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_they_wait(
+    tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], forked_children: None
+):
+    (tmp_path / "candles").mkdir()
+    write_candles(tmp_path / "candles", "A-USD", bars=900)
+    keys = {
+        "layers": 1,
+        "hidden": 4,
+        "lookback": 20,
+        "batch": 64,
+        "epochs": 500,
+        "patience": 500,
+        "checkpoint_seconds": 1,
+    }
+    job = job_of(**keys, distributed="always", retries=0, timeframe="1m")
+    data = open_data(job, tmp_path / "candles", scratch=tmp_path, plan=None)
+    hanging = Hanging()
+    settings = WorkerSettings(job=job, data=data, out=tmp_path / "out")
+    known = {
+        "kind": "cpu",
+        "ranks": 2,
+        "settings": settings,
+        "sharded": True,
+    }  # by FSDP2, from the source to a checkpoint
+    with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor:
+        outcome = supervisor.run(survey(job, data.plan).pieces)
+    (failed,) = outcome.failed.values()
+    assert failed["reason"] == "rank 1 hung: it did not answer within 600 s"
+    assert {event["worker"] for event in hanging.events if event["event"] == "rank_dumped"} == {0}
+    log = capfd.readouterr().err
+    assert "rank 0 was asked for its stacks" in log and "trainer/train/loop.py" in log
+    assert "rank 0, unfinished collectives: {" in log

@@ -1,0 +1,260 @@
+"""A training whose ranks die, and one whose supervisor does: it goes on, says why, and leaves no process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pieces import piece
+from trainer.base.errors import UsageError
+from trainer.job.job import job_of
+from trainer.store.weights import load
+from trainer.train.inputs.source import open_data
+from trainer.train.inputs.survey import survey
+from trainer.train.ranks.group import check_backend
+from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
+from trainer.train.ranks.voice import follows_another
+from trainer.train.workers.assignment import WorkerSettings
+
+TOGETHER = ("--workers", "2", "--set", "distributed=always", "--set", "pooled=true", "--set", "layers=1")
+LONG = ("--set", "epochs=500", "--set", "patience=500", "--set", "checkpoint_seconds=1")
+SECONDS = 500.0  # a hang, not slowness
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
+    folder = tmp_path_factory.mktemp("candles")
+    write_candles(folder, "A-USD", bars=900)
+    write_candles(folder, "B-USD", bars=800, seed=1)
+    return folder
+
+
+def await_end_of(pids: set[int]) -> None:
+    """Wait until no process of these runs any more: a zombie counts as gone."""
+    deadline = time.monotonic() + SECONDS
+    while alive := {pid for pid in pids if _runs(pid)}:
+        assert time.monotonic() < deadline, f"{alive} outlive their training"
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def listening(pid: int) -> list[str]:
+    """Return the addresses of a process's listening sockets, as the kernel writes them."""
+    own = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
+
+
+def pids_of(training: Any, *, count: int) -> set[int]:
+    """Return the process ids of the ranks, of which every one has begun `count` times."""
+    training.await_event("rank_started", count=2 * count)
+    return {event["pid"] for event in training.events("rank_started")}
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervisor_leaves_no_process(
+    start, data
+):
+    training = start(data, *TOGETHER, *LONG)
+    first = pids_of(training, count=1)
+    training.await_event("checkpoint")
+    assert sys.platform != "linux" or {address for pid in first for address in listening(pid)} == {
+        "0100007F"
+    }  # 127.0.0.1
+    os.kill(max(first), signal.SIGKILL)
+    retry = training.await_event("retry")
+    assert retry["reason"].startswith("rank ") and retry["reason"].endswith("was killed")
+    both = pids_of(training, count=2)
+    resumed = training.await_event("resumed")
+    assert (resumed["epoch"], resumed["visited"]) > (1, 0)
+    training.await_event("checkpoint", count=len(training.events("checkpoint")) + 1)
+    assert len(both) == 4
+    os.kill(training.events("torchrun_started")[0]["pid"], signal.SIGKILL)
+    await_end_of(both)
+    training.process.communicate(timeout=SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_torchrun_is_retried_from_the_checkpoint_as_a_killed_rank_is(number, start, data):
+    training = start(data, *TOGETHER, *LONG)
+    first = pids_of(training, count=1)
+    training.await_event("checkpoint")
+    os.kill(training.events("torchrun_started")[0]["torchrun"], number)
+    reason = training.await_event("retry")["reason"]
+    assert (
+        reason == "torchrun was killed by signal 9"
+        if number == signal.SIGKILL
+        else reason.endswith("was killed")
+    )
+    resumed = training.await_event("resumed")
+    assert (resumed["epoch"], resumed["visited"]) > (1, 0)
+    await_end_of(first)
+    os.kill(training.await_event("torchrun_started", count=2)["torchrun"], signal.SIGKILL)
+    assert training.end() == 100 and len(training.events("retry")) == 1  # `retries` is 1
+    assert training.events("model_failed")[0]["reason"] == "torchrun was killed by signal 9"
+
+
+@pytest.mark.slow
+def test_ranks_leave_one_model_and_a_second_start_keeps_it(start, data):
+    short = (*TOGETHER, "--epochs", "1")
+    training = start(data, *short)
+    assert training.end() == 0
+    (done,) = training.events("model_done")
+    _, card = load(training.out / done["file"])
+    assert (done["worker"], card.piece, len(card.series)) == (0, "mayfly", 2) and not (
+        training.out / "checkpoints"
+    ).exists()
+    again = start(data, *short)
+    assert again.end() == 0 and [event.get("kept") for event in again.events("model_done")] == [None, True]
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_is_reported_by_its_own_error(python, data, tmp_path):
+    own, events = tmp_path / "own.py", tmp_path / "events"
+    own.write_text(BROKEN_ON_RANK_1)
+    command = [
+        *python,
+        "-m",
+        "trainer.train",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "out"),
+        "--events",
+        str(events),
+    ]
+    settings = (
+        "--workers",
+        "2",
+        "--device",
+        "cpu",
+        "--set",
+        "distributed=always",
+        "--set",
+        "pooled=true",
+        "--set",
+        "retries=0",
+    )
+    ended = subprocess.run([*command, *settings, "--model", f"{own}:Net"], capture_output=True, text=True)
+    assert ended.returncode == 100 and "Root Cause" in ended.stderr  # torchelastic's own report, too
+    lines = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
+    (failed,) = [event for event in lines if event["event"] == "model_failed"]
+    assert failed["reason"] == "rank 1: ZeroDivisionError: of rank 1 alone"
+    assert failed["traceback"].splitlines()[-1] == "ZeroDivisionError: of rank 1 alone"
+
+
+BROKEN_ON_RANK_1 = """
+import os
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, features, outputs):
+        super().__init__()
+        self.linear = torch.nn.Linear(features, outputs)
+
+    def forward(self, x):
+        if os.environ.get("RANK") == "1":
+            raise ZeroDivisionError("of rank 1 alone")
+        return self.linear(x[:, -1])
+"""
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+print(child.pid, flush=True)
+child.wait()
+"""
+CHILD = """
+import time
+from trainer.train.workers.parent import die_with_the_parent
+die_with_the_parent()
+open(%r, "w").close()
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own way")
+def test_a_child_in_a_session_of_its_own_ends_with_a_parent_that_is_killed(tmp_path):
+    ready = tmp_path / "ready"
+    command = [sys.executable, "-c", PARENT, CHILD % str(ready)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        while not ready.exists():
+            assert parent.poll() is None
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)  # a rank that hangs, too
+        parent.kill()
+        await_end_of({pid})
+
+
+@pytest.mark.parametrize(
+    ("windows", "batch", "line"),
+    [
+        (900, 4, "8 ranks for a batch of 4 of S"),
+        (5, 64, "8 ranks for 5 windows of S"),
+    ],
+)
+def test_more_ranks_than_samples_are_refused(windows, batch, line):
+    with pytest.raises(UsageError, match=line) as refused:
+        check_ranks([piece("S", windows=windows)], job_of(batch=batch), ranks=8)
+    assert "--workers to at most" in str(refused.value)
+    check_ranks([piece("S", windows=windows)], job_of(batch=batch), ranks=min(windows, batch))
+
+
+def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_training(
+    data, tmp_path, write_candles
+):
+    folder = tmp_path / "candles"
+    folder.mkdir()
+    for file in data.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    write_candles(folder, "SHORT", bars=100)
+    job = job_of(distributed="always", batch=8, lookback=5)
+    found = open_data(job, folder, scratch=tmp_path)
+    pieces = survey(job, found.plan).pieces
+    check_ranks(pieces, job, ranks=2)
+    told: list[dict[str, Any]] = []
+    settings = WorkerSettings(job=job, data=found, out=tmp_path)
+    with RankSupervisor(kind="cpu", ranks=2, settings=settings, emit=told.append) as supervisor:
+        outcome = supervisor.run([one for one in pieces if one.series == ("SHORT",)])
+    assert not outcome.done and list(outcome.failed.values()) == told
+    assert told[0]["event"] == "model_failed" and told[0]["reason"].startswith("SHORT has 100 bars")
+
+
+def test_gpus_without_nccl_are_refused(monkeypatch: pytest.MonkeyPatch):
+    refuse: Callable[[], bool] = lambda: False  # noqa: E731
+    monkeypatch.setattr("torch.distributed.is_nccl_available", refuse)
+    with pytest.raises(UsageError, match="no NCCL"):
+        check_backend("cuda")
+    check_backend("cpu")
+
+
+def test_an_error_that_only_says_that_another_rank_is_gone_is_not_the_first():
+    gloo = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
+    assert follows_another(RuntimeError(gloo)) and follows_another(
+        RuntimeError("NCCL error in ...: remote process exited")
+    )
+    assert not follows_another(
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    ) and not follows_another(OSError("gloo"))

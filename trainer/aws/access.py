@@ -1,0 +1,231 @@
+"""Access to one AWS: the caller's own account, found by the SDK, or the embedded one of a rehearsal. Clients
+and errors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from trainer.aws.error_codes import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
+from trainer.aws.folder_bucket import FolderBucket
+from trainer.base import environment
+from trainer.base.errors import ConfigError, EmbeddedAwsGone, NotVersioned, TrainerError
+
+# Keys of an embedded AWS (`rehearsal.keys`), which accepts no others; Amazon's have no 0, 1, 8 or 9.
+EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
+_LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, never through a proxy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Region, endpoint and credentials of one AWS. Without an endpoint the SDK finds all of them itself."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    rehearsal: bool = False
+    folder: Path | None = None  # no AWS at all: a folder instead of the bucket
+
+    def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
+        """Return a boto3 client. `total_max_attempts=1` leaves every retry to the caller (launches need
+        that).
+
+        Clients and their open connections are reused; threads may share one.
+        """
+        if self.folder is not None:
+            return FolderBucket(self.folder) if service == "s3" else NoService(service)
+        with _session_lock:  # a session makes one client at a time
+            return _client(self, service, total_max_attempts, timeout_seconds)
+
+
+class NoService:
+    """An AWS service that a folder can't replace: every call fails."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        what = f"with --local there is no {self._service} to ask"
+        raise ConfigError(
+            what, why="a folder is used instead of a bucket, without AWS", do="Leave --local out."
+        )
+
+
+def own_access() -> Access:
+    """Return access by AWS's own settings; a rehearsal's if their access key is one of an embedded AWS."""
+    key = environment.own_access_key() or _configured_key()
+    return Access(rehearsal=EMBEDDED_KEY.fullmatch(key) is not None)
+
+
+def _configured_key() -> str:
+    import botocore.session  # late, like boto3 itself
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return str(botocore.session.get_session().get_scoped_config().get("aws_access_key_id", ""))
+    except BotoCoreError:  # the next call to AWS reports the error in these files
+        return ""
+
+
+def user_session() -> Any:
+    """Return the session of the user's settings: credentials and region as AWS's tools find them."""
+    return _session(own_settings=True)
+
+
+# Sources of the region. botocore reads the second variable only; AWS's other tools read the first before it.
+REGION_VARIABLES = ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)
+_session_lock = threading.Lock()
+
+
+@lru_cache(maxsize=64)  # a process speaks to one account, but for an embedded AWS and its tests
+def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
+    from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
+
+    own = access.rehearsal or (access.endpoint_url or "").startswith(_LOOPBACK)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": total_max_attempts},
+        connect_timeout=10,
+        read_timeout=timeout_seconds,
+        s3={"addressing_style": "path"} if access.endpoint_url else {},
+        proxies={} if own else None,  # None: as the environment says
+    )
+    return _session(own_settings=access.access_key is None).client(
+        service,
+        region_name=access.region,
+        endpoint_url=access.endpoint_url,
+        aws_access_key_id=access.access_key,
+        aws_secret_access_key=access.secret_key,
+        config=config,
+    )
+
+
+@cache
+def _session(*, own_settings: bool) -> Any:
+    """Return the session of this process; a rehearsal's ignores the user's settings, so that a wrong profile
+    does no harm.
+    """
+    import botocore.session
+
+    if own_settings:
+        return _with_shared_loader(botocore.session.Session(session_vars={"region": REGION_VARIABLES}))
+    nothing = {"profile": (None, None, None, None), "config_file": (None, None, os.devnull, None)}
+    return _with_shared_loader(
+        botocore.session.Session(session_vars={**nothing, "credentials_file": (None, None, os.devnull, None)})
+    )
+
+
+def _with_shared_loader(session: Any) -> Any:
+    import boto3
+
+    session.register_component("data_loader", _loader())
+    session.register_component("response_parser_factory", _parsers())
+    return boto3.Session(botocore_session=session)
+
+
+@cache
+def _loader() -> Any:
+    """Return botocore's loader of API descriptions, which caches parsed ones."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
+@cache
+def _parsers() -> Any:
+    """Return botocore's response parsers, with truncated responses turned into connection errors."""
+    from botocore.exceptions import HTTPClientError
+    from botocore.parsers import ResponseParserError, ResponseParserFactory
+
+    class Parsers(ResponseParserFactory):  # type: ignore[misc]  # botocore has no types
+        def create_parser(self, protocol_name: str) -> Any:
+            parser = super().create_parser(protocol_name)
+            parse = parser.parse
+
+            def parse_whole(response: Any, shape: Any) -> Any:
+                try:
+                    return parse(response, shape)
+                except ResponseParserError as error:
+                    raise HTTPClientError(error=error) from error
+
+            parser.parse = parse_whole
+            return parser
+
+    return Parsers()
+
+
+def error_code(error: BaseException) -> str:
+    """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name if AWS sent none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict) and "Error" in response:
+        return str(
+            response["Error"].get("Code", "")
+            or response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
+        )
+    return type(error).__name__
+
+
+def error_message(error: BaseException) -> str:
+    """Return AWS's own message of a botocore error, or the error's text if AWS sent none."""
+    response = getattr(error, "response", None)
+    return (
+        str(response["Error"].get("Message", ""))
+        if isinstance(response, dict) and "Error" in response
+        else str(error)
+    )
+
+
+def meaning_of(error: BaseException) -> Meaning:
+    """Return the meaning of a botocore error: by AWS's code, else by its class (CONNECTION if AWS was not
+    reached).
+    """
+    from botocore import exceptions  # late, like boto3 itself
+
+    if isinstance(
+        error, (exceptions.HTTPClientError, exceptions.ConnectionError)
+    ):  # every connection and time-out error
+        return CONNECTION
+    if isinstance(error, exceptions.ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return meaning(error_code(error), error_message(error), status=status)
+    known = meaning(error_code(error))
+    return SDK_FAILED if known is UNKNOWN else known
+
+
+def version_of(response: Mapping[str, Any], where: str) -> str:
+    """Return the VersionId of S3's answer about an object. Raises NotVersioned if there is none.
+
+    S3 may answer so for a quarter of an hour after versioning was first enabled (S3 user guide, "Enabling
+    versioning").
+    """
+    version_id = str(response.get("VersionId") or "")
+    if not version_id:
+        why = "its versioning was enabled minutes ago, or is off"
+        do = "Wait a quarter of an hour after the first pulumi up; if it stays, run pulumi up again."
+        raise NotVersioned(f"S3 keeps {where} without a version", why=why, do=do)
+    return version_id
+
+
+def aws_error(error: BaseException, doing: str) -> TrainerError:
+    """Turn a botocore error into ours, by `trainer.aws.error_codes`. `doing` names the failed act: "cannot
+    read s3://bucket/key".
+    """
+    code, message, known = error_code(error), error_message(error), meaning_of(error)
+    if code == "EndpointConnectionError" and str(
+        getattr(error, "kwargs", {}).get("endpoint_url", "")
+    ).startswith(_LOOPBACK):
+        do = (
+            "Its instances have ended with it. Repeat the command with --rehearse to start it again and"
+            " settle its runs."
+        )
+        return EmbeddedAwsGone(f"{doing}: the embedded AWS has ended", why=message, do=do)
+    return known.error(doing, why=f"{code}: {message}" if message else code, do=known.remedy)

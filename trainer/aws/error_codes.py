@@ -1,0 +1,375 @@
+"""The one table of AWS error codes: class, our exception, remedy, and the next step of a launch. Pure data.
+
+`access` translates botocore's exceptions by it, `control.fleet` interprets CreateFleet's answers by it, and
+`runs.launching` takes the next step from it. The sweeper may not import it and has copies of three codes,
+which a test compares with this table.
+
+EC2 codes: EC2 API reference "Error codes", and Karpenter pkg/errors/errors.go for capacity and type (both
+read 2026-08).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trainer.base.errors import (
+    CapacityError,
+    ConfigError,
+    ConnectionFailed,
+    PermissionDenied,
+    QuotaError,
+    TrainerError,
+)
+
+ErrorClass = Literal[
+    "capacity",
+    "quota",
+    "type",
+    "price",
+    "config",
+    "consistency",
+    "permission",
+    "throttling",
+    "unclear",
+    "account",
+    "idempotency",
+    "connection",
+    "not_found",
+    "conflict",
+    "unknown",
+]
+NextStep = Literal[
+    "next_rung",  # ask the next pool of the ladder
+    "other_quota",  # ask the next pool that needs less of this quota, or that counts against another one
+    "new_token",  # ask the same pool again under a new token, after a pause
+    "replay",  # the call may have taken effect: repeat it once under the same token, after a pause
+    "stop",  # end the run with this error
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """The consequences of an error code."""
+
+    error_class: ErrorClass
+    error: type[TrainerError]
+    remedy: str  # what the user can do, as a command or a setting
+    next_step: NextStep  # of a launch that an answer of CreateFleet refused: its token is consumed
+    step_after_exception: NextStep | None = None  # where it differs: the whole call failed with this code
+
+    def step(self, *, exception: bool) -> NextStep:
+        """Return the next step of a launch after an exception, or after an answer (HTTP 200) with this code
+        in `Errors`.
+        """
+        return self.step_after_exception or self.next_step if exception else self.next_step
+
+
+# Codes that callers expect: a missing object, or a conditional write that another writer won.
+NO_OBJECT = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
+NO_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+NO_SCHEDULE = frozenset({"ResourceNotFoundException"})
+NO_IMAGE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"})
+NO_PARAMETER = frozenset({"ParameterNotFound"})
+LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
+SCHEDULE_EXISTS = frozenset({"ConflictException"})
+EMPTY_FLEET = "EmptyFleet"  # ours: CreateFleet answered with neither an instance nor an error
+NO_CLEAR_ANSWER = (  # ours: no call under a token had a clear answer, and no instance of them appeared
+    "NoClearAnswer"
+)
+
+_CHECK_STACK = "Check the stack: pulumi up brings it in line with this version."
+_GONE = "is gone: pulumi refresh finds that out, and pulumi up makes a new one."
+_SIGN_IN = "Sign in again, or check which credentials AWS_PROFILE names."
+
+CAPACITY = Meaning(
+    error_class="capacity",
+    error=CapacityError,
+    remedy="Add a second --instance, or --on-demand instead of --spot, or launch again later.",
+    next_step="next_rung",
+)
+QUOTA = Meaning(
+    error_class="quota",
+    error=QuotaError,
+    remedy="Ask for more vCPUs at Service Quotas, Amazon EC2, or name a smaller --instance.",
+    next_step="other_quota",
+)
+TYPE = Meaning(
+    error_class="type",
+    error=ConfigError,
+    remedy="Name another --instance: this type is not sold there.",
+    next_step="next_rung",
+)
+PRICE = Meaning(
+    error_class="price",
+    error=ConfigError,
+    remedy="Remove the maximum spot price from the launch template: pulumi up writes one without.",
+    next_step="next_rung",
+)
+CONFIG = Meaning(error_class="config", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
+CONSISTENCY = Meaning(
+    error_class="consistency",
+    error=ConfigError,
+    remedy=(
+        "A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it"
+        " stays."
+    ),
+    next_step="new_token",
+)
+PERMISSION = Meaning(
+    error_class="permission",
+    error=PermissionDenied,
+    remedy="Ask for this permission, or check which credentials AWS_PROFILE names.",
+    next_step="stop",
+)
+THROTTLING = Meaning(  # the call was not carried out
+    error_class="throttling",
+    error=ConnectionFailed,
+    remedy="AWS is busy or failing: try again in a few minutes.",
+    next_step="new_token",
+)
+AWS_FAILED = replace(THROTTLING, step_after_exception="replay")  # the call may have been carried out
+UNCLEAR = replace(THROTTLING, error_class="unclear")
+ACCOUNT = Meaning(
+    error_class="account", error=ConfigError, remedy="Open a case with AWS Support.", next_step="stop"
+)
+IDEMPOTENCY = Meaning(
+    error_class="idempotency",
+    error=ConfigError,
+    remedy="This is a fault of Mayfly's (a token used twice): launch again, and report the run's id.",
+    next_step="stop",
+)
+CONNECTION = Meaning(
+    error_class="connection",
+    error=ConnectionFailed,
+    remedy="Check the network; AWS may be out of reach.",
+    next_step="replay",
+)
+NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
+CONFLICT = Meaning(
+    error_class="conflict",
+    error=ConfigError,
+    remedy="Another command was faster: try again.",
+    next_step="stop",
+)
+UNKNOWN = Meaning(  # inside an answer it concerns one pool; as an exception, the whole call
+    error_class="unknown",
+    error=ConfigError,
+    remedy="Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
+    next_step="next_rung",
+    step_after_exception="stop",
+)
+SDK_FAILED = Meaning(  # botocore failed in a way that no row names: the request may have been sent
+    error_class="unknown",
+    error=ConfigError,
+    remedy="Check region, credentials and settings.",
+    next_step="stop",
+    step_after_exception="replay",
+)
+
+ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
+    (
+        CAPACITY,
+        (
+            "InsufficientInstanceCapacity",
+            "InsufficientCapacity",
+            "UnfulfillableCapacity",
+            "ReservationCapacityExceeded",
+            EMPTY_FLEET,
+        ),
+    ),
+    (
+        replace(CAPACITY, remedy="Free addresses in the stack's subnet, or give it a larger one in Pulumi."),
+        ("InsufficientFreeAddressesInSubnet",),
+    ),
+    (QUOTA, ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")),
+    (
+        replace(
+            QUOTA,
+            remedy=(
+                "Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon"
+                " EC2."
+            ),
+        ),
+        ("MaxFleetCountExceeded",),
+    ),
+    (TYPE, ("Unsupported", "InvalidInstanceType", "InvalidParameterValue")),
+    (
+        replace(
+            TYPE, remedy="Name another --instance: this type is not sold in this zone, or not on this market."
+        ),
+        ("InvalidFleetConfiguration",),
+    ),
+    (PRICE, ("SpotMaxPriceTooLow",)),
+    (
+        replace(CONFIG, remedy="Set another image line in Pulumi, then pulumi up."),
+        ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"),
+    ),
+    (
+        replace(
+            CONFIG, remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up."
+        ),
+        ("InvalidSnapshot.NotFound",),
+    ),
+    (
+        replace(CONFIG, remedy=f"The stack's subnet {_GONE}"),
+        ("InvalidSubnetID.NotFound",),
+    ),
+    (
+        replace(CONFIG, remedy=f"The stack's security group {_GONE}"),
+        ("InvalidGroup.NotFound",),
+    ),
+    (
+        replace(CONFIG, remedy=f"The stack's launch template {_GONE}"),
+        (
+            "InvalidLaunchTemplateId.NotFound",
+            "InvalidLaunchTemplateId.Malformed",
+            "InvalidLaunchTemplateId.VersionNotFound",
+            "InvalidLaunchTemplateName.NotFoundException",
+        ),
+    ),
+    (
+        CONFIG,
+        (
+            "InvalidUserData.Malformed",
+            "InvalidParameterCombination",
+            "MissingParameter",
+            "ParamValidationError",  # botocore's: the request never left this machine
+        ),
+    ),
+    (
+        replace(
+            CONFIG,
+            remedy="Subscribe the account to this image or region in the AWS console, then launch again.",
+        ),
+        ("OptInRequired",),
+    ),
+    (replace(CONFIG, remedy="Set AWS_REGION, such as us-east-1."), ("NoRegionError",)),
+    (PERMISSION, ("AccessDenied", "AccessDeniedException", "403")),
+    (
+        replace(
+            PERMISSION,
+            remedy="Ask for the permission that aws sts decode-authorization-message finds in this message.",
+        ),
+        ("UnauthorizedOperation",),
+    ),
+    (
+        replace(
+            PERMISSION,
+            remedy=(
+                "Create the role once: aws iam create-service-linked-role --aws-service-name"
+                " spot.amazonaws.com, or launch with --on-demand."
+            ),
+        ),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted",),
+    ),
+    (
+        replace(PERMISSION, remedy=_SIGN_IN),
+        (
+            *("AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId"),
+            *("SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "RequestExpired"),
+        ),
+    ),
+    (
+        replace(
+            PERMISSION,
+            remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse.",
+        ),
+        ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "ProfileNotFound"),
+    ),
+    (
+        THROTTLING,
+        (
+            *(
+                "RequestLimitExceeded",
+                "Throttling",
+                "ThrottlingException",
+                "ThrottledException",
+                "RequestThrottled",
+            ),
+            *("RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException", "SlowDown"),
+        ),
+    ),
+    (
+        AWS_FAILED,
+        (
+            "InternalError",
+            "InternalFailure",
+            "ServerInternal",
+            "Unavailable",
+            "ServiceUnavailable",
+            "RequestTimeout",
+        ),
+    ),
+    (
+        replace(
+            AWS_FAILED,
+            remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one.",
+        ),
+        ("DiskFull",),  # the embedded AWS's own
+    ),
+    (
+        replace(
+            AWS_FAILED,
+            remedy="Free space on the folder's disk, or check that it is there and yours to write.",
+        ),
+        ("FolderFailed",),  # of a folder instead of a bucket
+    ),
+    (UNCLEAR, (NO_CLEAR_ANSWER,)),
+    (
+        replace(
+            ACCOUNT,
+            remedy=(
+                "AWS is still verifying the account for this region: wait for its e-mail, then launch again."
+            ),
+        ),
+        ("PendingVerification",),
+    ),
+    (
+        replace(
+            ACCOUNT, remedy="AWS blocked the account: open a case with AWS Support, Account and billing."
+        ),
+        ("Blocked",),
+    ),
+    (
+        replace(ACCOUNT, remedy="Set the image line's root device and disk size in Pulumi, then pulumi up."),
+        ("InvalidBlockDeviceMapping",),
+    ),
+    (
+        replace(
+            ACCOUNT,
+            remedy=(
+                "The key of the account's default EBS encryption refuses: allow its use to the launcher, "
+                "or choose another key in the EC2 settings."
+            ),
+        ),
+        ("Client.InternalError",),
+    ),
+    (
+        replace(
+            ACCOUNT,
+            error=QuotaError,
+            remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS.",
+        ),
+        ("Client.VolumeLimitExceeded", "VolumeLimitExceeded"),
+    ),
+    (IDEMPOTENCY, ("IdempotentParameterMismatch", "IdempotentInstanceTerminated")),
+    (NOT_FOUND, tuple(sorted(NO_OBJECT | NO_INSTANCE | NO_SCHEDULE | NO_PARAMETER))),
+    (CONFLICT, tuple(sorted(LOST_RACE | SCHEDULE_EXISTS))),
+)
+_BY_CODE: dict[str, Meaning] = {code: row for row, codes in ROWS for code in codes}
+_PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)
+
+
+def meaning(code: str, message: str = "", *, status: int = 0) -> Meaning:
+    """Return the meaning of an error code; UNKNOWN for a new one, AWS_FAILED where AWS failed itself
+    (`status` from 500 on).
+
+    The message decides for InvalidParameterValue only, which EC2 also returns while a new role is
+    propagating.
+    """
+    if code == "InvalidParameterValue" and _PROFILE_NAME.search(message):
+        return CONSISTENCY
+    known = _BY_CODE.get(code) or _BY_CODE.get(code.removeprefix("Server.").removeprefix("Client."))
+    return known or (AWS_FAILED if status >= 500 else UNKNOWN)

@@ -1,0 +1,116 @@
+"""Find the stack that a command works on: sign-in, then the one SSM parameter that Pulumi wrote. Reads only.
+
+Every verb that needs an account starts here. Each failure is one line that names what is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainer.aws.access import Access, aws_error, error_code, user_session
+from trainer.aws.error_codes import NO_PARAMETER
+from trainer.aws.stack_outputs import FORMAT, StackOutputs, parameter_name
+from trainer.base.errors import ConfigError, PermissionDenied, nearest
+
+PROJECT = "mayfly"
+REHEARSE = "or add --rehearse to run the same on this machine, without an account"
+
+
+def require_sign_in(access: Access) -> None:
+    """Raise PermissionDenied or ConfigError if boto3 finds no credentials or no region; a rehearsal brings
+    its own.
+    """
+    if access.access_key or access.folder is not None:
+        return
+    from botocore.exceptions import BotoCoreError  # late: --help and --dry-run errors must not wait for it
+
+    try:
+        session = user_session()
+        missing = [] if session.get_credentials() else ["credentials"]
+        missing += [] if access.region or session.region_name else ["region"]
+    except BotoCoreError as error:
+        raise aws_error(error, "cannot sign in to AWS") from error
+    if not missing:
+        return
+    what = f"no AWS {' and no AWS '.join(missing)} found, so there is no stack to ask"
+    why = "looked where boto3 looks: environment, ~/.aws, instance metadata"
+    do = f"Set AWS_REGION and AWS_PROFILE and create the stack with pulumi up, {REHEARSE}."
+    raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
+
+
+def folder_stack(folder: Path) -> StackOutputs:
+    """Return the outputs for a folder instead of a bucket, which has no stack: nothing can be
+    launched there.
+    """
+    return StackOutputs(
+        format=FORMAT,
+        project=PROJECT,
+        stack="local",
+        owner="",
+        bucket=str(folder),
+        region="",
+        launch_templates={},
+        images={},
+        subnets={},
+        security_group="",
+        schedule_group="",
+        instance_role_id="",
+        prepare_templates={},
+        prepare_role_id="",
+        prepare_type="",
+        scheduler_role_arn="",
+        sweeper_arn="",
+        control_arn="",
+        control_types=[],
+        retrains=[],
+        retrain_format=0,
+        max_lifetime_minutes=0,
+    )
+
+
+def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
+    """Return this stack's outputs. Raises ConfigError if there are none, or of another version."""
+    if access.folder is not None:
+        return folder_stack(access.folder)
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    require_sign_in(access)
+    name = parameter_name(project, stack)
+    ssm = access.client("ssm")
+    region = ssm.meta.region_name
+    try:
+        text = ssm.get_parameter(Name=name)["Parameter"]["Value"]
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) in NO_PARAMETER:
+            others = _other_stacks(ssm, project)
+            do = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}.".lstrip()
+            if access.rehearsal:
+                do = "A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse."
+            raise ConfigError(
+                f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do
+            ) from error
+        raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
+    try:
+        outputs = StackOutputs.from_json(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"the outputs of stack '{stack}' don't fit", why=str(error), do=f"Run pulumi up --stack {stack}."
+        ) from error
+    if outputs.region != region:
+        why = f"its bucket is in {outputs.region}"
+        raise ConfigError(
+            f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}."
+        )
+    return outputs
+
+
+def _other_stacks(ssm: Any, project: str) -> list[str]:
+    """Return the names of existing stacks, for the error text; empty if listing is not permitted."""
+    from botocore.exceptions import ClientError
+
+    try:
+        parameters = ssm.get_parameters_by_path(Path=f"/mayfly/{project}")["Parameters"]
+    except ClientError:
+        return []
+    return [parameter["Name"].rpartition("/")[2] for parameter in parameters]

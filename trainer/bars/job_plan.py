@@ -1,0 +1,262 @@
+"""Plan a job's data once, and derive a symbol's windows from that plan. Numpy, no torch.
+
+`plan_data` runs in the first process that reads the bars: the data check at a desk, or a training without a
+plan. It holds one symbol at a time, except for a panel. Workers call `plans_of`, which chooses nothing and
+refuses other bars or counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainer.bars.document import (
+    MOST_NOTES,
+    DataPlan,
+    FoldPlan,
+    PlannedFile,
+    RefusedSymbol,
+    SymbolPlan,
+    settings_of,
+    target_values,
+)
+from trainer.bars.one_split import cuts_of, plan_at, shortest_target
+from trainer.bars.panel_plan import follow_panel, plan_panel
+from trainer.bars.symbol_plan import BarTimes, Plan, follow, plan_folds, refuse_large_batch
+from trainer.base.errors import DataError
+from trainer.data.calendar import session_clock
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.reading import CandleFolder, FileRead
+from trainer.data.read.shapes import FIELDS
+from trainer.job.job import Job, with_settings
+from trainer.job.pieces import kind_of
+
+
+def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:
+    """Return the job's candles at `path`. Raises DataError as `CandleFolder` does."""
+    data = job.data
+    return CandleFolder(
+        path,
+        scratch,
+        symbols=data.chosen(()),
+        exclude=data.exclude,
+        timeframe=data.timeframe,
+        bars=data.bars,
+        columns=data.columns,
+        files=files,
+    )
+
+
+def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
+    """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on."""
+    job = with_settings(job, timeframe=folder.timeframe)
+    if job.data.panel:
+        planned = _plan_panel(job, folder)
+    else:
+        planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
+    symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
+    refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
+    if not symbols:
+        raise _nothing_left([entry.error for entry in refused.values()])
+    return DataPlan(
+        made_for=settings_of(job),
+        timeframe=folder.timeframe,
+        inputs=job.data.inputs,
+        synthetic=folder.synthetic,
+        files=tuple(planned_file(read) for read in folder.files()),
+        symbols=symbols,
+        refused=refused,
+        notes=folder.notes[:MOST_NOTES],
+    )
+
+
+def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
+    """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or
+    counts.
+    """
+    _refuse_other_bars(candles, entry)
+    hole = np.zeros(len(candles), dtype=bool)
+    for start, stop in entry.holes:
+        hole[start:stop] = True
+    clock = session_clock(candles.timestamp, candles.timeframe, entry.calendar)
+    time = BarTimes(calendar=entry.calendar, holes=hole, clock=clock)
+    spans = [fold.spans for fold in entry.folds]
+    plans = follow(candles, job, time, entry.target_of(job), horizon_bars=entry.horizon_bars, folds=spans)
+    _refuse_other_windows(plans, entry)
+    return plans
+
+
+def plans_of_panel(
+    panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan]
+) -> dict[str, tuple[Plan, ...]]:
+    """Return the plans of a panel's series by symbol, derived from the job's plan. Raises DataError as
+    `plans_of` does.
+    """
+    for entry in entries:
+        _refuse_other_bars(panel[entry.symbol], entry)
+    first, folds = entries[0], {entry.symbol: [fold.spans for fold in entry.folds] for entry in entries}
+    made = follow_panel(panel, job, target=first.target_of(job), horizon_bars=first.horizon_bars, folds=folds)
+    for entry in entries:
+        _refuse_other_windows(made[entry.symbol], entry)
+    return made
+
+
+def _refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
+    symbol = candles.symbol
+    if len(candles) != entry.bars or bars_sha256(candles) != entry.sha256:
+        raise DataError(
+            f"the bars of {symbol} are not those that were planned",
+            why=(
+                f"there are {len(candles)} to {time_text(candles.timestamp[-1])}; the plan has {entry.bars}"
+                f" to {entry.last}"
+            ),
+            do="Plan again: leave --plan out.",
+        )
+
+
+def _refuse_other_windows(plans: Sequence[Plan], entry: SymbolPlan) -> None:
+    for number, (plan, fold) in enumerate(zip(plans, entry.folds, strict=True), 1):
+        if (counted := _fold(plan)) != fold:
+            raise DataError(
+                f"fold {number} of {entry.symbol} has other windows than its plan",
+                why=(
+                    f"{dict(counted.bars)} and {counted.chunks} chunks; the plan has {dict(fold.bars)} and"
+                    f" {fold.chunks}"
+                ),
+                do="Plan again: leave --plan out.",
+            )
+
+
+def bars_sha256(candles: Candles) -> str:
+    """Return the hash of the bars: of each column's name and the hash of its bytes."""
+    digest = hashlib.sha256()
+    bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
+    for name, values in {
+        **bars,
+        **{f"column {name}": values for name, values in candles.columns.items()},
+    }.items():
+        digest.update(name.encode() + hashlib.sha256(np.ascontiguousarray(values).data).digest())
+    return digest.hexdigest()
+
+
+def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
+    return {
+        symbol: _plan_one(symbol, folder, lambda candles: plan_folds(candles, job))
+        for symbol in folder.symbols
+    }
+
+
+def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
+    """Plan all symbols with one split and one target: that of the symbol with the shortest possible
+    horizon.
+    """
+    cuts = cuts_of(job, folder)
+    planned = {
+        symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts))
+        for symbol in folder.symbols
+    }
+    chosen = {
+        symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)
+    }
+    if chosen:
+        shortest = shortest_target(job, chosen.values())
+        for symbol in [symbol for symbol, target in chosen.items() if target != shortest]:
+            planned[symbol] = _plan_one(
+                symbol, folder, lambda candles: plan_at(candles, job, cuts, target=shortest)
+            )
+        entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
+        for number in range(job.data.folds):
+            where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
+            refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
+    return planned
+
+
+def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
+    """Plan all series of a panel, which are in memory together, as in training.
+
+    Raises DataError for the first series that can't be read: without it, the panel would be a different one.
+    """
+    panel: dict[str, Candles] = {}
+    for symbol in folder.symbols:
+        try:
+            panel[symbol] = folder.read(symbol)
+        except DataError as error:
+            do = f"{error.do} Or leave the symbol out: --set data.exclude={symbol}."
+            raise DataError(error.what, why=error.why, do=do.strip()) from error
+    plans = plan_panel(panel, job)
+    files = {symbol: [part.file for part in folder.parts(symbol)] for symbol in panel}
+    return {
+        symbol: symbol_plan(candles, plans[symbol], files=files[symbol], rows=folder.rows(symbol))
+        for symbol, candles in panel.items()
+    }
+
+
+def _plan_one(
+    symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]
+) -> SymbolPlan | RefusedSymbol:
+    """Plan one symbol. Its candles are freed after this call."""
+    bars = 0
+    try:
+        candles = folder.read(symbol)
+        bars = len(candles)
+        plans = plan(candles)
+    except DataError as error:
+        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
+    return symbol_plan(
+        candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol)
+    )
+
+
+def _nothing_left(errors: Sequence[DataError]) -> DataError:
+    """Return the error for a job without a usable symbol: that of its only symbol, or of the first ones."""
+    if len(errors) == 1:
+        return errors[0]
+    why = "; ".join(f"{error.what}: {error.why}" if error.why else error.what for error in errors[:3]) + (
+        "; ..." if len(errors) > 3 else ""
+    )
+    return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
+
+
+def symbol_plan(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
+    """Return a symbol's entry in plan.json from its plan for each fold."""
+    last = plans[-1]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))
+    return SymbolPlan(
+        symbol=candles.symbol,
+        files=tuple(files),
+        rows=rows,
+        bars=len(candles),
+        first=time_text(candles.timestamp[0]),
+        last=time_text(candles.timestamp[-1]),
+        sha256=bars_sha256(candles),
+        calendar=last.time.calendar,
+        holes=tuple((int(start), int(stop)) for start, stop in edges.reshape(-1, 2)),
+        target=target_values(last.target),
+        horizon_bars=last.horizon_bars,
+        folds=tuple(_fold(plan) for plan in plans),
+    )
+
+
+def _fold(plan: Plan) -> FoldPlan:
+    return FoldPlan(
+        spans=plan.spans,
+        bars={name: len(rows) for name, rows in plan.bars.items()},
+        ties=plan.ties,
+        chunks=0 if plan.chunks is None else len(plan.chunks),
+    )
+
+
+def planned_file(read: FileRead) -> PlannedFile:
+    """Return the plan's entry of a file that was read, with its size and hash."""
+    with read.path.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return PlannedFile(
+        file=read.file,
+        bytes=read.path.stat().st_size,
+        sha256=sha256,
+        bars=read.bars,
+        symbols=tuple(sorted(read.symbols)),
+    )

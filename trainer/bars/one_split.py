@@ -1,0 +1,151 @@
+"""One split for several series: the instants at which validation and test of all begin. Numpy, no torch.
+
+A model of several series must not learn the future of one from another, so all are split at the same
+instants. The job's fractions are shares of the bars of all series; a single series gets its usual spans. The
+embargo applies within each series and therefore between all: every training label, of any series, ends before
+the instant at which validation begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.bars.symbol_plan import Plan, plan_symbol, warmup_of
+from trainer.base.errors import DataError
+from trainer.base.settings import TargetSettings
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.reading import CandleFolder
+from trainer.data.splits import Span, Spans, walk_forward
+from trainer.job.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The instants of one fold, in ns UTC: begin of validation and test, and end of the test (None: the last
+    bar).
+    """
+
+    validation: int
+    test: int
+    stop: int | None = None
+
+    def spans(self, candles: Candles, *, embargo: int, first: int) -> Spans:
+        """Return the spans of a series from its bar `first` on; the embargo, in bars, is taken from the older
+        span.
+        """
+        instants = [self.validation, self.test, *([] if self.stop is None else [self.stop])]
+        rows = [int(row) for row in np.searchsorted(candles.timestamp, instants)]
+        validation, test, stop = rows if self.stop is not None else (*rows, len(candles))
+        return Spans(
+            train=Span(start=first, stop=max(first, validation - embargo)),
+            validation=Span(start=validation, stop=max(validation, test - embargo)),
+            test=Span(start=test, stop=stop),
+        )
+
+
+class Timeline:
+    """The instants at which any of several series has a bar, and the number of series that have one there."""
+
+    def __init__(self) -> None:
+        self.instants, self.counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def add(self, timestamps: np.ndarray) -> None:
+        """Add a series' bars (T,) int64, ascending."""
+        instants = np.union1d(self.instants, timestamps)
+        counts = np.zeros(len(instants), dtype=np.int64)
+        counts[np.searchsorted(instants, self.instants)] += self.counts
+        counts[np.searchsorted(instants, timestamps)] += 1
+        self.instants, self.counts = instants, counts
+
+    def cuts(self, job: Job) -> tuple[Cut, ...]:
+        """Return the instants of each fold, oldest first. Raises DataError for too few bars."""
+        ends, data = np.cumsum(self.counts), job.data
+        total = int(ends[-1]) if len(ends) else 0
+        try:
+            folds = walk_forward(
+                total,
+                folds=data.folds,
+                validation_fraction=data.validation_fraction,
+                test_fraction=data.test_fraction,
+                embargo=0,
+            )
+        except DataError as error:
+            raise DataError(f"all series together: {error.what}", why=error.why, do=error.do) from error
+        if total and not len(folds[-1].test):
+            raise DataError(
+                f"all series together have {total} bars after the warm-up of their features",
+                why=f"test is {data.test_fraction:g} of them: less than one",
+                do="Give more bars, raise test_fraction, or name features that look back less.",
+            )
+
+        def instant(bar: int) -> int:
+            return int(self.instants[np.searchsorted(ends, bar, side="right")])
+
+        return tuple(
+            Cut(
+                validation=instant(spans.validation.start),
+                test=instant(spans.test.start),
+                stop=None if spans.test.stop == total else instant(spans.test.stop),
+            )
+            for spans in folds
+            if total
+        )
+
+
+def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
+    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one
+    at a time.
+    """
+    timeline = Timeline()
+    for symbol in folder.symbols:
+        try:
+            candles = folder.read(symbol)
+        except DataError:  # reported when this symbol is planned
+            continue
+        timeline.add(candles.timestamp[warmup_of(candles, job) :])
+    return timeline.cuts(job)
+
+
+def plan_at(
+    candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None
+) -> tuple[Plan, ...]:
+    """Return a symbol's plan for each fold, split at these instants. Raises DataError for a span without
+    bars.
+
+    `target` replaces the job's, which may leave settings open.
+    """
+    first = warmup_of(candles, job)
+
+    def spans(horizon_bars: int) -> list[Spans]:
+        return [cut.spans(candles, embargo=max(job.data.embargo, horizon_bars), first=first) for cut in cuts]
+
+    if len(candles) > first:
+        _refuse_empty_spans(candles, cuts, spans(0))
+    # The last fold's target holds for all, and its longest label determines the embargo.
+    # Without cuts, no series is longer than its warm-up, which `plan_symbol` refuses.
+    last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1] if cuts else None, target=target)
+    return tuple(plan_symbol(candles, job, spans=one, target=last.target) for one in spans(last.horizon_bars))
+
+
+def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:
+    """Return the target for all series: of those chosen for each, the one with the shortest horizon."""
+    options = job.target.options()  # farthest first
+    return options[max(options.index(one) for one in chosen)]
+
+
+def _refuse_empty_spans(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans]) -> None:
+    for cut, spans in zip(cuts, folds, strict=True):
+        for name, span in spans.items():
+            if not len(span):
+                first, last = (time_text(candles.timestamp[row]) for row in (0, -1))
+                raise DataError(
+                    f"{candles.symbol} has no bar in {name}",
+                    why=(
+                        f"pooled series are split at one time, validation from {time_text(cut.validation)}"
+                        f" and test from {time_text(cut.test)}; it goes from {first} to {last}"
+                    ),
+                    do="Give bars of the same time, or leave the symbol out of --symbols.",
+                )

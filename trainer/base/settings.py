@@ -1,0 +1,403 @@
+"""Declare, read and check the keys of a job's tables; base classes of the settings of models and targets.
+
+Standard library only: the control plane reads and prices a job by these. A home is described in
+docs/models-and-targets.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from functools import cache
+from operator import ge, gt, le, lt
+from typing import Any, ClassVar, Self, get_args, get_type_hints
+
+from trainer.base.errors import UsageError
+
+MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
+WINDOWS, CHUNKS = (
+    "windows",
+    "chunks",
+)  # a model's reads: windows with one output, or chunks with one for each bar
+FLOAT, HALF = 4, 2  # bytes of a number
+HIGHER, LOWER = "higher", "lower"
+# Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A
+# series' number is its place in its piece, from 1 on, and has no limit; the others are of the bar's start,
+# UTC (trainer/data/context.py).
+CONTEXT = {"series": 0, "weekday": 7, "month": 12, "time_of_day": 96}
+CONTEXT_BYTES = 2  # of a number: int16
+_LIMITS = {
+    "least": (ge, "{:,} or more"),
+    "above": (gt, "above {:,}"),
+    "most": (le, "at most {:,}"),
+    "below": (lt, "below {:,}"),
+}
+
+
+_EXPECTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def setting(default: Any, help: str, *, key: str = "", choices: Iterable[str] = (), **limits: float) -> Any:
+    """Declare a key: its default, the sentence that the docs show, its choices or its limits.
+
+    Limits are `least`, `above`, `most` and `below`. `key` is its name in a job where that is no name for
+    Python's.
+    """
+    return field(
+        default=default, metadata={"help": help, "key": key, "choices": tuple(choices), "limits": limits}
+    )
+
+
+def keys_of(settings: Any) -> dict[str, Field[Any]]:
+    """Return the keys of a table's dataclass, or of one's instance, in order: the fields that `setting`
+    declares.
+    """
+    return {item.metadata["key"] or item.name: item for item in fields(settings) if "help" in item.metadata}
+
+
+def read_keys(table: str, cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a table's dataclass for the values of its keys. Raises UsageError for a value of
+    another type.
+    """
+    keys, hints = keys_of(cls), _hints(cls)
+    return {
+        keys[key].name: typed(f"{table}.{key}", value, hints[keys[key].name]) for key, value in values.items()
+    }
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; a millisecond, which each of many cards would take."""
+    return get_type_hints(cls)
+
+
+def horizon_setting() -> Any:
+    """Declare `horizon`, which several targets have in common."""
+    return setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
+
+
+def volatility_bars_setting() -> Any:
+    """Declare `volatility_bars`, which several targets have in common."""
+    return setting(60, "Bars of the trailing volatility, the unit of the label.", least=2, most=1_000_000)
+
+
+def bad_value(key: str, value: Any, expected: str) -> UsageError:
+    """Return the error for an invalid value. `key` has its table: train.epochs."""
+    return UsageError(
+        f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=f"Set {key} to {expected}."
+    )
+
+
+def brief(value: Any) -> str:
+    """Format a value for an error, shortened to a line."""
+    if isinstance(value, int) and not -MOST_NUMBER <= value <= MOST_NUMBER:
+        return "a number of more than 18 digits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def check_values(table: str, settings: Any) -> None:
+    """Raise UsageError for the first value outside the choices or limits that `setting` declared, and for
+    infinity.
+    """
+    for key, item in keys_of(settings).items():
+        value, choices, limits = (
+            getattr(settings, item.name),
+            item.metadata["choices"],
+            item.metadata["limits"],
+        )
+        if choices and value not in choices:
+            raise bad_value(f"{table}.{key}", value, "one of " + ", ".join(choices))
+        if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()) or value == float("inf"):
+            expected = " and ".join(_LIMITS[name][1].format(limit) for name, limit in limits.items())
+            raise bad_value(f"{table}.{key}", value, expected or "a number")
+
+
+def typed(key: str, value: Any, hint: Any) -> Any:
+    """Return a TOML value as its key's type. Raises UsageError for another type. `key` has its table."""
+    if hint is Any:  # its own table checks it
+        return value
+    if get_args(hint):  # tuple[str, ...]
+        items = value.split(",") if isinstance(value, str) else value
+        if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
+            return tuple(item.strip() for item in items if item.strip())
+    elif isinstance(value, int) and abs(value) > MOST_NUMBER:
+        raise bad_value(key, value, "a number of at most 18 digits")
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    elif type(value) is hint:
+        return value
+    expected = "a list of texts" if get_args(hint) else _EXPECTED[hint]
+    raise UsageError(
+        f"job key '{key}' is {brief(value)}", why=f"it takes {expected}", do=f"Set {key} to {expected}."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of a training on which the memory of a slice depends."""
+
+    half: bool  # matrix products in bf16 or fp16
+    fused: bool  # the stacked form, else plain modules
+    recompute: bool  # activation checkpointing
+    accumulates: bool  # the batch has other slices, too
+    frozen: bool = False  # only the head trains, on a pretrained encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """Bytes that one slice takes besides rows and weights. `assumed` is the part of `kept` that can't be
+    counted on a CPU.
+    """
+
+    kept: float  # from the forward pass, for the backward pass
+    workspace: float  # the backward pass's additional bytes, at its peak
+    assumed: float = 0.0
+
+
+class HomeSettings:
+    """The settings of a home: the table that chooses it, and how it is read from keys and written as keys."""
+
+    name: ClassVar[str]
+    part: ClassVar[str]  # "model" or "target": its table in a job
+    takes_any_key: ClassVar[bool] = False  # keys that it does not declare go to a class of the user's own
+
+    @classmethod
+    def from_keys(cls, values: Mapping[str, Any]) -> Self:
+        """Build it from the keys of its table, all of which it has. Raises UsageError for a bad value."""
+        return cls(**read_keys(cls.part, cls, values))
+
+    def to_keys(self) -> dict[str, Any]:
+        """Return the keys that make it again, as JSON values; `name` comes first."""
+        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+    def card_keys(self) -> dict[str, Any]:
+        """Return the keys that a card keeps, without the name, which it has elsewhere."""
+        return {key: value for key, value in self.to_keys().items() if key != "name"}
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Return the keys that choose the home."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(HomeSettings):
+    """A model's settings, and what follows from them without torch. `network.py` beside them builds it."""
+
+    part = "model"
+    reads: ClassVar[str] = WINDOWS
+    default_batch: ClassVar[int] = (
+        256  # windows, or chunks, in one optimizer step where the job names no batch
+    )
+    shape: ClassVar[
+        tuple[str, ...]
+    ] = ()  # keys that, with the batch, determine its speed: tuned settings are stored by them
+    shorter: ClassVar[str] = "lookback"  # the keys that lower `bars_seen`, for messages
+    has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
+    reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
+    recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
+    is_recurrent: ClassVar[bool] = (
+        False  # uses cuDNN's recurrent kernels, which have their own rules of precision
+    )
+    can_recompute: ClassVar[bool] = True  # `network.build` takes `recompute`
+    half_by_default: ClassVar[bool] = True  # `precision = auto` multiplies in half precision on a GPU
+    counts_gradients: ClassVar[bool] = False  # `activations` includes the gradients of the weights
+    # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
+    # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py).
+    is_any_module: ClassVar[bool] = False
+    small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
+
+    def __post_init__(self) -> None:
+        check_values("model", self)
+
+    @property
+    def bars_seen(self) -> int:
+        """Return how many bars one output depends on."""
+        raise NotImplementedError
+
+    @property
+    def bars_out(self) -> int:
+        """Return how many outputs one read gives: 1 for a window, the length of a chunk."""
+        return 1
+
+    @property
+    def num_dropouts(self) -> int:
+        """Return how many dropout keys the network takes."""
+        return 0
+
+    @property
+    def block_weights(self) -> tuple[int, int]:
+        """Return the number of its blocks, the members of its module lists, and the weights of the largest
+        one.
+
+        They can be gathered one at a time where a model is divided among GPUs (`trainer.machines.ranks`).
+        (0, 0): none.
+        """
+        return 0, 0
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Return the further arguments of `network.build` on this machine."""
+        return {}
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether memory and cost are known; a user's own model has to be built first."""
+        return True
+
+    @property
+    def may_slice(self) -> bool:
+        """Return whether slices of a batch have the gradient of the whole."""
+        return True
+
+    @property
+    def title(self) -> str:
+        """Return its label."""
+        return self.name
+
+    @property
+    def words(self) -> str:
+        """Return its size as text."""
+        return ""
+
+    @property
+    def gains_from_threads(self) -> bool:
+        """Return whether a second idle core makes training faster."""
+        return False
+
+    @property
+    def costs(self) -> tuple[float, float]:
+        """Return the cost of training one output on a CPU and on a GPU, relative to the default model's."""
+        return 1.0, 1.0
+
+    @property
+    def cpu_slice(self) -> int:
+        """Return the number of windows, or chunks, per slice at which a CPU is fastest."""
+        return 256
+
+    def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
+        """Return the arguments of `network.build` that the card keeps, as JSON values."""
+        return {"features": features, "outputs": outputs}
+
+    @classmethod
+    def check_architecture(
+        cls, architecture: Mapping[str, Any], *, features: int, outputs: int, bars_seen: int
+    ) -> None:
+        """Raise UsageError for a card's architecture that no settings have, or whose bars differ from the
+        card's.
+        """
+        known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
+        settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
+        made = settings.architecture(features=features, outputs=outputs)
+        # Cards that are older than targets do not name their one output.
+        if {"outputs": 1, **architecture} != made or settings.bars_seen != bars_seen:
+            why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
+            raise UsageError(
+                f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why
+            )
+
+    @classmethod
+    def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of an architecture, and of keys from which parts of it follow."""
+        return dict(architecture)
+
+    def num_weights(self, *, features: int, outputs: int) -> int:
+        """Return its number of weights."""
+        return 0
+
+    def num_trained(self, *, features: int, outputs: int) -> int:
+        """Return how many of its weights train: those have gradients and moments."""
+        return self.num_weights(features=features, outputs=outputs)
+
+    def flops(self, *, features: int, outputs: int) -> float:
+        """Return the floating-point operations of one read, forward and backward; 0 if they were not counted.
+
+        A multiplication and an addition are two. What activation checkpointing does again is left out, as in
+        MFU.
+        """
+        return 0.0
+
+    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+        """Return the memory of a slice of `reads` windows or chunks."""
+        return Activations(kept=0.0, workspace=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A score: its name in the card, its title for people, and which direction is better."""
+
+    name: str
+    title: str
+    better: str = HIGHER
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a receipt: the path of its value in the scores of a span, and of the value in brackets."""
+
+    title: str
+    value: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSettings(HomeSettings):
+    """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py`
+    do the rest.
+    """
+
+    part = "target"
+    label_columns: ClassVar[int] = 1
+    metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
+    gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
+    table: ClassVar[tuple[Column, ...]] = ()
+    farther: ClassVar[str] = "horizon"  # the keys that change how far a label looks ahead, for messages
+    needs_fitted: ClassVar[
+        tuple[str, ...]
+    ] = ()  # numbers fitted in training that are needed to read an output
+
+    def __post_init__(self) -> None:
+        check_values("target", self)
+
+    @property
+    def outputs(self) -> int:
+        """Return how many numbers the model gives for each bar."""
+        return 1
+
+    @property
+    def unit_bars(self) -> int:
+        """Return the bars of the trailing volatility that is the unit of its labels; 0: they have another
+        unit.
+        """
+        return 0
+
+    @property
+    def reach(self) -> int:
+        """Return how many bars before its own a label or a column of a prediction reads."""
+        return self.unit_bars
+
+    @property
+    def bars_ahead(self) -> int:
+        """Return how many bars a label reads after its own, at least."""
+        return 1
+
+    def options(self) -> tuple[Self, ...]:
+        """Return the settings to choose from for a series: the first that leaves enough separate labels in
+        test.
+        """
+        return (self,)
+
+    def about(self) -> dict[str, Any]:
+        """Return the description of its metrics for the card."""
+        described = {
+            metric.name: {"title": metric.title, "better": metric.better, "unit": metric.unit}
+            for metric in self.metrics
+        }
+        table = [
+            {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
+        ]
+        return {"headline": self.metrics[0].name, "metrics": described, "table": table}

@@ -1,0 +1,91 @@
+"""The data check as a child process: it needs pyarrow, and the launcher does not.
+
+It ends when the launcher ends, for any reason. Its errors are the user's errors, word for word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trainer.base.errors import ConfigError, DataError
+from trainer.base.extras import needs
+from trainer.job.job import Job
+
+INDEXED = (
+    "file",
+    "bytes",
+    "sha256",
+    "timeframe",
+    "synthetic",
+    "further",
+    "holds",
+)  # fields of an index entry
+
+
+class CheckChild:
+    """`python -m trainer.bars.check` on a path: of a job, or without one as `--describe` or
+    `--joined` does.
+    """
+
+    def __init__(self, data: str | Path, *, job: Job | None = None, joined: bool = False) -> None:
+        needs("pyarrow")
+        self.data = data
+        self.folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
+        command = [sys.executable, "-m", "trainer.bars.check", "--data", str(data)]
+        if job is None:
+            command += ["--joined" if joined else "--describe"]
+        else:
+            job_file = Path(self.folder.name) / "job.json"
+            job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
+            command += ["--job", str(job_file)]
+        command += [
+            "--scratch",
+            self.folder.name,
+        ]  # cleaned up by `close`, or by the child where this process is killed
+        theirs, self.pipe = (
+            os.pipe()
+        )  # its other end closes when this process ends, whatever ends it: then the child does
+        self.process = subprocess.Popen(
+            [*command, "--parent", str(theirs)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(theirs,),
+        )
+        os.close(theirs)
+
+    def report(self) -> dict[str, Any]:
+        """Wait for the child and return what it found. Raises DataError as it wrote it."""
+        try:
+            stdout, stderr = self.process.communicate()
+        finally:
+            self.close()
+        if self.process.returncode < 0:  # a library that reads files ended it
+            why = (stderr.strip().splitlines() or [f"signal {-self.process.returncode}"])[-1][:160]
+            do = "Write its files again, or check them one by one with --data FILE."
+            raise DataError(f"the data check crashed while it read {self.data}", why=why, do=do)
+        if self.process.returncode not in (0, 2) or not stdout.strip():
+            lines = stderr.strip().splitlines() or [f"exit {self.process.returncode}"]
+            why = lines[-1]
+            raise ConfigError("the data check could not run", why=why, do="Run make setup.")
+        report: dict[str, Any] = json.loads(stdout)
+        if "error" in report:
+            error = report["error"]
+            raise DataError(error["what"], why=error.get("why", ""), do=error.get("do", ""))
+        return report
+
+    def close(self) -> None:
+        """End the child if it still runs, and remove its folder."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+        self.folder.cleanup()

@@ -1,0 +1,68 @@
+"""Read, hash and check a retrain's refresh script at the desk, without running it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import trainer
+from trainer.base.errors import UsageError
+from trainer.base.own_file import as_usage_error, read_file
+from trainer.job.job import Job, with_settings
+
+LOCK = "node/prepare.lock"
+_MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has another name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshScript:
+    """A job that names its refresh script by hash, and the script's content for the bundle."""
+
+    job: Job
+    files: dict[str, bytes]
+
+
+def with_refresh_script(job: Job) -> RefreshScript:
+    """Read and check the job's refresh script, if it has one.
+
+    Raises UsageError for anything but a small Python file, and for an import that a prepare run lacks.
+    """
+    if not job.data.refresh:
+        return RefreshScript(job=job, files={})
+    content = read_file(job.data.refresh)
+    name = Path(job.data.refresh).name
+    with as_usage_error(f"{name} can't be compiled"):
+        tree = ast.parse(content, name)
+        compile(content, name, "exec", dont_inherit=True)
+    _refuse_imports(tree, name)
+    sha256 = hashlib.sha256(content).hexdigest()
+    return RefreshScript(job=with_settings(job, refresh=f"{sha256}.py"), files={sha256: content})
+
+
+def _refuse_imports(tree: ast.Module, name: str) -> None:
+    """Raise UsageError for a module that the script imports at the top and that the lock of prepare runs
+    lacks.
+    """
+    wanted = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    wanted |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
+    there = {*sys.stdlib_module_names, *locked_modules()}
+    for module in sorted(one.partition(".")[0] for one in wanted):
+        if module not in there:
+            why = (
+                f"a prepare run has the standard library and what trainer/{LOCK} names, such as ccxt,"
+                " requests and pandas"
+            )
+            raise UsageError(
+                f"{name} imports {module}", why=why, do="Remove the import; only this one file is sent."
+            )
+
+
+def locked_modules() -> set[str]:
+    """Return the top-level modules of a prepare run's packages."""
+    lock = (Path(next(iter(trainer.__path__))) / LOCK).read_text(encoding="utf-8")
+    names = re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE)
+    return {_MODULES.get(name, name.replace("-", "_")) for name in names}

@@ -1,0 +1,387 @@
+"""`mayfly agent --here`: run a job on this machine: a desk with a GPU, a rented machine of another cloud, a
+container.
+
+The agent, its uplink, the record and the receipt are those of a node on EC2; there is no instance, no plan
+and no price. The deadline ends the training and leaves the machine alone. Reads downwards, like launch.py:
+job, inputs, record, agent, receipt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from trainer.aws.access import Access, aws_error, own_access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base import environment
+from trainer.base.errors import ConfigError, UsageError
+from trainer.base.extras import needs
+from trainer.cli.connect import connected, local_root
+from trainer.cli.output import counted, mayfly, say, say_json
+from trainer.cli.question import question
+from trainer.cli.sources.bucket import fetch_candles, is_in_bucket
+from trainer.cli.sources.candles import CheckedCandles, DataCheck, find_candles, upload_candles
+from trainer.cli.sources.local import local_candles
+from trainer.cli.sources.script_launch import DeskScript, read_data
+from trainer.cli.terminal import Console, show
+from trainer.cli.verbs.launch import given_settings
+from trainer.control.cloud import AwsCloud
+from trainer.control.drive import pace
+from trainer.control.own_machine import close_last, follow_here
+from trainer.control.stop import StopSignal
+from trainer.data.read.paths import check_path
+from trainer.job.job import Job, job_from, with_settings
+from trainer.job.tables import with_keys
+from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.encoder import encoder_file
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.own_machine import ScriptInputs, here_manifest, here_record, register_here, work_sha256
+from trainer.launch.planning import with_candles
+from trainer.launch.script_files import script_files, script_sha256, upload_data
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord, iso, utc_now
+from trainer.runs.record_json import USER_ID
+from trainer.runs.store import Objects, open_objects
+from trainer.train.inputs.encoder import check_inputs, pinned
+from trainer.train.inputs.encoder import portable as portable_encoder
+from trainer.train.own.check import checked, contents, portable
+
+DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
+LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job whose inputs are in the bucket."""
+
+    job: Job
+    bundle: Bundle
+    inputs: ScriptInputs | ChosenCandles
+    places: Mapping[str, Path]  # sha256 -> a file of this machine
+    looks: tuple[str, ...] = ()  # commands that a receipt ends with, besides the log's
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the manifest's inputs."""
+        if isinstance(self.inputs, ScriptInputs):
+            return [dict(entry) for entry in self.inputs.data]
+        return [item.pinned() for item in self.inputs.inputs]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a job here and follow it to its end. Returns the run's exit code, 0 if it was left running."""
+    began = utc_now()
+    if not arguments.here:
+        why, do = (
+            "on an instance the bootstrap starts the agent",
+            "Add --here to run the job on this machine.",
+        )
+        raise UsageError("mayfly agent needs --here", why=why, do=do)
+    if sys.platform != "linux":
+        raise ConfigError(
+            "the agent needs Linux or a container",
+            why=f"this is {sys.platform}",
+            do="Run it under WSL or Docker.",
+        )
+    arguments.python = python_of(arguments.python)
+    console = Console(plain=arguments.json)
+    settings, named = _settings(arguments, console)
+    job = job_from(settings)
+    with ExitStack() as ends:
+        ends.callback(console.close)
+        script = (
+            _desk_script(job, console, ends, python=arguments.python) if job.is_script else None
+        )  # before anything starts
+        access, outputs = _stack(arguments, ends)
+        objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
+        user_id = user_id_of(access)
+        if script:
+            prepared = _script(script, access, outputs, console)
+        else:
+            prepared = _training(job, settings, access, outputs, objects, console, ends)
+        work = _open_work(prepared, outputs, ends)
+        if left := work.clear():
+            console.line(
+                f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed"
+            )
+        if (before := work.last_run) and (note := close_last(cloud, before)):
+            console.line(note)
+        if work.resumable:
+            console.line("resuming from the checkpoints of the last run")
+        upload_bundle(prepared.bundle, objects)
+        record = _record(prepared, outputs, user_id, began, named=named, rehearsal=access.rehearsal)
+        manifest = here_manifest(record, prepared.job, prepared.bundle, prepared.inputs, objects)
+        asking = None if arguments.detach else question(console)
+        with StopSignal(asking).installed() as stop:
+            from trainer.cli.views.watch import Watch  # late, as in launch.py
+            from trainer.node.own_machine import inputs_here
+
+            state = {"run_id": record.run_id, "user_id": record.user_id, "deadline": iso(record.deadline)}
+            files = inputs_here(prepared.entries, prepared.places, script=job.is_script)
+            work.lay_out(prepared.bundle.content, state, files)
+            register_here(record, manifest, objects)
+            agent = work.start(_variables(arguments, access, outputs))
+            _lend(access, agent.pid)
+            console.line(
+                f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC"
+            )
+            watch = Watch(console, stop, here=True)
+            receipt = None
+            if not arguments.detach:
+                seconds = pace(access) if access.folder is None else 0.5
+                receipt = follow_here(
+                    cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event
+                )
+        console.close()
+        if receipt is None:
+            return _detached(arguments, record, console)
+        if receipt["state"] == "done":
+            work.remove()
+        else:
+            words = (
+                f" Its last line: {work.last_line()}"
+                if not receipt["scripts"] and not receipt["models"]
+                else ""
+            )
+            console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
+        return _end(arguments, receipt, prepared, console)
+
+
+def python_of(name: str) -> str:
+    """Return the absolute path of `--python`: the agent starts it from another folder. '' for none. Raises
+    UsageError.
+    """
+    if not name:
+        return ""
+    if (program := shutil.which(name)) is None:
+        raise UsageError(
+            f"--python {name} is not a program", do="Name a Python, such as --python .venv/bin/python."
+        )
+    return str(Path(program).absolute())  # a link is not followed: it makes the virtual environment
+
+
+def user_id_of(access: Access) -> str:
+    """Return the caller's `aws:userid`, which their keys begin with. Raises a TrainerError if STS does not
+    say.
+    """
+    if access.folder is not None:
+        return LOCAL_USER
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        user_id = str(access.client("sts").get_caller_identity()["UserId"])
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, "AWS does not say who you are") from error
+    if not re.fullmatch(USER_ID, user_id):
+        raise ConfigError(
+            f"your AWS user id is {user_id[:80]!r}",
+            why="no key can begin with it",
+            do="Sign in as another user or role.",
+        )
+    return user_id
+
+
+def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str, Any], bool]:
+    """Return the job's tables, without a budget, and whether they name a longest duration."""
+    settings = given_settings(arguments)
+    machine = settings.get("machine", {})
+    if machine.get("budget"):
+        console.line("note: the budget is ignored, since nothing is rented here; --max-duration ends the run")
+        settings = with_keys(settings, {"machine.budget": 0.0})
+    if "script" in settings and not machine.get("max_duration"):
+        settings = with_keys(settings, {"machine.max_duration": DEFAULT_DURATION})
+    return settings, bool(machine.get("max_duration"))
+
+
+def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
+    """Return access to the stack, or to the folder that replaces it."""
+    if arguments.local is not None:
+        local_root(arguments.local).mkdir(parents=True, exist_ok=True)
+    access = ends.enter_context(connected(rehearse=arguments.rehearse, local=arguments.local))
+    return access, read_stack(access, stack=arguments.stack)
+
+
+def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) -> DeskScript:
+    """Return the script with its packages, its secrets checked. Raises a TrainerError for a script that can't
+    run here.
+    """
+    from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
+
+    own_secrets(job.script.secrets)
+    script = DeskScript(job=job, files=script_files(job.script))
+    if (
+        not python
+    ):  # another Python's packages are not looked at from here: it has them, or the requirements name them
+        script = script.with_packages("", rehearsal=True, console=console)
+    return replace(script, data=read_data(job, console, ends))
+
+
+def _script(script: DeskScript, access: Access, outputs: StackOutputs, console: Console) -> Prepared:
+    if script.packages:
+        console.line(f"packages: {', '.join(script.packages.names)}; {script.packages.keep()}")
+    uploaded = upload_data(script.data, access, bucket=outputs.bucket) if script.data else []
+    sha256 = script_sha256(script.job.script, script.hashes, script.data)
+    return Prepared(
+        job=script.job,
+        bundle=build_bundle(script_files=script.files),
+        inputs=ScriptInputs(files=script.hashes, data=uploaded, sha256=sha256),
+        places={file.sha256: file.place for file in script.data},
+        looks=("pull",),
+    )
+
+
+def _training(
+    job: Job,
+    settings: dict[str, Any],
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+    console: Console,
+    ends: ExitStack,
+) -> Prepared:
+    needs("torch")
+    if job.data.path and not is_in_bucket(job.data.path):
+        check_path(job.data.path)
+    if job.own_files:
+        console.update("trying your own files ...")
+        job = checked(job)
+        settings = {**settings, **{table: job.to_dict()[table] for table in job.own_files}}
+    job = pinned(job)
+    if encoder_file(job):
+        settings = {**settings, "model": job.to_dict()["model"]}
+    if is_in_bucket(job.data.path):
+        console.update(f"fetching {job.data.path} ...")
+        fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
+        settings = with_keys(
+            settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))}
+        )
+    elif here := local_candles(job, access.folder):
+        console.line(f"candles of {here}")
+        settings = with_keys(settings, {"data.path": str(here)})
+    job = with_settings(job, path=settings.get("data", {}).get("path", ""))
+    check = DataCheck(job) if job.data.path else None
+    if check:
+        ends.callback(check.close)
+    found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
+    for note in found.notes:
+        console.line(note)
+    if found.candles is None:
+        raise UsageError(
+            "there is nothing to train on",
+            why=f"raw/{job.data.set}/ is empty",
+            do="Name candles with --data PATH.",
+        )
+    return _checked_training(found, access, outputs)
+
+
+def _checked_training(found: CheckedCandles, access: Access, outputs: StackOutputs) -> Prepared:
+    assert found.candles is not None
+    data_set = found.job.data.set
+    candles = found.candles
+    if found.files:
+        candles = upload_candles(candles, found.files, access, bucket=outputs.bucket, data_set=data_set)
+    job = with_candles(found.job, candles)
+    check_inputs(job)
+    if encoder := encoder_file(job):
+        upload_data([encoder], access, bucket=outputs.bucket)
+    job = portable_encoder(portable(job))
+    bundle = build_bundle(own_files=contents(found.job))
+    places = {file.sha256: file.path for file in found.files}
+    return Prepared(job=job, bundle=bundle, inputs=candles, places=places, looks=("logs --metrics", "pull"))
+
+
+def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> Any:
+    from trainer.node.own_machine import open_work, prune  # late: Linux alone has its lock
+
+    root = environment.here_folder()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    plan = prepared.inputs.plan if isinstance(prepared.inputs, ChosenCandles) else b""
+    work = open_work(root, work_sha256(prepared.job, prepared.bundle, outputs.bucket, prepared.entries, plan))
+    ends.callback(work.release)
+    prune(root)  # the others
+    return work
+
+
+def _record(
+    prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime, *, named: bool, rehearsal: bool
+) -> RunRecord:
+    return here_record(
+        prepared.job,
+        prepared.bundle,
+        outputs,
+        user_id=user_id,
+        host=socket.gethostname()[:100] or "this machine",
+        bars=prepared.inputs.bars if isinstance(prepared.inputs, ChosenCandles) else {},
+        now=utc_now(),
+        preflight_at=began,
+        named=named,
+        rehearsal=rehearsal,
+    )
+
+
+def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutputs) -> dict[str, str]:
+    """Return the agent's variables; it takes credentials from its environment, except in a rehearsal."""
+    told = {"MAYFLY_BUCKET": outputs.bucket, "AWS_REGION": outputs.region}
+    told["MAYFLY_DESK_PYTHON"] = arguments.python or sys.executable
+    if access.folder is not None:
+        return told | {"MAYFLY_FOLDER": str(access.folder)}
+    if access.access_key is None:
+        return told
+    own = {"AWS_ACCESS_KEY_ID": access.access_key, "AWS_SECRET_ACCESS_KEY": str(access.secret_key)}
+    return told | own | {"AWS_ENDPOINT_URL": str(access.endpoint_url)}
+
+
+def _lend(access: Access, pid: int) -> None:
+    """Keep a rehearsal's AWS up for as long as the agent lives, also after this command has ended."""
+    if access.rehearsal and access.access_key:
+        from trainer.rehearsal.client import default_root, lease_server
+
+        lease_server(default_root(), holder=pid)
+
+
+def _detached(arguments: argparse.Namespace, record: RunRecord, console: Console) -> int:
+    if arguments.json:
+        say_json(
+            {"run_id": record.run_id, "state": "running", "detached": True, "deadline": iso(record.deadline)}
+        )
+    else:
+        say(record.run_id)
+    console.line(f"it continues, and ends by {iso(record.deadline)}")
+    for verb in ("logs", "status", "stop"):
+        follow = " -f" if verb == "logs" else ""
+        console.prompt(f"  {mayfly()} {verb} {record.run_id}{follow}{_where(arguments)}\n")
+    return 0
+
+
+def _end(arguments: argparse.Namespace, receipt: Receipt, prepared: Prepared, console: Console) -> int:
+    from trainer.cli.views.receipt import receipt_view
+
+    say_json(receipt) if arguments.json else show(receipt_view(receipt))
+    made = prepared.looks if receipt["models"] or receipt["files"] else ()
+    console.line("look at it:")
+    for look in ("logs", *made):
+        verb, _, flag = look.partition(" ")
+        console.prompt(
+            f"  {mayfly()} {verb} {receipt['run_id']}{f' {flag}' if flag else ''}{_where(arguments)}\n"
+        )
+    return int(receipt["exit_code"])
+
+
+def _where(arguments: argparse.Namespace) -> str:
+    if arguments.local is not None:
+        return f" --local {shlex.quote(arguments.local)}" if arguments.local else " --local"
+    return (" --rehearse" if arguments.rehearse else "") + (
+        f" --stack {arguments.stack}" if arguments.stack != "dev" else ""
+    )

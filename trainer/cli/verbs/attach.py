@@ -1,0 +1,125 @@
+"""`mayfly attach RUN`: a shell, a command or a port of a run's machine, if the stack's setting `attach`
+allows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from dataclasses import dataclass
+from functools import partial
+
+from trainer.attach.host_keys import read_host_keys
+from trainer.attach.keys import find_key, forget_ended
+from trainer.attach.request import AttachRequest, Forward, parse_forward, shell_line
+from trainer.attach.ssm import attach_by_session_manager
+from trainer.aws.access import Access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
+from trainer.base.extras import needs
+from trainer.cli.connect import connected
+from trainer.cli.output import warn
+from trainer.control.cloud import AwsCloud
+from trainer.control.settle import settle_run
+from trainer.runs.keys import CURVES_PORT, NodeKeys
+
+HOW = "Set it: docs/attach.md. mayfly logs, gpu and pull --live show a running machine without it."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The running machine of a run: its stack, its cloud, and its keys in S3."""
+
+    outputs: StackOutputs
+    cloud: AwsCloud
+    keys: NodeKeys
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Attach to the run's machine; return the exit code of the command or shell, 0 for ports that were
+    forwarded.
+    """
+    forwards = [parse_forward(text) for text in arguments.forward]
+    if arguments.tensorboard:
+        forwards.append(Forward(local=CURVES_PORT, remote=CURVES_PORT))
+    if forwards and arguments.command:
+        raise UsageError("a command and forwarded ports don't go together", do="Use two terminals.")
+    line, browser = shell_line(arguments.command), arguments.tensorboard and sys.stdout.isatty()
+    with connected(rehearse=arguments.rehearse, program=False) as access:
+        machine = find_machine(access, read_stack(access, stack=arguments.stack), arguments.run)
+        instance_id = machine.keys.instance_id
+        by_ssh = machine.outputs.attach == "ssh"
+        announce = partial(
+            _announce, browser=browser and by_ssh
+        )  # Session Manager's ports open some seconds later
+        request = AttachRequest(line=line, forwards=tuple(forwards), announce=announce)
+        if not by_ssh:
+            return attach_by_session_manager(instance_id, request, region=machine.outputs.region)
+        needs("paramiko")
+        from trainer.attach.by_ssh import attach_by_ssh  # late: paramiko takes a third of a second
+
+        key_file = find_key(arguments.run)
+        pinned = read_host_keys(machine.cloud.objects, machine.keys)
+        address = address_of(access, instance_id, attach_from=machine.outputs.attach_from)
+        return attach_by_ssh(address, request, pinned=pinned, key_file=key_file)
+
+
+def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
+    """Return the machine of a run. Raises UsageError for a run without one, ConfigError if the stack has
+    attach = off.
+    """
+    cloud = AwsCloud(access, outputs)
+    settled = settle_run(cloud, run_id)
+    if settled.receipt is not None:
+        forget_ended(cloud.objects, ended=[run_id])
+        do = f"mayfly logs {run_id} and mayfly pull {run_id} have what it left."
+        raise UsageError(f"{run_id} has ended: there is no machine to attach to", do=do)
+    if access.rehearsal:
+        why = "its machine is simulated by processes on this one"
+        raise UsageError(
+            f"there is nothing to attach to in a rehearsal: {run_id}",
+            why=why,
+            do="mayfly logs, gpu and pull show it.",
+        )
+    if outputs.attach == "off":
+        raise ConfigError(
+            f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW
+        )
+    if settled.look.record.work == "prepare":
+        why = "its machine may read the stack's secrets, and lets nobody in"
+        raise UsageError(
+            f"{run_id} is a prepare run", why=why, do=f"mayfly logs {run_id} shows what it does."
+        )
+    running = [seen.instance_id for seen in settled.look.observed.instances if seen.state == "running"]
+    nodes = [keys for keys in settled.look.record.nodes if keys.instance_id in running]
+    if not nodes:
+        raise UsageError(
+            f"{run_id} has no running machine yet",
+            do=f"mayfly status {run_id} shows where it is; then try again.",
+        )
+    return Machine(outputs=outputs, cloud=cloud, keys=nodes[-1])
+
+
+def _announce(forward: Forward, *, browser: bool) -> None:
+    here = f"http://127.0.0.1:{forward.local}"
+    warn(f"{here} leads to port {forward.remote} of the machine, until Ctrl-C")
+    if browser and forward.remote == CURVES_PORT:
+        webbrowser.open(here)
+
+
+def address_of(access: Access, instance_id: str, *, attach_from: str) -> str:
+    """Return an instance's public address, IPv4 or IPv6 as `attach_from` asks. Raises ConnectionFailed if it
+    has none.
+    """
+    found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0][
+        "Instances"
+    ][0]
+    version = 6 if ":" in attach_from else 4
+    address = found.get("Ipv6Address" if version == 6 else "PublicIpAddress")
+    if not address:
+        why = f"attach_from is {attach_from}"
+        do = "Set attach to ssm, which needs no public address, then pulumi up."
+        raise ConnectionFailed(f"{instance_id} has no public IPv{version} address", why=why, do=do)
+    return str(address)

@@ -1,0 +1,153 @@
+"""`mayfly bench`: measure the training of a large model on this machine: seconds, memory and dollars for each
+batch size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trainer.base.errors import UsageError
+from trainer.cli.output import duration, money, say, say_json, warn
+from trainer.cli.terminal import show
+from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.job.job import job_from, parse_assignments
+from trainer.job.tables import with_keys
+from trainer.machines.choice import Device, profile_of
+from trainer.machines.instances import InstanceType, catalogue
+from trainer.models import chunk_models
+
+if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
+    from trainer.train.tuning.bench import Row
+
+MOST_BARS = 1_000_000_000  # as data.bars has it
+EPOCHS = 100  # what the dollars are for
+COLUMNS = (
+    TableColumn(title="profile", leaves=4),
+    TableColumn(title="batch (chunks)", right=True),
+    TableColumn(title="checkpointing", leaves=3),
+    TableColumn(title="it/s", right=True, leaves=2),
+    TableColumn(title="chunks/s", right=True),
+    TableColumn(title="memory", right=True),
+    TableColumn(title="an epoch", right=True, leaves=1),
+    TableColumn(title=f"{EPOCHS} epochs", right=True),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, then print the table with a line of advice."""
+    settings = parse_assignments(arguments.settings)
+    if arguments.gpu_profile is not None:
+        settings["gpu_profile"] = arguments.gpu_profile
+    _check(arguments, settings)
+    import torch
+
+    from trainer.train.tuning.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
+    from trainer.train.workers.devices import choose_device
+
+    kind, choice = choose_device(bench_job("cuda", settings), arguments.device)
+    job = bench_job(kind, settings)
+    price, price_of = _price(arguments.price, choice.profile.name, kind)
+    rows = bench(job, torch.device(kind), quick=arguments.quick, say=warn)
+    costs = [
+        _costs(epoch_seconds(job, row, bars=arguments.bars), price) if not row.excluded else None
+        for row in rows
+    ]
+    model = (
+        f"{job.model.words}, {num_parameters(job):,} weights, chunks of {job.model.bars_out} bars; "
+        f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
+    )
+    if arguments.json:
+        rows_json = [{**asdict(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
+        here = {"profile": choice.profile.name, "why": choice.why, "model": model, "epochs": EPOCHS}
+        say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": rows_json})
+        return 0
+    lines = [_line(choice.profile.name, row, cost) for row, cost in zip(rows, costs, strict=True)]
+    show(FittedTable(COLUMNS, lines))
+    say(f"{choice.profile.name}: {choice.why}. {model}.")
+    say(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
+    say(_advice(rows))
+    return 0
+
+
+def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """Raise UsageError for options that can't be measured."""
+    model = chunk_models()[0]
+    job = job_from(with_keys({}, {"model": model, **settings}))
+    for key in settings:
+        if key.removeprefix("train.") in ("batch", "activation_checkpointing"):
+            raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
+    if job.model.name != model:
+        raise UsageError(f"bench measures a {model}", do="`mayfly tune` is for models that read windows.")
+    if arguments.price is not None and not 0 <= arguments.price < math.inf:
+        raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")
+    if not 0 <= arguments.bars <= MOST_BARS:
+        do = f"Give 1 to {MOST_BARS:,}; without it, it is seven years of minutes."
+        raise UsageError(f"--bars {arguments.bars}", do=do)
+
+
+def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
+    """Return the price of one device in dollars per hour, and its source."""
+    if given is not None:
+        return given, "--price"
+    if kind == "cpu":
+        return 0.0, "your own CPU; change it with --price"
+    prices = [
+        (one.price_usd_per_hour / one.num_workers, one)
+        for one in _instances(profile)
+        if one.price_usd_per_hour
+    ]
+    if not prices:
+        return 0.0, f"AWS's price for {profile} is not known; set it with --price"
+    price, cheapest = min(prices, key=lambda pair: pair[0])
+    share = (
+        f"a GPU of {cheapest.name}"
+        if cheapest.num_workers == 1
+        else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"
+    )
+    return price, f"{share}, which is billed whole; on demand, us-east-1, {cheapest.price_date}"
+
+
+def _instances(profile: str) -> list[InstanceType]:
+    def of(one: InstanceType) -> str:
+        return profile_of(
+            Device(name=one.gpu_model, memory_gib=one.gpu_memory_gib, free_gib=one.gpu_memory_gib)
+        ).name
+
+    return [one for one in catalogue().values() if one.launchable and of(one) == profile]
+
+
+def _costs(seconds: float, price: float) -> dict[str, float]:
+    return {"epoch_seconds": seconds, "usd": seconds * EPOCHS / 3600 * price}
+
+
+def _line(profile: str, row: Row, cost: dict[str, float] | None) -> list[str]:
+    named = [profile, f"{row.batch:,}", "on" if row.activation_checkpointing else "off"]
+    if cost is None:
+        return [*named, row.excluded, "-", "-", "-", "-"]
+    speed = [f"{row.steps_per_second:,.2f}", f"{row.chunks_per_second:,.2f}"]
+    return [*named, *speed, _memory(row.memory_gib), duration(cost["epoch_seconds"]), money(cost["usd"])]
+
+
+def _memory(gib: float | None) -> str:
+    if gib is None:
+        return "-"
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
+def _advice(rows: list[Row]) -> str:
+    """Return a line that explains the figures."""
+    plain = [row for row in rows if not row.excluded and not row.activation_checkpointing]
+    if len(plain) < 2:
+        return "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
+    small, large = plain[0], plain[-1]
+    steps, chunks = (
+        large.steps_per_second / small.steps_per_second,
+        large.chunks_per_second / small.chunks_per_second,
+    )
+    return (
+        f"it/s misleads: from {small.batch} to {large.batch} chunks a step it changes by {steps:.2f} times,"
+        f" the work done by {chunks:.2f} times. Samples/s, here chunks/s, is what counts."
+    )

@@ -1,0 +1,169 @@
+"""`mayfly doctor`: check everything that a run depends on, one by one, and print a remedy for each failure.
+
+With `--fix` it lists the remains of ended runs, asks, and deletes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.attach.ssm import check_tools
+from trainer.aws.access import Access, aws_error
+from trainer.aws.stack import read_stack, require_sign_in
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import PermissionDenied, Stopped, TrainerError, UsageError
+from trainer.base.extras import needs
+from trainer.cli.connect import connected
+from trainer.cli.output import ask, say_json, warn
+from trainer.cli.terminal import show
+from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
+from trainer.launch.health import stack_checks
+from trainer.runs.record import utc_now
+from trainer.runs.store import open_objects
+
+OK, NOTE, UNKNOWN, FAILED = "ok", "note", "unknown", "failed"
+MARKS = {OK: "✓", NOTE: "!", UNKNOWN: "?", FAILED: "✗"}
+COLUMNS = (TableColumn(title=""), TableColumn(title="check"), TableColumn(title="finding", wraps=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of one check. `unknown`: these credentials may not look; `exit_code` is the error's, 0
+    without one.
+    """
+
+    check: str
+    state: str
+    what: str = ""
+    why: str = ""
+    do: str = ""
+    exit_code: int = 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check the stack, after deletions with `--fix`. Returns 0, or the exit code of the first check that
+    failed.
+    """
+    if arguments.fix:
+        _refuse_unasked(arguments)
+    with connected(rehearse=arguments.rehearse, create=False) as access:
+        deleted = fix(access, stack=arguments.stack, yes=arguments.yes) if arguments.fix else []
+        findings = examine(access, stack=arguments.stack)
+    if arguments.json:
+        say_json({"checks": [asdict(one) for one in findings], "deleted": [asdict(one) for one in deleted]})
+    else:
+        show(FittedTable(COLUMNS, [(MARKS[one.state], one.check, _words(one)) for one in findings]))
+    return next((one.exit_code for one in findings if one.state == FAILED), 0)
+
+
+def examine(access: Access, *, stack: str) -> list[Finding]:
+    """Check sign-in and stack, and then, all at once, what depends on them."""
+    signed_in = finding("sign-in", lambda: _who(access))
+    if signed_in.state == FAILED:
+        return [signed_in]
+    try:
+        outputs = read_stack(access, stack=stack)
+    except TrainerError as error:
+        return [signed_in, _of_error("stack", error)]
+    found = Finding(
+        check="stack",
+        state=OK,
+        what=f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}",
+    )
+    checks = {**stack_checks(access, outputs), **attach_checks(outputs)}
+    objects = open_objects(access, outputs.bucket)
+    for kind in KINDS:
+        checks[f"orphaned {kind}s"] = partial(orphans_note, kind, access, outputs, objects, now=utc_now())
+    with ThreadPoolExecutor(max_workers=len(checks)) as pool:
+        return [signed_in, found, *pool.map(finding, checks.keys(), checks.values())]
+
+
+def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
+    """Return the check of what `mayfly attach` needs at this desk, by its name; empty if the stack has attach
+    = off.
+    """
+
+    def check() -> str:
+        if outputs.attach == "ssm":
+            check_tools()
+        else:
+            needs("paramiko")
+        return ""
+
+    return {} if outputs.attach == "off" else {"attach": check}
+
+
+def _refuse_unasked(arguments: argparse.Namespace) -> None:
+    """Raise UsageError if something would be deleted and there is no terminal to ask on."""
+    if arguments.yes or (sys.stdin.isatty() and sys.stderr.isatty() and not arguments.json):
+        return
+    why = "--json was given" if arguments.json else "there is no terminal to ask on"
+    raise UsageError(
+        "--fix would delete things and was not confirmed", why=why, do="Add -y, or leave --fix out to look."
+    )
+
+
+def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
+    """Show the remains of runs that ended, ask unless `yes`, and delete them. Raises Stopped for a no, ours
+    for a refusal.
+    """
+    outputs = read_stack(access, stack=stack)
+    objects, now = open_objects(access, outputs.bucket), utc_now()
+    try:
+        remains = [one for kind in KINDS for one in orphans(kind, access, outputs, objects, now=now)]
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, "cannot look for remains of runs") from error
+    if not remains:
+        warn("nothing to delete: no volume, interface or schedule of a run that ended is left")
+        return []
+    for one in remains:
+        warn(f"{one.kind} {one.id}{one.about}, of run {one.run_id}")
+    if not yes and ask(
+        f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] "
+    ).lower() not in (
+        "y",
+        "yes",
+    ):
+        raise Stopped("not deleted", do="Everything is as it was.")
+    for one in remains:
+        try:
+            delete(access, outputs, one)
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, f"cannot delete the {one.kind} {one.id}") from error
+        warn(f"deleted {one.id}")
+    return remains
+
+
+def finding(name: str, check: Callable[[], str]) -> Finding:
+    """Run one check and return its finding."""
+    try:
+        note = check()
+    except (BotoCoreError, ClientError) as error:
+        return _of_error(name, aws_error(error, f"cannot check the {name}"))
+    except TrainerError as error:
+        return _of_error(name, error)
+    return Finding(check=name, state=NOTE if note and name != "sign-in" else OK, what=note)
+
+
+def _of_error(name: str, error: TrainerError) -> Finding:
+    denied = isinstance(error, PermissionDenied) and name not in ("sign-in", "stack")
+    state, code = (UNKNOWN, 0) if denied else (FAILED, error.exit_code)
+    return Finding(check=name, state=state, what=error.what, why=error.why, do=error.do, exit_code=code)
+
+
+def _who(access: Access) -> str:
+    require_sign_in(access)
+    return str(access.client("sts").get_caller_identity()["Arn"])
+
+
+def _words(found: Finding) -> str:
+    because = f" ({found.why})" if found.why else ""
+    return f"{found.what}{because}{'. ' if found.do else ''}{found.do}"

@@ -1,0 +1,144 @@
+"""`mayfly models list|pull|production|rollback`: the models in the bucket."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trainer.aws.stack import read_stack
+from trainer.base.arguments import check_folder
+from trainer.cli.connect import connected
+from trainer.cli.output import bars_are, say, say_json, warn
+from trainer.cli.terminal import show
+from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.job.model_names import MODEL_SUFFIX, is_model_file
+from trainer.runs.record import iso
+from trainer.runs.store import Objects, Stored, open_objects
+from trainer.store.listing import Model, find_model, list_models, save_model
+from trainer.store.production import PRODUCTION, production_versions, roll_back
+from trainer.targets.described import headline
+
+COLUMNS = (
+    TableColumn(title="model"),
+    TableColumn(title="stage", leaves=5),
+    TableColumn(title="run", leaves=1),
+    TableColumn(title="test score"),
+    TableColumn(title="bars", leaves=2),
+    TableColumn(title="created (UTC)", leaves=3),
+    TableColumn(title="expires", leaves=4),
+    TableColumn(title="version", leaves=6),
+    TableColumn(title="sha256", leaves=7),
+)
+
+VERSIONS = (
+    TableColumn(title="model"),
+    TableColumn(title="version"),
+    TableColumn(title="put (UTC)"),
+    TableColumn(title="bytes", right=True),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List models with run, version and test scores; download one; show production models and roll
+    one back.
+    """
+    if arguments.action == "pull":
+        check_folder(Path(arguments.out or "."))
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
+        outputs = read_stack(access, stack=arguments.stack)
+        objects, days = open_objects(access, outputs.bucket), outputs.experiment_days
+        if arguments.action == "pull":
+            model = find_model(objects, arguments.model)
+            path = save_model(objects, model, Path(arguments.out or "."))
+            say_json({**_as_dict(model, days), "path": str(path)}) if arguments.json else say(str(path))
+            return 0
+        if arguments.action == "rollback":
+            return _roll_back(arguments, objects)
+        if arguments.action == "production":
+            return _production(arguments, objects)
+        listing = list_models(objects)
+        models, problems = listing.models, listing.problems
+    if arguments.json:
+        unread = {run_id: error.as_dict() for run_id, error in problems.items()}
+        say_json({"models": [_as_dict(model, days) for model in models], "problems": unread})
+    else:
+        for problem in problems.values():
+            warn(f"warning: {problem}")
+        (
+            show(FittedTable(COLUMNS, [_row(model, days) for model in models]))
+            if models
+            else say("no models yet")
+        )
+    return 0
+
+
+def _production(arguments: argparse.Namespace, objects: Objects) -> int:
+    """List the production models, or the versions of one, newest first."""
+    names = (
+        [arguments.model]
+        if arguments.model
+        else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
+    )
+    versions = [
+        one
+        for name in names
+        if is_model_file(f"{name}{MODEL_SUFFIX}")
+        for one in production_versions(objects, name)
+    ]
+    if arguments.json:
+        say_json({"production": [_version(one) for one in versions]})
+    elif versions:
+        rows = [
+            [_name(one.key), one.version_id, f"{one.modified_at:%Y-%m-%d %H:%M}", f"{one.size:,}"]
+            for one in versions
+        ]
+        show(FittedTable(VERSIONS, rows))
+    else:
+        say("no production models yet")
+    return 0
+
+
+def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
+    replaced, put = roll_back(objects, arguments.model, version_id=arguments.version)
+    if arguments.json:
+        say_json({"replaced": _version(replaced), "put": _version(put)})
+    else:
+        say(
+            f"{_name(put.key)}: version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC is in"
+            " production again"
+        )
+        warn(f"what it replaced stays as version {replaced.version_id}")
+    return 0
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(PRODUCTION).removesuffix(MODEL_SUFFIX)
+
+
+def _version(stored: Stored) -> dict[str, object]:
+    found = {
+        "name": _name(stored.key),
+        "key": stored.key,
+        "version_id": stored.version_id,
+        "bytes": stored.size,
+    }
+    return {**found, "modified_at": iso(stored.modified_at)}
+
+
+def _as_dict(model: Model, days: int) -> dict[str, object]:
+    fields = {name: value for name, value in vars(model).items() if name != "stored_after"}
+    return {**fields, "created_at": iso(model.created_at), "expires": str(model.expires(days) or "") or None}
+
+
+def _row(model: Model, days: int) -> list[str]:
+    return [
+        model.name,
+        model.stage,
+        model.run_id or "-",
+        headline(model.metrics),
+        bars_are(model.synthetic),
+        f"{model.created_at:%Y-%m-%d %H:%M}",
+        str(model.expires(days) or "-"),
+        model.version_id[:8],
+        model.sha256[:12],
+    ]

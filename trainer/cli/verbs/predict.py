@@ -1,0 +1,316 @@
+"""`mayfly predict`: print the forecasts of models for the bars of a file or folder as one CSV. In Python:
+`trainer.predict`.
+
+    mayfly predict MODEL ... --data PATH    # .safetensors files, folders of them, names or keys in the bucket
+    mayfly predict --run RUN --data PATH     # every model of a run
+
+The columns are model, symbol, bar, available_at and those of the target, such as `probability`
+(docs/models-and-targets.md lists them); the card has the horizon. Over a model's test bars, its card's scores
+were computed from the same numbers. A model of your own needs its Python file: a card runs no code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.base.errors import UsageError
+from trainer.base.symbols import tidy
+from trainer.base.text import printable
+from trainer.cli.output import say_json, warn
+from trainer.cli.terminal import is_terminal, show
+from trainer.data.read.paths import check_path
+from trainer.job.model_names import MODEL_SUFFIX
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import RenderableType
+
+    from trainer.train.predict.symbols import NotPredicted, Predictions
+
+KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
+FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
+MOST_LAST = 1_000_000_000  # bars, as data.bars has it
+MOST_DRAWN = 200  # rows of a table at a terminal
+MOST_NOTES = 20  # lines about symbols without predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionRequest:
+    """Models, candles and options of one call, as `trainer.predict` describes them."""
+
+    models: Sequence[str]
+    data: str
+    run: str
+    symbols: Sequence[str]
+    last: int | None  # bars of each symbol; None: every bar
+    model_file: str | Path | None
+    rehearse: bool
+    stack: str
+    local: str | None = None  # a folder instead of the bucket, '' for the user's default
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a row for each model and bar: by symbol, then model, oldest bar first. Returns 0, or the first
+    error's exit code.
+
+    Symbols that the data does not hold are named on stderr and are no error, unless nothing was predicted.
+    """
+    if not 0 <= arguments.last <= MOST_LAST:
+        do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
+        raise UsageError(f"--last {arguments.last}", do=do)
+    symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
+    request = PredictionRequest(
+        models=arguments.models,
+        data=arguments.data,
+        run=arguments.run,
+        symbols=symbols,
+        last=arguments.last or None,
+        model_file=arguments.model_file,
+        rehearse=arguments.rehearse,
+        stack=arguments.stack,
+        local=arguments.local,
+    )
+    notes: list[str] = []
+    with _predicted(request, notes) as (predictions, missing):
+        if arguments.json:
+            rows = [row for item in predictions for row in _rows(item)]
+            problems = [
+                {"model": item.model, "symbol": item.symbol, **item.error.as_dict()} for item in missing
+            ]
+            say_json({"predictions": rows, "problems": problems, "notes": notes})
+        else:
+            _write(predictions)
+    for line in notes:
+        warn(f"note: {line}")
+    for item in missing[:MOST_NOTES]:
+        warn(f"{'left out' if item.absent else 'error'}: {item.model}: {item.error}")
+    if len(missing) > MOST_NOTES:
+        warn(f"and {len(missing) - MOST_NOTES} more without predictions; --json has them all")
+    return next((item.error.exit_code for item in missing if not item.absent), 0)
+
+
+def frame(request: PredictionRequest) -> pandas.DataFrame:
+    """Return the table that `mayfly predict` prints; see `trainer.predict`."""
+    import pandas  # late: the verb does without
+
+    notes: list[str] = []
+    with _predicted(request, notes) as (predictions, missing):
+        tables = [
+            pandas.DataFrame(
+                {
+                    "model": item.model,
+                    "symbol": item.symbol,
+                    "bar": pandas.to_datetime(item.bar, utc=True),
+                    "available_at": pandas.to_datetime(item.available_at, utc=True),
+                    **item.columns,
+                }
+            )
+            for item in predictions
+        ]
+    for line in [*notes, *(f"{item.model}: {item.error}" for item in missing)]:
+        warnings.warn(line, stacklevel=3)
+    return pandas.concat(tables, ignore_index=True)
+
+
+@contextmanager
+def _predicted(
+    request: PredictionRequest, notes: list[str]
+) -> Iterator[tuple[Iterator[Predictions], list[NotPredicted]]]:
+    """Yield an iterator of predictions, and a list of failures that is complete once the iterator is
+    exhausted.
+
+    `notes` receives lines about how files were read. The iterator raises the first error if nothing could be
+    predicted.
+    """
+    check_path(request.data)
+    with _model_files(request) as paths:
+        # Late: torch takes a second to load, and a wrong name should not wait for it.
+        from trainer.train.predict.symbols import predict_models
+
+        own = Path(request.model_file) if request.model_file else None
+        missing: list[NotPredicted] = []
+        symbols = [tidy(symbol) for symbol in request.symbols]  # as they train
+        made = predict_models(
+            paths, Path(request.data), symbols=symbols, last=request.last, model_file=own, note=notes.append
+        )
+        yield _sorted_out(made, missing), missing
+
+
+def _sorted_out(
+    made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted]
+) -> Iterator[Predictions]:
+    """Yield the predictions and add failures to `missing`. Raises the first error if nothing was
+    predicted.
+    """
+    from trainer.train.predict.symbols import NotPredicted
+
+    some = False
+    for item in made:
+        if isinstance(item, NotPredicted):
+            missing.append(item)
+        else:
+            if item.synthetic and not some:
+                warn(f"{item.model} was trained on SYNTHETIC bars: it knows nothing of any market")
+            some = True
+            yield item
+    if not some and missing:
+        raise next((item.error for item in missing if not item.absent), missing[0].error)
+
+
+def _write(predictions: Iterator[Predictions]) -> None:
+    """Print CSV; on a terminal, a rounded table if there are few rows."""
+    few: list[Predictions] = []
+    if is_terminal(sys.stdout):
+        while sum(len(item.bar) for item in few) <= MOST_DRAWN:
+            if (item := next(predictions, None)) is None:
+                show(_table(few))
+                return
+            few.append(item)
+    _write_csv(chain(few, predictions))
+
+
+def _table(predictions: Sequence[Predictions]) -> RenderableType:
+    from trainer.cli.views.table import FittedTable, TableColumn
+
+    rows = [row for item in predictions for row in _rows(item)]
+    values = list(rows[0])[len(FIRST_COLUMNS) :]
+    leaves = {"model": 2, "bar": 1}  # available_at is when it could be known
+    first = [TableColumn(title=name, leaves=leaves.get(name, 0)) for name in FIRST_COLUMNS]
+    columns = [*first, *(TableColumn(title=name, right=True) for name in values)]
+    return FittedTable(columns, [[_cell(value) for value in row.values()] for row in rows])
+
+
+def _cell(value: object) -> str:
+    return f"{value:.5f}" if isinstance(value, float) else str(value)
+
+
+def _write_csv(predictions: Iterable[Predictions]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    header: list[str] = []
+    for item in predictions:
+        if not header:
+            header = [*FIRST_COLUMNS, *map(printable, item.columns)]
+            writer.writerow(header)
+        # Every digit of a float is written: metrics computed from this file are the card's own.
+        writer.writerows(row.values() for row in _rows(item))
+
+
+def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
+    from trainer.data.read.candles import time_text
+
+    values = zip(*(column.tolist() for column in item.columns.values()), strict=True)
+    for bar, available_at, row in zip(item.bar, item.available_at, values, strict=True):
+        times = {"bar": time_text(bar), "available_at": time_text(available_at)}
+        yield {
+            "model": printable(item.model),
+            "symbol": item.symbol,
+            **times,
+            **dict(zip(item.columns, row, strict=True)),
+        }
+
+
+@contextmanager
+def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
+    """Yield models as local files; those in a bucket are downloaded into a temporary folder."""
+    run = request.run
+    if bool(request.models) == bool(run):
+        why = "both were given" if run else "neither was given"
+        raise UsageError(
+            "predict takes MODEL or --run RUN", why=why, do="--run RUN predicts with all models of a run."
+        )
+    local = {name: _local_files(name) for name in request.models}
+    if all(local.values()) and not run:
+        yield _distinct([path for paths in local.values() for path in paths])
+        return
+    # Late: only a model in a bucket needs AWS.
+    from trainer.aws.stack import read_stack
+    from trainer.cli.connect import connected
+    from trainer.runs.store import open_objects, read_record
+    from trainer.store.listing import fetch_models, find_model, models_of_run
+
+    with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
+        with connected(rehearse=request.rehearse, program=False, local=request.local) as access:
+            outputs = read_stack(access, stack=request.stack)
+            objects = open_objects(access, outputs.bucket)
+            if run:
+                chosen = list(models_of_run(objects, run))
+                if not chosen:
+                    read_record(objects, run)  # which can list the runs
+                    raise UsageError(
+                        f"run {run} has no models",
+                        do="mayfly status shows runs, mayfly models list their models.",
+                    )
+            else:
+                chosen = [find_model(objects, name) for name, paths in local.items() if not paths]
+            for model in chosen[: 1 if run else None]:
+                warn(_origin(model, outputs.experiment_days, run=run))
+            fetched = fetch_models(objects, chosen, Path(folder))
+        yield _distinct([path for paths in local.values() for path in paths] + fetched)
+
+
+def _origin(model: Any, experiment_days: int, *, run: str) -> str:
+    """Return the model that a name refers to, and when it expires."""
+    until = model.expires(experiment_days)
+    of = (
+        "production"
+        if not model.run_id
+        else f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
+    )
+    kept = f"; experiments expire, this one after {until}" if until else ""
+    return f"models of {of}{kept}" if run else f"model {model.name} of {of}{kept}"
+
+
+def _local_files(name: str) -> list[Path]:
+    """Return the model files of a local path, empty for a name in a bucket. Raises UsageError for a path
+    without models.
+    """
+    path = Path(name)
+    if path.is_file() and path.suffix == MODEL_SUFFIX:
+        return [path]
+    if path.is_file():
+        raise UsageError(
+            f"{path} is not a model",
+            why=f"a model's file ends in {MODEL_SUFFIX}",
+            do="Give one, or a folder of them.",
+        )
+    if path.is_dir():
+        files = sorted(item for item in path.glob(f"*{MODEL_SUFFIX}") if item.is_file())
+        if not files:
+            raise UsageError(
+                f"folder {path} holds no models",
+                why=f"no file ends in {MODEL_SUFFIX}",
+                do="Give a folder that does.",
+            )
+        return files
+    is_path = path.suffix == MODEL_SUFFIX or name[:1] in "./~" or name.endswith("/")
+    if is_path and not name.startswith(KEYS):
+        raise UsageError(
+            f"model {path} does not exist",
+            do="Check the path, or give a name that `mayfly models list` shows.",
+        )
+    return []
+
+
+def _distinct(paths: list[Path]) -> list[Path]:
+    """Return the paths by name. Raises UsageError for two models of one name, whose rows could not be
+    distinguished.
+    """
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in seen:
+            why = f"{seen[path.stem]} and {path}"
+            raise UsageError(
+                f"two models are called {path.stem}", why=why, do="Predict with one of them at a time."
+            )
+        seen[path.stem] = path
+    return [path for _, path in sorted(seen.items())]

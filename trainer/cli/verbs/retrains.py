@@ -1,0 +1,290 @@
+"""`mayfly retrains`: publish the job of a schedule, list its times and their results, run it now,
+pause it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from rich.console import RenderableType
+
+from trainer.aws.access import Access, aws_error
+from trainer.aws.schedule_expressions import next_times
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import TrainerError, UsageError, nearest
+from trainer.cli.connect import connected
+from trainer.cli.output import money, say, say_json, warn
+from trainer.cli.terminal import show
+from trainer.cli.verbs.publish import plan_now, plan_script_now, publish, swap
+from trainer.cli.views.plan import plan_view, script_view
+from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.launch.planning import PlannedRetrain
+from trainer.launch.script_retrain import PlannedScript
+from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
+from trainer.retrains.published import PublishedRetrain, read_published, verified_job, verified_script
+from trainer.retrains.schedule import RetrainSchedule, read_schedules
+from trainer.runs.record import iso, utc_now
+from trainer.runs.store import Objects, open_objects
+
+SHOWN_TIMES = 3
+LISTED = (
+    TableColumn(title="retrain"),
+    TableColumn(title="next"),
+    TableColumn(title="UTC"),
+    TableColumn(title="state"),
+    TableColumn(title="last run"),
+    TableColumn(title="spent", right=True),
+)
+TOLD = (
+    TableColumn(title="scheduled"),
+    TableColumn(title="state"),
+    TableColumn(title="run"),
+    TableColumn(title="spent", right=True),
+    TableColumn(title="why"),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one action of the verb."""
+    program = arguments.action in ("publish", "run")  # these need a rehearsal's stack
+    with connected(rehearse=arguments.rehearse, program=program) as access:
+        outputs = read_stack(access, stack=arguments.stack)
+        objects = open_objects(access, outputs.bucket)
+        if arguments.action == "list":
+            return _list(arguments, outputs, objects)
+        schedule = _schedule(outputs, arguments.name)
+        if arguments.action == "publish":
+            return _publish(arguments, schedule, access, outputs, objects)
+        if arguments.action == "preview":
+            return _preview(arguments, schedule, access, outputs, objects)
+        if arguments.action == "run":
+            return _run_now(arguments, schedule, access, outputs)
+        if arguments.action == "pause":
+            return _pause(arguments, schedule, objects)
+        return _history(arguments, schedule, objects)
+
+
+def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
+    schedules = {schedule.name: schedule for schedule in read_schedules(outputs.retrains)}
+    if name not in schedules:
+        do = nearest(name, schedules) or "Add it with name, cron, budget and budget_month, and run pulumi up."
+        raise UsageError(f"the stack's setting `retrains` has no '{name}'", do=do)
+    return schedules[name]
+
+
+def _publish(
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+) -> int:
+    retrain, ready, notes = publish(arguments, schedule, access, outputs, objects)
+    if arguments.json:
+        say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
+        return 0
+    show(_view(ready))
+    say(*(f"note: {note}" for note in notes))
+    say(
+        f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image"
+        f" {retrain.image_id}"
+    )
+    say(
+        *_times(schedule),
+        *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []),
+    )
+    return 0
+
+
+def _preview(
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    access: Access,
+    outputs: StackOutputs,
+    objects: Objects,
+) -> int:
+    retrain = _published(objects, schedule.name)[0]
+    job, image_id, notes = verified_job(objects, retrain), retrain.image_id, list[str]()
+    ready: PlannedRetrain | PlannedScript
+    if job.is_script:
+        script = verified_script(objects, retrain)
+        ready = plan_script_now(job, script, schedule, access, outputs, objects, image_id=image_id)
+    else:
+        ready, notes = plan_now(job, schedule, access, outputs, objects, image_id=image_id)
+    if arguments.json:
+        say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
+        return 0
+    show(_view(ready))
+    say(*(f"note: {note}" for note in notes), *_times(schedule))
+    return 0
+
+
+def _view(ready: PlannedRetrain | PlannedScript) -> RenderableType:
+    """Return the plan of a retrain for people."""
+    if isinstance(ready, PlannedScript):
+        return script_view(ready.plan, ready.job, ready.data)
+    return plan_view(ready.plan, ready.job, ready.candles)
+
+
+def _run_now(
+    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs
+) -> int:
+    """Invoke the control function as the schedule would, with the current second as the scheduled time."""
+    from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
+
+    now = utc_now().replace(microsecond=0)
+    payload = json.dumps({"retrain": schedule.name, "scheduled_time": iso(now)}).encode()
+    try:
+        access.client("lambda").invoke(
+            FunctionName=outputs.control_arn, InvocationType="Event", Payload=payload
+        )
+    except (BotoCoreError, ClientError) as error:
+        raise aws_error(error, "cannot call the control function") from error
+    run_id = run_id_of(schedule.name, now)
+    if arguments.json:
+        say_json({"run_id": run_id, "scheduled_at": iso(now)})
+    else:
+        say(run_id)
+        warn(f"control was called; mayfly retrains history {schedule.name} shows the result")
+    return 0
+
+
+def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
+    retrain, etag = _published(objects, schedule.name)
+    changed = replace(retrain, paused=not arguments.off)
+    if changed != retrain:
+        swap(objects, changed, replaces=etag)
+    if arguments.json:
+        say_json({"retrain": _described(schedule, changed)})
+    elif changed.paused:
+        say(f"{schedule.name} is paused: its scheduled times are skipped; an open run is not affected")
+    else:
+        say(f"{schedule.name} is resumed", *_times(schedule))
+    return 0
+
+
+def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects) -> int:
+    rows, documents = [], []
+    for schedule in read_schedules(outputs.retrains):
+        stored = _readable(objects, schedule.name)
+        last = next(_entries(objects, reversed(entry_keys(objects, schedule.name))), None)
+        documents.append({**_described(schedule, stored), "last": _entry(last) if last else None})
+        rows.append(_row(schedule, stored, last))
+    if arguments.json:
+        say_json({"retrains": documents})
+    elif rows:
+        show(FittedTable(LISTED, rows))
+    else:
+        say("the stack has no retrains: add one to its setting `retrains`, and run pulumi up")
+    return 0
+
+
+def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
+    entries = list(_entries(objects, entry_keys(objects, schedule.name)))
+    if arguments.json:
+        say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
+    elif entries:
+        show(FittedTable(TOLD, [_history_row(entry) for entry in entries]))
+    else:
+        say(f"{schedule.name} has not run yet")
+    return 0
+
+
+def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
+    stored = read_published(objects, name)
+    if stored is None:
+        raise UsageError(
+            f"retrain {name} was never published",
+            do=f"Publish it: mayfly retrains publish {name} --job FILE.",
+        )
+    return stored
+
+
+def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
+    """Return a publication for the list; None, with a warning, if it can't be read."""
+    try:
+        stored = read_published(objects, name)
+    except TrainerError as error:
+        warn(f"warning: {error}")
+        return None
+    return stored[0] if stored else None
+
+
+def _entries(objects: Objects, keys: Iterable[str]) -> Iterator[ScheduledRun]:
+    """Yield the entries of these keys, with a warning for each that can't be read."""
+    for key in keys:
+        try:
+            yield read_entry(objects, key)[0]
+        except TrainerError as error:
+            warn(f"warning: {error}")
+
+
+def _coming(schedule: RetrainSchedule) -> list[datetime]:
+    return next_times(schedule.expression, utc_now(), SHOWN_TIMES)
+
+
+def _times(schedule: RetrainSchedule) -> list[str]:
+    """Return the next scheduled times in words."""
+    zone = schedule.time_zone
+    lines = [
+        f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}   {at:%Y-%m-%d %H:%M} UTC"
+        for at in _coming(schedule)
+    ]
+    return lines or [f"{schedule.cron} names no time in the next five years"]
+
+
+def _state(retrain: PublishedRetrain | None) -> str:
+    return "never published" if retrain is None else "paused" if retrain.paused else "on"
+
+
+def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None) -> list[str]:
+    coming = _coming(schedule)
+    local = f"{schedule.local(coming[0]):%a %Y-%m-%d %H:%M} {schedule.time_zone}" if coming else "never"
+    utc = f"{coming[0]:%Y-%m-%d %H:%M}" if coming else ""
+    ended = f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-"
+    return [schedule.name, local, utc, _state(retrain), ended, money(last.spent_usd) if last else "-"]
+
+
+def _history_row(entry: ScheduledRun) -> list[str]:
+    why = str((entry.error or {}).get("what", "")) or "; ".join(entry.notes)
+    return [
+        f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC",
+        entry.state,
+        entry.run_id or "-",
+        money(entry.spent_usd),
+        why,
+    ]
+
+
+def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> dict[str, Any]:
+    """Return a retrain for --json."""
+    published = None
+    if retrain is not None:
+        published = {
+            "job_sha256": retrain.job_sha256,
+            "code_sha256": retrain.code_sha256,
+            "image_id": retrain.image_id,
+            "commit": retrain.commit,
+            "published_at": iso(retrain.published_at),
+        }
+    coming = [{"local": schedule.local(at).isoformat(), "utc": iso(at)} for at in _coming(schedule)]
+    return {**schedule.to_dict(), "state": _state(retrain), "published": published, "next": coming}
+
+
+def _entry(entry: ScheduledRun) -> dict[str, Any]:
+    """Return an entry for --json."""
+    return {
+        "scheduled_at": iso(entry.scheduled_at),
+        "state": entry.state,
+        "run_id": entry.run_id or None,
+        "most_usd": entry.most_usd,
+        "spent_usd": entry.spent_usd,
+        "notes": list(entry.notes),
+        "error": entry.error,
+    }

@@ -1,0 +1,220 @@
+"""`mayfly status [RUN]`: the state of runs. A run that no command drives is settled before it is shown."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from typing import Any
+
+from rich.console import RenderableType
+
+from trainer.attach.keys import forget_ended
+from trainer.aws.stack import read_stack
+from trainer.base.errors import TrainerError
+from trainer.cli.connect import connected
+from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
+from trainer.cli.terminal import show
+from trainer.cli.views.progress import share_done
+from trainer.cli.views.receipt import receipt_view, set_by
+from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
+from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.progress import RunProgress, progress_of
+from trainer.control.settle import Settled, settle_all, settle_run
+from trainer.runs.record import from_iso, iso
+from trainer.runs.stored_receipt import read_receipt
+
+UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
+SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
+COLUMNS = (
+    TableColumn(title="run"),
+    TableColumn(title="state"),
+    TableColumn(title="phase", leaves=2),
+    TableColumn(title="done", right=True, leaves=1),
+    TableColumn(title="spent", right=True, leaves=3),
+    TableColumn(title="ends within", right=True, leaves=4),
+    TableColumn(title="instance", leaves=6),
+    TableColumn(title="type", leaves=5),
+    TableColumn(title="zone", leaves=8),
+    TableColumn(title="market", leaves=7),
+)
+PIECES = (  # behind the name
+    TableColumn(title="state"),
+    TableColumn(title="epoch", right=True),
+    TableColumn(title="step", right=True, leaves=1),
+    TableColumn(title="loss", right=True),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show one run, or every open run and the last ended ones; newest last."""
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
+        cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        if arguments.run:
+            shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
+        else:
+            shown = runs_shown(cloud)
+        forget_ended(cloud.objects)
+    if arguments.json:
+        say_json({"runs": shown})
+    elif arguments.run:
+        show(_detail(shown[0]))
+    elif shown:
+        for item in shown:
+            if item["state"] == UNREADABLE:
+                warn(f"warning: {item['message']}")
+        show(FittedTable(COLUMNS, map(_row, shown)))
+    else:
+        say("no runs yet")
+    return 0
+
+
+def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
+    """Settle open runs; return them and the last ended ones, oldest first."""
+    settling = settle_all(cloud)
+    shown = [_shown(settled, cloud.now()) for settled in settling.settled]
+    shown += [_of_problem(run_id, error) for run_id, error in settling.problems.items()]
+    for run_id in settling.ended[-SHOWN_ENDED:]:
+        try:
+            receipt = read_receipt(cloud.objects, run_id)
+            shown += [_of_receipt(receipt)] if receipt is not None else []
+        except TrainerError as error:
+            shown.append(_of_problem(run_id, error))
+    return sorted(shown, key=lambda item: str(item["run_id"]))
+
+
+def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
+    """Return the row of a run that can't be read."""
+    nothing = {"instances": [], "pieces": {}, "models_done": 0, "models_total": 0, "receipt": None}
+    numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
+    return {
+        "run_id": run_id,
+        "work": "",
+        "state": UNREADABLE,
+        "phase": "",
+        **nothing,
+        **numbers,
+        "deadline_in_seconds": None,
+        "message": str(error),
+        "warning": "",
+    }
+
+
+def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
+    if settled.receipt is not None:
+        return _of_receipt(settled.receipt)
+    return _of_progress(progress_of(settled.look, now, settled.look.error), now)
+
+
+def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
+    instances = receipt["instances"]
+    done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
+    return {
+        "run_id": receipt["run_id"],
+        "work": receipt.get("work", "train"),
+        "state": receipt["state"],
+        "instances": instances,
+        "phase": "",
+        "models_done": done,
+        "models_total": done + len(receipt["failed"]),
+        "pieces": {},
+        "elapsed_seconds": receipt["seconds"]["total"],
+        "spent_usd": receipt["dollars"]["spent_high"],
+        "deadline": receipt["deadline"],
+        "deadline_cause": receipt.get("deadline_cause", "unknown"),
+        "deadline_in_seconds": None,
+        "message": "",
+        "warning": "",
+        "receipt": receipt,
+    }
+
+
+def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
+    return {
+        "run_id": progress.run_id,
+        "work": progress.work,
+        "state": progress.state,
+        "instances": [
+            {
+                "instance_id": seen.instance_id,
+                "instance_type": seen.instance_type,
+                "market": seen.market,
+                "availability_zone": seen.availability_zone,
+                "state": seen.state,
+            }
+            for seen in progress.instances
+        ],
+        "phase": progress.phase,
+        "models_done": progress.models_done,
+        "models_total": progress.models_total,
+        "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
+        "elapsed_seconds": round(progress.elapsed_seconds, 3),
+        "spent_usd": round(progress.spent_usd, 6),
+        "deadline": iso(progress.deadline.at),
+        "deadline_cause": progress.deadline.cause,
+        "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
+        "message": progress.last_error or progress.message,
+        "warning": progress.warning,
+        "receipt": None,
+    }
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    instance = item["instances"][-1] if item["instances"] else {}
+    left = item["deadline_in_seconds"]
+    return [
+        item["run_id"],
+        item["state"],
+        item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
+        _done(item),
+        money(item["spent_usd"]),
+        "-" if left is None else duration(left) if left > 0 else "past",
+        str(instance.get("instance_id", "-")),
+        str(instance.get("instance_type", "-")),
+        str(instance.get("availability_zone", "-")),
+        str(instance.get("market", "-")).replace("_", "-"),
+    ]
+
+
+def _done(item: dict[str, Any]) -> str:
+    """Return the overall progress: the share of all steps while models train, else the number of
+    models done.
+    """
+    pieces = [values for values in item["pieces"].values() if values.get("steps") and values.get("epochs")]
+    if not pieces:
+        total = item["models_total"]
+        return f"{item['models_done']}/{pieces_counted(total, item['work'])}" if total else "-"
+    return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
+
+
+def _detail(item: dict[str, Any]) -> RenderableType:
+    """Return one run in detail: its receipt if it has ended, else its current state."""
+    if item["receipt"] is not None:
+        return receipt_view(item["receipt"])
+    instance = item["instances"][-1] if item["instances"] else None
+    entries: list[tuple[str, RenderableType]] = [
+        ("run", item["run_id"]),
+        ("state", Inline([item["state"], item["phase"], _done(item), duration(item["elapsed_seconds"])])),
+        ("dollars", f"{money(item['spent_usd'])} so far"),
+        ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC, {set_by(item)}"),
+    ]
+    if instance:
+        names = ("instance_id", "instance_type", "market", "availability_zone", "state")
+        entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
+    if item["pieces"]:
+        noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
+        rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))
+        title = noun if noun == "script" else f"{noun}s"
+        entries += [("", ""), (title, FittedTable((TableColumn(title=noun), *PIECES), rows))]
+    notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
+    return Blocks([*entries, *(("note", note) for note in notes)])
+
+
+def _piece(name: str, values: dict[str, Any]) -> list[str]:
+    loss, epochs = values.get("loss"), values.get("epochs")
+    return [
+        name,
+        values.get("state", ""),
+        f"{values.get('epoch', 0)}/{epochs}" if epochs else "-",
+        f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
+        f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
+    ]

@@ -1,0 +1,140 @@
+"""`mayfly tune`: measure the fastest settings of this machine for a job's models, and store them for its next
+runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+
+from trainer.base.errors import UsageError
+from trainer.cli.output import counted, duration, say, say_json, warn
+from trainer.cli.terminal import show
+from trainer.cli.views.table import FittedTable, TableColumn, lines
+from trainer.job.job import Job, job_from, load_job, parse_assignments, refuse_script
+from trainer.job.tables import with_keys
+
+if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
+    from trainer.machines.choice import Choice
+    from trainer.train.tuning.timing import Timing
+
+DEFAULT_SECONDS = 20.0
+MOST_SECONDS = 60.0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table of candidates, the chosen one first, and the file that stores it."""
+    job = _job(arguments)
+    # Late: torch takes a second to load, and a wrong setting should not wait for it.
+    from trainer.train.own.check import checked
+    from trainer.train.tuning.tune import remember, tune_here
+    from trainer.train.workers.devices import choose_device
+
+    job = checked(job)
+    choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
+    seconds, batch_limit, why = _time(job, arguments)
+    warn(f"tuning for {seconds:.0f} s at most: {why}")
+    choice, timings = tune_here(
+        job,
+        device=arguments.device,
+        seconds=seconds,
+        batch_limit=batch_limit,
+        say=warn,
+    )
+    file = remember(choice, job, timings[0])
+    if arguments.json:
+        report = {
+            "profile": choice.profile.name,
+            "why": choice.why,
+            "timings": [asdict(timing) for timing in timings],
+        }
+        say_json({**report, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
+        return 0
+    show(_view(job, choice, timings))
+    say(f"stored in {file}: this machine's next runs of this shape use the first")
+    return 0
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
+        raise UsageError(
+            f"--seconds {arguments.seconds:g}", do="Give a number above 0; 60 is the most that is taken."
+        )
+    flags = {"data": arguments.data, "gpu_profile": arguments.gpu_profile}
+    present: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    settings = load_job(Path(arguments.job)) if arguments.job else {}
+    job = job_from(with_keys(settings, {**present, **parse_assignments(arguments.settings)}))
+    refuse_script(job, "tune")
+    if not job.train.batch and not job.data.path:
+        raise UsageError(
+            "batch = auto, but no candles",
+            why="they decide how large it may become",
+            do="Name them with --data.",
+        )
+    return job
+
+
+def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
+    """Return the seconds to measure, the largest batch for `auto`, and the reason for this time."""
+    seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
+    why = "--seconds" if arguments.seconds else "change it with --seconds"
+    if not job.data.path:
+        return seconds, 0, why
+    from trainer.train.inputs.source import open_data
+    from trainer.train.inputs.survey import survey
+    from trainer.train.tuning.chosen import Site, look_ahead
+    from trainer.train.workers.devices import choose_device, default_workers
+
+    kind, choice = choose_device(job, arguments.device)
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        surveyed = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
+    workers = min(default_workers(kind), len(surveyed.pieces))
+    run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
+    run = (
+        f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')},"
+        f" {surveyed.data['bars']:,} bars)"
+    )
+    return seconds, limit, f"{why}; for {run}"
+
+
+def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType:
+    """Return the candidates as a table with a legend."""
+    unit, batch = job.model.reads, job.train.batch
+    steps = f"of {batch} {unit}" if batch else "of batches that differ"
+    reading = f"Most {unit} a second wins; it/s are {steps} and mislead."
+    columns = (
+        TableColumn(title="batch", right=True),
+        TableColumn(title="strategy"),
+        TableColumn(title="pack", right=True),
+        TableColumn(title="slice", right=True, leaves=2),
+        TableColumn(title="checkpointing", leaves=3),
+        TableColumn(title=f"{unit}/s", right=True),
+        TableColumn(title="it/s", right=True, leaves=1),
+        TableColumn(title="GiB a model", right=True, leaves=4),
+        TableColumn(title="excluded", wraps=True),
+    )
+    return lines(f"{choice.profile.name}: {choice.why}. {reading}", FittedTable(columns, map(_row, timings)))
+
+
+def _row(timing: Timing) -> list[str]:
+    option, rate, memory = timing.candidate, timing.windows_per_second, timing.memory_per_model_gib
+    speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}"
+    return [
+        f"{option.batch:,}" if option.batch else "",
+        option.strategy,
+        str(option.pack),
+        str(option.micro_batch),
+        "on" if option.activation_checkpointing else "",
+        *(
+            ("-", "-", "")
+            if timing.excluded
+            else (speed, f"{timing.steps_per_second:,.1f}", f"{memory:.2f}" if memory else "")
+        ),
+        str(timing.excluded or ""),
+    ]

@@ -1,0 +1,222 @@
+"""The plan as text: the work, a table of candidates, and the hard stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+
+from trainer.cli.output import counted, duration, money
+from trainer.cli.views.gpus import gpu_view
+from trainer.cli.views.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
+from trainer.job.job import Job
+from trainer.job.pieces import kind_of
+from trainer.launch.candidates import PlanCandidate
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.plan import LaunchPlan
+from trainer.machines.baking import Baking
+from trainer.machines.storage import StorageCost
+from trainer.models.pretrained import encoder_of
+from trainer.runs.deadline import CAUSES
+
+LONG_REHEARSAL_SECONDS = 900.0
+MOST_NAMES = 6  # of symbols; more are counted
+COLUMNS = (
+    TableColumn(title=""),
+    TableColumn(title="instance"),
+    TableColumn(title="market", leaves=1),
+    TableColumn(title="zones", right=True, leaves=3),
+    TableColumn(title="GPUs", leaves=2),
+    TableColumn(title="$/h", right=True),
+    TableColumn(title="est. time"),
+    TableColumn(title="est. cost"),
+)
+
+
+def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableType:
+    """Return the plan: the work, the candidates, and the hard stop."""
+    return lines(
+        Inline(
+            [
+                styled(job.name, STRONG),
+                *(["rehearsal"] if plan.rehearsal else []),
+                _models(plan, job, candles),
+            ]
+        ),
+        Inline(_data(job, candles)),
+        *([Inline(_encoder(job))] if encoder_of(job.model) else []),
+        "",
+        *_candidates(plan),
+    )
+
+
+def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
+    """Return a script's plan: its command, files and data, the candidates, and the hard stop."""
+    size = f"{data['bytes'] / 1e6:,.1f} MB" if data["files"] else ""
+    sent = [
+        counted(len(data["script_files"]), "file"),
+        f"data: {counted(data['files'], 'file')}" if size else "no data",
+    ]
+    return lines(
+        Inline(
+            [
+                styled(job.name, STRONG),
+                *(["rehearsal"] if plan.rehearsal else []),
+                f"script: {job.script.command}",
+            ]
+        ),
+        *([Inline(_values(plan, job))] if job.script.over else []),
+        Inline(
+            [
+                *sent,
+                *([size] if size else []),
+                *([f"packages: {job.script.requirements}"] if job.script.requirements else []),
+            ]
+        ),
+        *([f"secrets: {', '.join(job.script.secrets)}"] if job.script.secrets else []),
+        *([_packages(data["packages"])] if "packages" in data else []),
+        "",
+        *_candidates(plan),
+    )
+
+
+def _packages(packages: Mapping[str, Any]) -> RenderableType:
+    """Return the resolved packages: their source, their versions, and the ones that the image provides."""
+    left = [f"from the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
+    first, *others = packages["packages"]
+    return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
+
+
+def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
+    """Yield the number of values that a script runs over, their names, and the GPUs of each."""
+    combinations = list(job.script.combinations.values())
+    yield counted(len(plan.pieces), "run")
+    for column in combinations[0]:
+        values = dict.fromkeys(row[column] for row in combinations)
+        yield f"{column}: {', '.join(values) if len(values) <= MOST_NAMES else counted(len(values), 'value')}"
+    yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
+
+
+def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
+    """Yield the candidates with their notes, the sources of prices and times, and the hard stop."""
+    yield FittedTable(
+        COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
+    )
+    yield from _notes(plan)
+    yield ""
+    if plan.gpus:
+        yield from gpu_view(plan.gpus)
+        yield ""
+    yield from _basis(plan)
+    yield _hard_stop(plan)
+
+
+def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
+    count, several = len(plan.pieces), job.data.folds * job.train.seeds
+    models, kind = counted(count, "model"), kind_of(job)
+    if several > 1:
+        of = (
+            f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} ×"
+            f" {counted(job.train.seeds, 'seed')}"
+        )
+        models += f" ({of})"
+    elif len(candles.bars) > count:
+        models += f" of a {kind.each}"
+    return f"{models}: {job.model.title} → {job.target.name}"
+
+
+def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
+    bars = sum(min(count, job.data.bars) if job.data.bars else count for count in candles.bars.values())
+    last = f" (the last {job.data.bars:,} of each)" if job.data.bars else ""
+    yield ", ".join(candles.bars) if len(candles.bars) <= MOST_NAMES else counted(len(candles.bars), "symbol")
+    yield f"{bars:,}{' SYNTHETIC' if candles.synthetic else ''} bars of {candles.timeframe}{last}"
+    if job.data.warmup:
+        yield f"warm-up {counted(job.data.warmup, 'bar')}"
+    yield counted(job.train.epochs, "epoch")
+    if job.data.columns:
+        features = len(job.data.inputs) - len(job.data.columns)
+        yield (
+            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the"
+            " candle files"
+        )
+
+
+def _encoder(job: Job) -> Iterator[str]:
+    """Yield the pretrained encoder that the models start from, if any."""
+    if encoder := encoder_of(job.model):
+        yield f"encoder: {encoder.encoder}, {encoder.encoder_training}"
+        yield f"it has seen bars until {encoder.encoder_until}"
+
+
+def _row(number: int, candidate: PlanCandidate) -> list[Cell]:
+    machine = candidate.machine
+    row = [
+        str(number),
+        machine.name,
+        candidate.market.replace("_", "-"),
+        str(len(candidate.zones)),
+        f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
+        f"{candidate.price_usd_per_hour:.2f}",
+    ]
+    if candidate.refused:
+        return [styled(cell, "dim") for cell in [*row, "skipped", ""]]
+    if not candidate.is_estimated:
+        return [*row, "not estimated", "not estimated"]
+    times = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
+    return [*row, times, f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"]
+
+
+def _notes(plan: LaunchPlan) -> Iterator[str]:
+    for candidate in plan.candidates:
+        if note := (f"skipped: {candidate.refused}" if candidate.refused else candidate.note):
+            yield f"   {candidate.machine.name}: {note}"
+
+
+def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
+    """Return the sources of prices and times."""
+    slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
+    yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
+    yield styled(_storage(plan.storage), "dim")
+    if plan.baking:
+        yield styled(_baking(plan.baking), "dim")
+    if plan.rehearsal:
+        yield styled(
+            "A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price.",
+            "dim",
+        )
+        if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
+            yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
+
+
+def _storage(cost: StorageCost) -> str:
+    """Return the storage cost of the inputs."""
+    size = f"{cost.gigabytes:.2f} GB" if cost.gigabytes >= 0.1 else f"{cost.gigabytes * 1000:.1f} MB"
+    price = money(cost.month_usd) if cost.month_usd >= 0.01 else "less than a cent"
+    kept = f"{price} a month for these {size}"
+    if cost.mode == "s3":
+        return f"Storage: S3, {kept}; nodes read it free of charge."
+    moved = f"{money(cost.add_usd)} to add them once, {money(cost.read_usd)} a run to read them"
+    return f"Storage: S3 with a cache on EFS, {kept}, {moved}."
+
+
+def _baking(baking: Baking) -> str:
+    """Return what a baked image would save, and from how many runs a month it pays off."""
+    basis = f"by {counted(baking.runs_measured, 'boot')}" if baking.runs_measured else "assumed, not measured"
+    what = "The image is baked: that saves" if baking.in_use else "A baked image (image_pipeline) would save"
+    if baking.runs_per_month is None:
+        return f"{what} nothing of a boot ({basis})."
+    saved = f"{duration(baking.saved_seconds)} of each boot ({basis}), {money(baking.usd_per_run)} a run"
+    pays = (
+        f"It costs {money(baking.usd_per_month)} a month and pays off from {baking.runs_per_month:,} runs a"
+        " month on."
+    )
+    return f"{what} {saved}. {pays}"
+
+
+def _hard_stop(plan: LaunchPlan) -> str:
+    stop = plan.hard_stop
+    after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
+    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured and not plan.is_script
+    why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
+    return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."

@@ -1,0 +1,205 @@
+"""The control Lambda: settles runs without a command attached, and starts the runs that it drives.
+
+Called every five minutes with {}; by the schedule of each retrain, with its name and scheduled time; and by
+EC2's events about instances, which only do earlier what the next call would do. An event about another
+stack's instance is dropped after one describe. Settling may end a machine; ending machines by age is the
+sweeper's task. Deployed as `trainer.control.functions.control.handler`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from trainer.aws.access import own_access
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import metrics_namespace, parameter_name
+from trainer.base.environment import function_environment
+from trainer.base.errors import TrainerError
+from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.drive import pace
+from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
+from trainer.control.settle import Settled, Settling, settle_all, settle_run
+from trainer.retrains.entries import ScheduledRun
+from trainer.retrains.summary import bad_end_summary
+from trainer.runs.index import read_index
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import from_iso, iso
+from trainer.runs.store import UnreadableRecord, read_record
+
+LOOKS_OF_A_DESK = 3  # of a command attached to a run, within which it sees its end
+LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the last look
+
+
+def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
+    """Settle the run of an event, or all runs. Raises RuntimeError, for the alarm, if a run could not be
+    observed.
+    """
+    own = function_environment()
+    access = own_access()
+    outputs = read_stack(access, stack=own.stack, project=own.project)
+    cloud = AwsCloud(access, outputs)
+    ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
+    home = RetrainHome(access=access, outputs=outputs, cloud=cloud, publish=publisher(access, outputs))
+    report = answer(
+        event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at
+    )
+    print(json.dumps(report))
+    if report["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
+        raise RuntimeError(f"control could not do everything: {json.dumps(report['problems'])}")
+    if not event:  # the regular call: the alarm for a silent control function watches these metrics
+        namespace = metrics_namespace(own.project, own.stack)
+        stored = access.client("ssm").get_parameter(Name=parameter_name(own.project, own.stack))
+        late = overdue(home, changed_at=stored["Parameter"]["LastModifiedDate"])
+        print(json.dumps({"overdue": late}))
+        done = [
+            {"MetricName": "SettlesDone", "Value": 1.0},
+            {"MetricName": "RetrainsOverdue", "Value": float(len(late))},
+        ]
+        access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
+    return report
+
+
+def answer(
+    event: Mapping[str, Any],
+    home: RetrainHome,
+    *,
+    poll_seconds: float,
+    time_is_left: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """Handle an event and return the states of runs and retrains, and the errors of those that could not be
+    observed.
+
+    An event about an instance settles its run alone; any other settles all runs and advances every scheduled
+    time.
+    """
+    instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
+    report = CallReport()
+    if instance_id is not None:
+        run_id = home.cloud.run_of(instance_id=str(instance_id))
+        if run_id is None:
+            return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
+        if (
+            read_record(home.cloud.objects, run_id)[0].driver == "desk"
+        ):  # a command that is attached to it closes it itself
+            sleep(LOOKS_OF_A_DESK * poll_seconds)
+        was_open = run_id in read_index(home.cloud.objects).open
+        report.settled([settle_run(home.cloud, run_id, starts="control")], {})
+        if was_open:
+            report.bad_ends(home)
+        mine = [
+            entry
+            for entry in unfinished(home, report.problems)
+            if run_id in (entry.run_id, entry.prepare_run_id)
+        ]
+        report.advance(home, mine)
+        if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
+            report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+        return report.as_dict()
+    if "retrain" in event:
+        report.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
+    report.advance(home, unfinished(home, report.problems))
+    report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+    report.bad_ends(home)
+    entries = unfinished(home, report.problems)
+    report.advance(home, entries)
+    if any(entry.state == "preparing" for entry in entries):
+        report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+    return report.as_dict()
+
+
+@dataclass
+class CallReport:
+    """Answer and log line of one call."""
+
+    runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
+    retrains: dict[str, str] = field(default_factory=dict)  # name and scheduled time -> state
+    closed: list[Receipt] = field(default_factory=list)  # runs of desks that ended badly
+    problems: dict[str, str] = field(default_factory=dict)  # what has to be tried again -> the error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
+
+    def settle(
+        self,
+        cloud: Cloud,
+        *,
+        poll_seconds: float,
+        time_is_left: Callable[[], bool],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """Settle every open run, and wait for those that start."""
+        settling = settle_while_starting(
+            cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep
+        )
+        self.settled(settling.settled, settling.problems)
+
+    def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
+        """Add runs. A permanently unreadable record is reported, but is not a failure."""
+        for item in settled:
+            record = item.look.record
+            self.runs[item.run_id] = record.outcome or record.state
+            if item.receipt is not None and item.receipt["state"] != "done" and record.driver == "desk":
+                self.closed.append(item.receipt)
+        for run_id, error in problems.items():
+            if isinstance(error, UnreadableRecord):
+                self.runs[run_id] = "unreadable"
+            else:
+                self.problems[run_id] = str(error)
+
+    def bad_ends(self, home: RetrainHome) -> None:
+        """Publish a summary of each failed run of a desk that this call closed. Scheduled runs have their own
+        summaries.
+        """
+        for receipt in self.closed:
+            try:
+                home.publish(bad_end_summary(receipt))
+            except TrainerError as error:
+                self.problems[str(receipt["run_id"])] = str(error)
+
+    def begin(self, home: RetrainHome, name: str, scheduled_at: datetime) -> None:
+        """Begin a scheduled time."""
+        self._take(home, f"{name} {iso(scheduled_at)}", partial(begin, home, name, scheduled_at))
+
+    def advance(self, home: RetrainHome, entries: Iterable[ScheduledRun]) -> None:
+        """Advance scheduled times."""
+        for entry in entries:
+            self._take(home, f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, home, entry))
+
+    def _take(self, home: RetrainHome, name: str, act: Callable[[], ScheduledRun]) -> None:
+        try:
+            entry = act()
+            self.retrains[name] = entry.state
+            if entry.is_untold:
+                tell(home, entry)
+        except TrainerError as error:
+            self.problems[name] = str(error)
+
+
+def settle_while_starting(
+    cloud: Cloud,
+    *,
+    poll_seconds: float,
+    time_is_left: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Settling:
+    """Settle every open run; repeat, while time is left, as long as a run that control drives has no
+    machine.
+    """
+    while True:
+        settling = settle_all(cloud, starts="control")
+        waiting = [item for item in settling.settled if _starts(item)]
+        if not waiting or not time_is_left():
+            return settling
+        sleep(poll_seconds)
+
+
+def _starts(item: Settled) -> bool:
+    return item.look.record.state == "starting" and item.look.record.driver == "control"

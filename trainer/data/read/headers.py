@@ -1,0 +1,213 @@
+"""Open the header of a candle file: find the columns of a bar, and the symbol and timeframe in its name.
+
+Columns are recognized by name (`tables`), in any order and case; others are read if a job names them exactly.
+The symbol comes from a column, else from the file's name (`file_names`); the timeframe from the name, else
+from the most frequent step.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from trainer.base.errors import DataError, nearest
+from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, text_stream
+from trainer.data.read.file_names import parse_flat_name
+from trainer.data.read.shapes import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLUME_OF, plain_name
+from trainer.data.read.sniffing import CsvShape, clock_of, sniff
+
+SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
+_PAIR = re.compile(
+    r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)"
+)  # a column of two levels, as pandas writes it to parquet
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandleHeader:
+    """The header of a candle file."""
+
+    path: Path
+    file: str  # its flat name in plans and data sets
+    columns: dict[str, str]  # our field -> the file's column; volume may be missing
+    names: tuple[str, ...]  # of all of the file's columns
+    name_symbol: str  # by the file's name, for a file without a symbol column
+    name_timeframe: str  # by the file's name, '' if it has none
+    synthetic: bool
+    shape: CsvShape | None = None  # of a CSV
+    texts: tuple[str, ...] = ()  # text columns of a parquet file's times and symbols, read as dictionaries
+    dates: str = ""  # the column of dates, if `timestamp` is a time of day
+    ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
+    adjusted: str = ""  # the column of adjusted closes
+
+    @property
+    def has_symbol_column(self) -> bool:
+        return "symbol" in self.columns
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """Return the columns of times: one, or a time of day and a date."""
+        return (self.columns["timestamp"], self.dates) if self.dates else (self.columns["timestamp"],)
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Return the stripped names of the columns that are not part of a bar."""
+        return tuple(name.strip() for name in self.names if name not in self.columns.values())
+
+    def column_of(self, name: str) -> str:
+        """Return the file's column for a name in a job. Raises DataError if it is missing or is part of the
+        bar.
+        """
+        field = next((field for field, taken in self.columns.items() if taken.strip() == name), "")
+        if field:
+            raise DataError(
+                f"column {name} of {self.path} is the {field} of its bars",
+                why="data.columns takes columns that are not part of a bar",
+                do="Leave it out, or give a copy of it another name.",
+            )
+        for header in self.names:
+            if header.strip() == name:
+                return header
+        there = ", ".join(self.further[:12]) or "none"
+        do = nearest(name, self.further) or "Leave it out of data.columns, or add it to the file."
+        raise DataError(
+            f"{self.path} has no column {name}", why=f"its columns besides those of a bar: {there}", do=do
+        )
+
+
+def open_source(path: Path, file: str = "") -> CandleHeader:
+    """Read a file's header. Raises DataError if its format is not that of its suffix, it is too large, or
+    lacks a column.
+
+    `file` is its flat name (default: the path's name).
+    """
+    file = file or path.name
+    symbol, timeframe = parse_flat_name(stem_of(file))
+    is_parquet = path.suffix.lower() in (".parquet", ".pq")
+    shape, schema = None, None
+    try:
+        if is_parquet:
+            with pq.ParquetFile(path) as opened:
+                schema = opened.schema_arrow
+                check_footer(path, opened.metadata)
+            names = list(schema.names)
+        else:
+            shape = sniff(path)
+            with text_stream(path) as stream, pa_csv.open_csv(stream, **read_options(shape)) as reader:
+                names = list(reader.schema.names)
+    except UNREADABLE as error:
+        raise DataError(
+            f"{path} is not {'parquet' if is_parquet else 'CSV'}",
+            why=first_line(error),
+            do="Replace the file, or move it out of the data folder.",
+        ) from error
+    plain = _plain_names(names)
+    columns = _columns(path, names, plain)
+    metadata, texts = dict[bytes, bytes](), tuple[str, ...]()
+    if schema is not None:
+        metadata = schema.metadata or {}
+        ours = (columns["timestamp"], columns.get("symbol", ""))
+        texts = tuple(name for name in ours if name and _is_text(schema.field(name).type))
+    date = next(
+        (plain[name] for name in DATES if plain.get(name, columns["timestamp"]) != columns["timestamp"]), ""
+    )
+    is_clock = (
+        _is_clock(schema, columns["timestamp"]) if shape is None else clock_of(shape, columns["timestamp"])
+    )
+    return CandleHeader(
+        path=path,
+        file=file,
+        columns=columns,
+        names=tuple(names),
+        name_symbol=(shape.symbol if shape else _ticker(names)) or symbol,
+        name_timeframe=timeframe,
+        synthetic=metadata.get(SYNTHETIC_KEY, b"") == b"true",
+        shape=shape,
+        texts=texts,
+        dates=date if is_clock else "",
+        ticks=next((plain[name] for name in TICKS if name in plain), ""),
+        adjusted=next((plain[name] for name in ADJUSTED if name in plain), ""),
+    )
+
+
+def read_options(shape: CsvShape) -> dict[str, Any]:
+    """Return arrow's options for the header of a CSV and the lines before it."""
+    return {
+        "parse_options": pa_csv.ParseOptions(delimiter=shape.delimiter),
+        "read_options": pa_csv.ReadOptions(
+            skip_rows=shape.skip_rows, column_names=list(shape.columns) or None, encoding=shape.encoding
+        ),
+    }
+
+
+def stem_of(name: str) -> str:
+    """Return a candle file's name without its suffix."""
+    return re.sub(r"\.(csv\.gz|csv|parquet|pq|txt)$", "", name, flags=re.IGNORECASE)
+
+
+def _plain_names(names: list[str]) -> dict[str, str]:
+    """Return the file's columns by plain name; of several with the same, the first."""
+    return {
+        plain_name(match["field"] if (match := _PAIR.fullmatch(name)) else name): name
+        for name in reversed(names)
+    }
+
+
+def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, str]:
+    """Return the file's column of each part of a bar. Raises DataError if one is missing or duplicate."""
+    columns = {
+        field: next(plain[known] for known in accepted if known in plain)
+        for field, accepted in NAMES.items()
+        if plain.keys() & set(accepted)
+    }
+    if "volume" not in columns and (
+        first := next((name for name in names if plain_name(name).startswith(VOLUME_OF)), "")
+    ):
+        columns["volume"] = first
+    missing = [field for field in ("timestamp", *FIELDS[:4]) if field not in columns]
+    if missing:
+        raise DataError(
+            f"{path} has no column for {', '.join(missing)}",
+            why=f"its columns are {', '.join(names[:12])}"[:300],
+            do=f"Name the column {missing[0]}, or move the file out of the data folder.",
+        )
+    tickers = sorted(
+        {match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]}
+    )
+    if len(tickers) > 1:
+        raise DataError(
+            f"{path} has {len(tickers)} tickers side by side",
+            why=f"its columns are of {', '.join(tickers[:6])}",
+            do="Write one below the other: frame.stack(level=1).reset_index().to_parquet(FILE).",
+        )
+    twice = (
+        sorted({name for name in names if name and names.count(name) > 1})
+        if len(set(names)) < len(names)
+        else []
+    )
+    if twice:
+        raise DataError(
+            f"{path} has two columns called {twice[0]}", do="Rename one of them, or leave it out."
+        )
+    return columns
+
+
+def _ticker(names: list[str]) -> str:
+    """Return the ticker of a parquet file with columns of two levels, '' for other files."""
+    return next(
+        (match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]), ""
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_clock(schema: pa.Schema, name: str) -> bool:
+    """Return whether a parquet file's time column is a time of day."""
+    return bool(pa.types.is_time(schema.field(name).type))

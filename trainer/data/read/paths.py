@@ -1,0 +1,82 @@
+"""Check the path of candles by file names only, before a command loads or starts anything else. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainer.base.errors import DataError
+from trainer.data.table import SUFFIXES
+
+HIDDEN = "._"  # files and folders whose name starts with one of these are not read
+_MOST_NAMES = 100_000  # names to check; the reader checks larger folders
+_ADVICE = {  # remedies for other formats
+    ".xlsx": "Save it as CSV.",
+    ".xls": "Save it as CSV.",
+    ".zip": "Unzip it.",
+    ".json": "Write it as CSV: pandas.read_json(FILE).to_csv('SYMBOL_TIMEFRAME.csv').",
+    ".feather": "Write it as parquet: pandas.read_feather(FILE).to_parquet('SYMBOL_TIMEFRAME.parquet').",
+}
+
+
+def check_path(path: str) -> None:
+    """Raise DataError if the path does not exist, or if its names can't be those of candle files."""
+    scheme, mark, rest = path.partition(":/")
+    if mark and scheme in ("s3", "gs", "http", "https"):
+        copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then --data candles/"
+        do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
+        raise DataError(f"{scheme}://{rest.lstrip('/')} is not a file or folder on this machine", do=do)
+    place = Path(path)
+    try:
+        path.encode()
+        there = place.exists()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path} can't be read", why="its path is not UTF-8", do="Rename it.") from error
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}", why=str(error.strerror), do="Check the path and its permissions."
+        ) from error
+    if not there:
+        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
+    if place.is_file() and not place.name.lower().endswith(SUFFIXES):
+        raise DataError(
+            f"{path} is not a candle file",
+            why=f"it does not end in {', '.join(SUFFIXES)}",
+            do=_ADVICE.get(place.suffix.lower(), "Convert it to parquet or CSV."),
+        )
+    if place.is_dir() and not _may_hold_candles(place):
+        raise no_candles(place)
+
+
+def no_candles(folder: Path) -> DataError:
+    """Return the error for a folder without a candle file."""
+    others = sorted(
+        {
+            item.suffix.lower()
+            for item in folder.iterdir()
+            if item.is_file() and item.suffix.lower() in _ADVICE
+        }
+    )
+    return DataError(
+        f"data folder {folder} holds no candles",
+        why=f"no file ends in {', '.join(SUFFIXES)}",
+        do=f"It has {others[0]} files: {_ADVICE[others[0]]}" if others else "Give --data a folder that does.",
+    )
+
+
+def _may_hold_candles(folder: Path) -> bool:
+    """Return whether a file in or below a folder has a candle file's suffix; True if not all of it can be
+    checked.
+    """
+    unreadable: list[OSError] = []
+    looked = 0
+    for _, folders, names in os.walk(folder, onerror=unreadable.append):
+        folders[:] = [name for name in folders if name[0] not in HIDDEN]
+        looked += len(names)
+        if looked > _MOST_NAMES or any(
+            name[0] not in HIDDEN and name.lower().endswith(SUFFIXES) for name in names
+        ):
+            return True
+    return bool(unreadable)

@@ -1,0 +1,389 @@
+"""Read the candles of a folder or file, one symbol in memory at a time: choose the files and join a symbol's
+bars from them.
+
+A file that is known, by its name or symbol column, to have one symbol is read when that symbol is requested.
+Any other is read once, in parts, and split into an array file per symbol in the caller's scratch folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from trainer.base.errors import DataError, nearest
+from trainer.data.read.arrays import ARRAY, append, close, load
+from trainer.data.read.candles import Candles, candles_of
+from trainer.data.read.file_names import parse_flat_name
+from trainer.data.read.folders import candle_files
+from trainer.data.read.headers import CandleHeader, stem_of
+from trainer.data.read.oddities import DataNote, lines_of, oddities
+from trainer.data.read.parts import Part, series_of
+from trainer.data.read.shapes import FIELDS
+from trainer.data.read.sources import Held, held_of, open_candles, stream_series
+from trainer.data.read.symbol_columns import FileSymbol, only_symbol
+from trainer.data.resampling import commonest_step
+from trainer.data.timeframes import can_resample, canonical, step_of
+
+
+class OtherTimeframe(DataError):
+    """The candles have other timeframes than the requested one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRead:
+    """A file that was read: the symbols used with their number of bars, and everything that it holds, used or
+    not.
+
+    `further` are the names of its columns that are not part of a bar.
+    """
+
+    path: Path
+    file: str
+    timeframe: str
+    symbols: tuple[str, ...]
+    bars: int
+    holds: tuple[Held, ...]
+    further: tuple[str, ...]
+    synthetic: bool
+
+
+@dataclass(kw_only=True)
+class _CandleFile:
+    """A candle file, or its split into `arrays` by symbol. `held` is known for symbols that were read."""
+
+    source: CandleHeader
+    timeframe: str
+    written: Mapping[str, str]  # symbol -> its name in the file
+    arrays: Mapping[str, Path] | None = None
+    held: dict[str, Held] = field(default_factory=dict)
+
+
+class CandleFolder:
+    """The requested candles, by symbol. Raises DataError if there are none, or if it is ambiguous which.
+
+    `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0:
+    all). `columns` are further columns that every file read must have; an empty cell takes the last earlier
+    value. `files` are the names of the files with these symbols, if a plan names them: no other is opened. A
+    symbol without bars of the timeframe is resampled from shorter ones.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        scratch: Path,
+        *,
+        symbols: Sequence[str] = (),
+        exclude: Collection[str] = (),
+        timeframe: str = "",
+        bars: int = 0,
+        columns: Sequence[str] = (),
+        files: Collection[str] = (),
+    ) -> None:
+        self._scratch, self._bars, self._columns, self._path = scratch, bars, tuple(columns), path
+        self._notes: list[DataNote] = []
+        wanted = tuple(dict.fromkeys(symbols))
+        chosen = canonical(timeframe) if timeframe else ""
+        looks = self._opened(wanted, chosen, files)
+        by_symbol = {symbol: _longest(looks, symbol, chosen) for file in looks for symbol in file.written}
+        known = {symbol for symbol, held_by in by_symbol.items() if held_by}
+        _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in looks])
+        if (
+            chosen
+            and not wanted
+            and (exact := {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen})
+        ):
+            known = exact  # files of other timeframes are ignored
+        self.symbols = wanted or _without(path, known, exclude)
+        self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
+        self._files = [file for file in looks if any(file in held_by for held_by in self._of.values())]
+        several = sorted({file.timeframe for file in self._files})
+        if not chosen and len(several) > 1:
+            raise DataError(
+                f"{path} holds candles of several timeframes: {', '.join(several)}",
+                why="a run trains on one",
+                do=f"Choose one, such as --timeframe {several[0]}.",
+            )
+        self.timeframe = chosen or several[0]
+        self._note_files()
+
+    @property
+    def synthetic(self) -> bool:
+        """Return whether any of the files is synthetic."""
+        return any(file.source.synthetic for file in self._files)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return notes for the user, as lines, on the files and on the symbols read so far."""
+        return lines_of(self._notes)
+
+    def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
+        """Return the `notes` without those only on other symbols and their files."""
+        theirs = {file.source.file for symbol in symbols for file in self._of[symbol]}
+        others = {file.source.file for file in self._files} - theirs
+        for symbol in self._of.keys() - set(symbols):
+            others |= {symbol, *(file.written[symbol] for file in self._of[symbol])}
+        return lines_of([note for note in self._notes if note.subject not in others])
+
+    def parts(self, symbol: str) -> tuple[Part, ...]:
+        """Return the files with the symbol's bars, for `read_parts`, possibly in another process."""
+        return tuple(
+            Part(
+                path=file.source.path if file.arrays is None else file.arrays[symbol],
+                file=file.source.file,
+                timeframe=file.timeframe if file.timeframe != self.timeframe else "",
+                is_adjusted=bool(file.source.adjusted),
+            )
+            for file in self._of[symbol]
+        )
+
+    def read(self, symbol: str) -> Candles:
+        """Return the symbol's candles. Raises DataError for impossible bars, and for files that disagree."""
+        parts = self.parts(symbol)
+        series = series_of(symbol, parts, self._columns)
+        for file, one in zip(self._of[symbol], series, strict=True):
+            name = FileSymbol(symbol=symbol, written=file.written[symbol])
+            file.held.setdefault(symbol, held_of(name, one.timestamp))
+        notes: list[DataNote] = []
+        base = parts[0].timeframe
+        candles = candles_of(
+            symbol,
+            self.timeframe,
+            series,
+            self._bars,
+            self._columns,
+            base=base,
+            look=lambda *bars: notes.extend(oddities(*bars)),
+        )
+        self._notes += [note for note in notes if note not in self._notes]
+        return candles
+
+    def rows(self, symbol: str) -> int:
+        """Return the number of rows in the files of a symbol that was read, before joining and cutting to the
+        last bars.
+        """
+        return sum(file.held[symbol].bars for file in self._of[symbol] if symbol in file.held)
+
+    def files(self) -> tuple[FileRead, ...]:
+        """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
+        not counted.
+        """
+        taken = {
+            id(file): {symbol for symbol in self.symbols if file in self._of[symbol]} for file in self._files
+        }
+        return tuple(
+            FileRead(
+                path=file.source.path,
+                file=file.source.file,
+                timeframe=file.timeframe,
+                symbols=tuple(sorted(taken[id(file)])),
+                bars=sum(file.held[symbol].bars for symbol in taken[id(file)] & file.held.keys()),
+                holds=tuple(file.held[symbol] for symbol in sorted(file.held)),
+                further=file.source.further,
+                synthetic=file.source.synthetic,
+            )
+            for file in self._files
+        )
+
+    def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
+        """Return the files that may have the wanted bars: those of the timeframe, and if needed those of
+        shorter bars.
+        """
+        listing = candle_files(self._path)
+        for name in listing.not_read:
+            text = f"its folder {name}/ is not read, because there are candle files beside it"
+            self._notes.append(DataNote(subject=str(self._path), text=text))
+        files = {file.file: file.path for file in listing.files if not known or file.file in known}
+        named = {file: parse_flat_name(stem_of(file))[1] for file in files}
+        first = [file for file in files if not chosen or named[file] in ("", chosen)]
+        looks = [self._look(open_candles(files[file], file), wanted) for file in first]
+        _settle(looks)
+        there = {
+            symbol for file in looks if not chosen or file.timeframe == chosen for symbol in file.written
+        }
+        if chosen and (not there or set(wanted) - there):
+            shorter = [
+                file
+                for file in files
+                if named[file] and named[file] != chosen and can_resample(named[file], chosen)
+            ]
+            looks += [self._look(open_candles(files[file], file), wanted) for file in shorter]
+        if not looks:
+            raise _no_such_timeframe(self._path, chosen, named.values())
+        return looks
+
+    def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
+        """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one
+        timeframe.
+        """
+        if (
+            self._path.is_file()
+            and len(wanted) == 1
+            and not source.name_timeframe
+            and not source.has_symbol_column
+        ):
+            # `predict --data my.csv`: the name has no symbol, so it is the requested one
+            source = replace(source, name_symbol=wanted[0])
+        only = only_symbol(source)
+        if only is not None and source.name_timeframe:
+            return _CandleFile(
+                source=source, timeframe=source.name_timeframe, written={only.symbol: only.written}
+            )
+        # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted
+        # or not.
+        arrays, held = self._split(source, set(wanted) if wanted and source.name_timeframe else None)
+        timeframe = source.name_timeframe
+        if not timeframe:
+            longest = max(held.values(), key=lambda item: item.bars)
+            if longest.bars > 1:
+                timeframe = commonest_step(np.sort(load(arrays[longest.symbol])["timestamp"]))
+        written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
+        return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
+
+    def _split(
+        self, source: CandleHeader, symbols: set[str] | None
+    ) -> tuple[dict[str, Path], dict[str, Held]]:
+        """Write the bars of each of `symbols` (None: all) to an array file; return these files and the file's
+        content.
+        """
+        folder = Path(tempfile.mkdtemp(dir=self._scratch))
+        arrays: dict[str, Path] = {}
+        held: dict[str, Held] = {}
+        for series, holds in stream_series(source, symbols, self._columns):
+            for item in holds:
+                held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
+            for part in series:
+                # By number: a symbol may not be a valid file name.
+                path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
+                append(path, part)
+        for symbol, path in arrays.items():
+            close(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
+        return arrays, held
+
+    def _note_files(self) -> None:
+        """Add notes on files: other names, adjusted prices, replaced volumes, resampled bars."""
+        for file in self._files:
+            source = file.source
+            for symbol in sorted(self._of.keys() & file.written.keys()):
+                if (written := file.written[symbol]) != symbol:
+                    text = "a name can't contain a slash"
+                    self._notes.append(DataNote(subject=written, text=text, detail=f"it trains as {symbol}"))
+                if file.timeframe != self.timeframe and file in self._of[symbol]:
+                    text = f"bars of {self.timeframe} are made from bars of {file.timeframe}"
+                    self._notes.append(DataNote(subject=symbol, text=text))
+            if source.adjusted:
+                text = f"prices are adjusted by column {source.adjusted.strip()}"
+                self._notes.append(DataNote(subject=source.file, text=text))
+            if "volume" not in source.columns:
+                self._notes.append(
+                    DataNote(subject=source.file, text="there is no volume, so it counts as zero")
+                )
+            elif source.columns["volume"] == source.ticks:
+                self._notes.append(
+                    DataNote(
+                        subject=source.file,
+                        text=f"volume is column {source.ticks.strip()}, as there is no other",
+                    )
+                )
+
+
+def _settle(files: Sequence[_CandleFile]) -> None:
+    """Give files with a single bar, such as partitions by day, the timeframe of the others, else that of all
+    their bars.
+    """
+    single = [file for file in files if not file.timeframe]
+    if not single:
+        return
+    others = {file.timeframe for file in files if file.timeframe}
+    moments = np.unique([held.first for file in single for held in file.held.values()])
+    timeframe = others.pop() if len(others) == 1 else commonest_step(moments)
+    for file in single:
+        file.timeframe = timeframe
+
+
+def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_CandleFile]:
+    """Return the files with a symbol's bars of a timeframe; if there are none, those of the longest bars to
+    resample from.
+    """
+    held_by = [file for file in files if symbol in file.written]
+    if not chosen:
+        return held_by
+    usable = {
+        file.timeframe for file in held_by if file.timeframe == chosen or can_resample(file.timeframe, chosen)
+    }
+    timeframe = chosen if chosen in usable else max(usable, key=step_of, default="")
+    return [file for file in held_by if file.timeframe == timeframe]
+
+
+def read_parts(
+    symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()
+) -> Candles:
+    """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
+    base = parts[0].timeframe if parts else ""
+    return candles_of(symbol, timeframe, series_of(symbol, parts, columns), bars, columns, base=base)
+
+
+def read_candles(
+    path: Path,
+    *,
+    symbols: Sequence[str] = (),
+    timeframe: str = "",
+    bars: int = 0,
+    columns: Sequence[str] = (),
+) -> dict[str, Candles]:
+    """Return the candles of `symbols` (none: all) of a folder or file, in this order, as `CandleFolder` reads
+    them.
+    """
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        folder = CandleFolder(
+            Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns
+        )
+        return {symbol: folder.read(symbol) for symbol in folder.symbols}
+
+
+def _refuse_unknown(
+    path: Path, wanted: tuple[str, ...], chosen: str, known: set[str], frames: Iterable[str]
+) -> None:
+    if not known:
+        raise _no_such_timeframe(path, chosen, frames)
+    for symbol in wanted:
+        if symbol not in known:
+            listed = sorted(known)
+            shown = ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")
+            at = f" at {chosen}" if chosen else ""
+            raise DataError(
+                f"unknown symbol '{symbol}'",
+                why=f"{path} holds{at} {shown}",
+                do=nearest(symbol, known) or "Choose one of these.",
+            )
+
+
+def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:
+    """Return the known symbols without the excluded ones. Raises DataError for an unknown one, or if none is
+    left.
+    """
+    for symbol in exclude:
+        if symbol not in known:
+            do = nearest(symbol, known) or "Leave it out of data.exclude."
+            raise DataError(
+                f"unknown symbol '{symbol}' in data.exclude", why=f"{path} does not hold it", do=do
+            )
+    if not known - set(exclude):
+        raise DataError(
+            "no symbol is left to train",
+            why=f"data.exclude names all of {path}",
+            do="Leave one out of data.exclude.",
+        )
+    return tuple(sorted(known - set(exclude)))
+
+
+def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:
+    listed = sorted({frame for frame in frames if frame})
+    return OtherTimeframe(
+        f"{path} holds no candles of timeframe {chosen}",
+        why=f"it holds {', '.join(listed)}",
+        do=f"Choose --timeframe {listed[0]}.",
+    )

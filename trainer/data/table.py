@@ -1,0 +1,273 @@
+"""The `[data]` table of a job: which candles, and how they are split. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainer.base.errors import DataError, UsageError, nearest
+from trainer.base.settings import bad_value, check_values, setting
+from trainer.base.symbols import RULE, brief, flaw, tidy
+from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
+from trainer.data.timeframes import step_of
+
+CALENDARS = ("auto", "24x7", "sessions", "events")
+# Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose
+# daily hour without trading it does not know, and Athens, Belgrade, Bucharest and Cyprus, which fail with
+# pandas 3.1 (2026-11-22).
+EXCHANGES = (
+    *(
+        "AIXK",
+        "ARCX",
+        "BATS",
+        "BVMF",
+        "IEPA",
+        "XAMS",
+        "XASE",
+        "XASX",
+        "XBDA",
+        "XBKK",
+        "XBOG",
+        "XBOM",
+        "XBRA",
+        "XBRU",
+        "XBUD",
+    ),
+    *(
+        "XBUE",
+        "XCBF",
+        "XCSE",
+        "XDUB",
+        "XDUS",
+        "XEEE",
+        "XETR",
+        "XEUR",
+        "XFRA",
+        "XHAM",
+        "XHEL",
+        "XHKG",
+        "XICE",
+        "XIDX",
+        "XIST",
+    ),
+    *(
+        "XJSE",
+        "XKAR",
+        "XKLS",
+        "XKRX",
+        "XLIM",
+        "XLIS",
+        "XLIT",
+        "XLJU",
+        "XLON",
+        "XLUX",
+        "XMAD",
+        "XMEX",
+        "XMIL",
+        "XMOS",
+        "XNAS",
+    ),
+    *(
+        "XNYS",
+        "XNZE",
+        "XOSL",
+        "XPAR",
+        "XPHS",
+        "XPRA",
+        "XRIS",
+        "XSAU",
+        "XSES",
+        "XSGO",
+        "XSHG",
+        "XSTO",
+        "XSTU",
+        "XSWX",
+        "XTAE",
+    ),
+    *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
+)
+STALE = ("train", "skip")
+MOST_SECRETS = 20
+POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
+PRESENT = "present"  # first input of a panel's model: 1 if the series has the bar, 0 if it is missing
+AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
+SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
+_SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_SECRET = re.compile(
+    r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}"
+)  # a variable that changes no program's start
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """The candles to train on, and the spans of training, validation and test."""
+
+    path: str = setting(
+        "", "Folder or file of candles, uploaded to the data set; empty: what the data set holds."
+    )
+    folder: str = setting("", "Folder, or s3:// prefix, of any files for a script; empty: none.")
+    symbols: tuple[str, ...] = setting((), "Symbols to train; empty: all.")
+    set: str = setting("main", "Data set: a folder of raw/ in the bucket.")
+    exclude: tuple[str, ...] = setting((), "Symbols to leave out.")
+    timeframe: str = setting(
+        "", "Timeframe, such as 1m or 1h; empty: that of the data, if there is only one."
+    )
+    bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
+    refresh: str = setting("", "Your Python file that adds files to the data set before each scheduled run.")
+    secrets: tuple[str, ...] = setting(
+        (), "Names of the stack's secrets that the refresh file gets, as variables."
+    )
+    stale: str = setting(
+        "train", "After a refresh that failed: " + " or ".join(STALE) + " the scheduled run.", choices=STALE
+    )
+    pooled: bool = setting(False, "Train one model on all symbols together instead of one per symbol.")
+    panel: bool = setting(
+        False, "Train one model on all symbols as a panel: on one calendar, missing days masked."
+    )
+    scaler: str = setting(
+        POOLED,
+        "Scaler of a panel's features: pooled (one over all series), series (each its own), rank (among the"
+        " series of a date).",
+        choices=(POOLED, BY_SERIES, RANK),
+    )
+    columns: tuple[str, ...] = setting(
+        (), "Further numeric columns of the candle files that the model reads."
+    )
+    features: tuple[str, ...] = setting(
+        AUTO,
+        "Features computed from the bars, besides the columns: auto (those that look back 64 days at most),"
+        " all, none, names.",
+    )
+    calendar: str = setting(
+        "auto", "Calendar that defines holes: " + ", ".join(CALENDARS) + ", or an exchange such as XNYS."
+    )
+    validation_fraction: float = setting(
+        0.15, "Share of the bars, right after those of training, for early stopping.", above=0, below=1
+    )
+    test_fraction: float = setting(
+        0.15, "Share of the bars, the last ones, for the final score.", above=0, below=1
+    )
+    embargo: int = setting(0, "Bars left out between spans; at least the horizon.", least=0, most=10_000_000)
+    folds: int = setting(
+        1,
+        "Walk-forward folds: each model is tested on the bars after the previous test span and trains on all"
+        " older bars.",
+        least=1,
+        most=1_000,
+    )
+
+    def __post_init__(self) -> None:
+        check_values("data", self)
+        for key in ("symbols", "exclude"):
+            object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
+        self._check_timeframe()
+        if not _SET.fullmatch(self.set):
+            raise bad_value("data.set", self.set, "a name of a-z, 0-9, _ and -, at most 40 characters")
+        self._check_refresh()
+        for key in ("symbols", "exclude"):
+            for symbol in getattr(self, key):
+                if why := flaw(symbol):
+                    raise UsageError(
+                        f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"The rule: {RULE}."
+                    )
+        if self.symbols and not self.chosen(()):
+            why = "data.exclude names every symbol of data.symbols"
+            raise UsageError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
+        self._check_panel()
+        if self.calendar not in (*CALENDARS, *EXCHANGES):
+            known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
+            do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
+            raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
+        if len(set(self.columns)) < len(self.columns) or set(self.columns) & set(FEATURES):
+            raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
+        self._check_features()
+        if self.features == NONE and not self.columns:
+            do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
+            raise UsageError(
+                "data.features = none leaves the model nothing to read", why="data.columns is empty", do=do
+            )
+        if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
+            expected = "small enough to leave a tenth of the bars for training (each fold tests this share)"
+            raise bad_value("data.test_fraction", self.test_fraction, expected)
+
+    def chosen(self, known: Iterable[str]) -> tuple[str, ...]:
+        """Return the symbols to train: those that the job names, else those that are known, without the
+        excluded ones.
+        """
+        return tuple(symbol for symbol in self.symbols or sorted(known) if symbol not in self.exclude)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of a model's inputs per bar, in order: for a panel `present`; features;
+        columns.
+        """
+        return (*((PRESENT,) if self.panel else ()), *self.computed, *self.columns)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Return the names of the computed features, in order. The default depends on the timeframe."""
+        if self.features in (AUTO, ALL, NONE):
+            return {AUTO: usual_features(self.timeframe), ALL: FEATURES, NONE: ()}[self.features]
+        return tuple(name for name in FEATURES if name in self.features)
+
+    @property
+    def warmup(self) -> int:
+        """Return how many bars the features look back: the number of unusable rows at the head of a
+        series.
+        """
+        return warmup_of_features(self.computed)
+
+    def _check_timeframe(self) -> None:
+        """Raise UsageError for a bad timeframe, before a command starts anything."""
+        try:
+            step_of(self.timeframe or "1m")
+        except DataError as error:
+            raise UsageError(error.what, why=error.why, do=error.do) from error
+
+    def _check_panel(self) -> None:
+        if self.panel and self.pooled:
+            why = "both make one model of all symbols, a panel on one calendar"
+            raise UsageError("data.panel and data.pooled", why=why, do="Leave one of them out.")
+        if self.panel and len(self.symbols) == 1:
+            why = f"data.symbols is {self.symbols[0]}"
+            raise UsageError(
+                "a panel of one symbol", why=why, do="Name more symbols, or leave data.panel out."
+            )
+        if self.scaler != POOLED and not self.panel:
+            why = "other models scale each series by its own bars"
+            raise UsageError(
+                f"data.scaler = {self.scaler} without a panel",
+                why=why,
+                do="Set data.panel = true, or leave it out.",
+            )
+        if PRESENT in self.columns and self.panel:
+            raise UsageError(
+                f"job key 'data.columns' has '{PRESENT}'",
+                why="a panel's model reads presence by that name",
+                do="Rename it.",
+            )
+
+    def _check_refresh(self) -> None:
+        if self.refresh and not (self.refresh.endswith(".py") and self.refresh.isprintable()):
+            raise bad_value("data.refresh", self.refresh, "a Python file")
+        if self.secrets and not self.refresh:
+            raise UsageError(
+                "data.secrets without data.refresh", do="Set data.refresh, too: the file that gets them."
+            )
+        if not all(map(_SECRET.fullmatch, self.secrets)) or len(set(self.secrets)) < len(self.secrets) > 0:
+            expected = (
+                "names of variables that differ, such as API_KEY, none of PATH, HOME, LD_*, PYTHON*, MAYFLY_*"
+            )
+            raise bad_value("data.secrets", list(self.secrets), expected)
+        if len(self.secrets) > MOST_SECRETS:
+            raise bad_value("data.secrets", list(self.secrets), f"{MOST_SECRETS} names at most")
+
+    def _check_features(self) -> None:
+        for name in self.features:
+            if name not in FEATURES and self.features not in (AUTO, ALL, NONE):
+                do = nearest(name, FEATURES) or "Set data.features = auto."
+                why = "features are auto, all, none, or names that docs/data.md lists"
+                raise UsageError(f"job key 'data.features' has {brief(name)}", why=why, do=do)
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise bad_value("data.features", list(self.features), "auto, all, none, or names that differ")

@@ -1,3 +1,0 @@
-"""GPU profiles: facts of each chip, the profile of this machine, measurements, and figures derived
-from them.
-"""

@@ -1,0 +1,270 @@
+"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train] and
+[machine].
+
+The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
+tables, checks them together, and reads them from TOML, JSON and `--set`; `job_tables` places keys and
+explains unknown ones.
+
+Standard library only: the launcher, the Lambdas, the node and the trainer all read jobs through this module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trainer import models, targets
+from trainer.base.errors import UsageError
+from trainer.base.own_file import OwnFile
+from trainer.base.settings import (
+    CHUNKS,
+    HomeSettings,
+    ModelSettings,
+    TargetSettings,
+    bad_value,
+    brief,
+    keys_of,
+    read_keys,
+    setting,
+    typed,
+)
+from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
+from trainer.data.table import DataSettings
+from trainer.job.machine import MachineSettings
+from trainer.job.script import ScriptSettings
+from trainer.job.tables import (
+    DATA_OF_A_SCRIPT,
+    HOMES,
+    NOT_OF_A_SCRIPT,
+    TABLES,
+    Tables,
+    check_script,
+    check_tables,
+    home_of,
+    plain_tables,
+    unknown_key,
+    with_keys,
+)
+from trainer.job.train import AUTO, BATCH_OF_THE_MODEL, TrainSettings
+
+MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
+MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
+_NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job: its name and its five tables (data, model, target, train, machine)."""
+
+    name: str = setting("mayfly", _NAME_HELP)
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())
+    target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())
+    train: TrainSettings = field(default_factory=TrainSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+    script: ScriptSettings = field(default_factory=ScriptSettings)
+
+    def __post_init__(self) -> None:
+        if self.is_script and not self.machine.max_duration:
+            why = "how long it takes is not known, and the machine has to end"
+            raise UsageError(
+                "a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h."
+            )
+        if self.data.folder and not self.is_script:
+            do = "Name candles with data.path, or a script with script.command."
+            raise UsageError("data.folder without a script", why="it is the data of a script", do=do)
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
+            raise bad_value(
+                "name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes"
+            )
+        if (count := max(1, len(self.data.symbols)) * self.data.folds * self.train.seeds) > MOST_MODELS:
+            made = (
+                f"this job's models name {count:,} series"
+                if self.data.pooled or self.data.panel
+                else f"this job makes {count:,} models"
+            )
+            why = (
+                f"{max(1, len(self.data.symbols)):,} symbols x {self.data.folds:,} folds x"
+                f" {self.train.seeds:,} seeds"
+            )
+            do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
+            raise UsageError(made, why=why, do=do)
+        if self.train.batch == BATCH_OF_THE_MODEL:
+            object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
+        if self.train.batch == 0 and self.model.reads == CHUNKS:
+            why, do = f"{self.model.name} reads chunks", "Set train.batch to 1 or more, or leave it out."
+            raise UsageError("batch = auto is for models that read windows", why=why, do=do)
+        if self.train.activation_checkpointing and not self.model.can_recompute:
+            do = "Leave train.activation_checkpointing out."
+            raise UsageError(
+                f"{self.model.title} can't compute its activations again", why="it is your own module", do=do
+            )
+        if (
+            0 < self.train.micro_batch < self.train.batch
+            and self.model.is_measured
+            and not self.model.may_slice
+        ):
+            why = "slices of a batch would give it another gradient, as batch norm does"
+            raise UsageError(
+                f"{self.model.title} can't train in slices", why=why, do="Leave train.micro_batch out."
+            )
+
+    @property
+    def is_script(self) -> bool:
+        """Return whether it runs a user's script instead of training models."""
+        return bool(self.script.command)
+
+    @property
+    def own_files(self) -> dict[str, OwnFile]:
+        """Return the user's model and target files, by table."""
+        return {table: home for table in HOMES if isinstance(home := getattr(self, table), OwnFile)}
+
+    def with_own_files(self, homes: Mapping[str, OwnFile]) -> Job:
+        """Return the job with these in place of its own files."""
+        changed: dict[str, Any] = dict(homes)
+        return replace(self, **changed)
+
+    def to_dict(self) -> Tables:
+        """Return the job as JSON values by table; `name` comes first in the tables of homes.
+
+        Unused tables are left out: those of a model for a script, and the script's for a model.
+        """
+        left_out = NOT_OF_A_SCRIPT if self.is_script else ("script",)
+        parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
+        tables = {
+            table: part.to_keys() if isinstance(part, HomeSettings) else asdict(part)
+            for table, part in parts.items()
+        }
+        lists = {
+            table: {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+            for table, values in tables.items()
+        }
+        kept = (
+            DATA_OF_A_SCRIPT
+            if self.is_script
+            else [key for key in lists["data"] if key not in DATA_OF_A_SCRIPT]
+        )
+        return {"name": self.name, **lists, "data": {key: lists["data"][key] for key in kept}}
+
+
+def refuse_script(job: Job, verb: str) -> None:
+    """Raise UsageError if a verb for models is given a script."""
+    if job.is_script:
+        do = "Run it with mayfly launch, or at this desk as it is."
+        raise UsageError(f"{verb} takes no script", why="it is for models of Mayfly's training", do=do)
+
+
+def job_of(**keys: Any) -> Job:
+    """Build a job from keys named as in `--set`; the others have their defaults."""
+    return job_from(with_keys({}, keys))
+
+
+def with_settings(job: Job, **keys: Any) -> Job:
+    """Return the job with some keys changed, named as in `--set`, and checked again."""
+    return job_from(with_keys(job.to_dict(), keys))
+
+
+def load_job(path: Path) -> Tables:
+    """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files
+    were.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one."
+        ) from error
+    except IsADirectoryError as error:
+        raise UsageError(
+            f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data."
+        ) from error
+    except OSError as error:
+        do = "Check the path and its permissions."
+        raise UsageError(f"cannot read job file {path}", why=str(error.strerror), do=do) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one."
+        ) from error
+    check_tables(tables, f"job file {path}")
+    homes = ((home, "file") for home in HOMES)
+    beside = (*homes, ("model", "encoder"), ("data", "refresh"), ("data", "folder"), ("script", "over"))
+    for table, key in beside:
+        file = tables.get(table, {}).get(key)
+        if isinstance(file, str) and file and "://" not in file:  # named from the job's folder
+            tables[table][key] = str(path.parent / file)
+    if "script" in tables:
+        tables["script"]["root"] = str(path.parent / str(tables["script"].get("root", "")))
+    return tables
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read `--set key=value` arguments into keys for `with_keys`; values are TOML, and a bare word is
+    text.
+    """
+    keys: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(
+                f"--set '{assignment}' has no value",
+                do="Write --set key=value, such as --set train.epochs=3.",
+            )
+        keys[key.strip()] = _toml_value(text.strip())
+    return keys
+
+
+def job_from(tables: Tables) -> Job:
+    """Build a job from its tables. Raises UsageError for an unknown key, and for a value that makes
+    no sense.
+    """
+    check_tables(tables, "the job")
+    homes = {table: home_of(tables, table) for table in HOMES}
+    made: dict[str, Any] = {}
+    check_script(tables)
+    for table, cls in {**plain_tables(tables), **homes}.items():
+        values = {
+            key: value
+            for key, value in tables.get(table, {}).items()
+            if not (table in homes and key == "name")
+        }
+        for key in values:
+            if key not in keys_of(cls) and not (table in homes and cls.takes_any_key):
+                raise unknown_key(tables, key, table)
+        if table == "train" and values.get("batch") == AUTO:
+            values["batch"] = 0
+        made[table] = cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values))
+    if "name" in tables:
+        made["name"] = typed("name", tables["name"], str)
+    job = Job(**made)
+    _check_readable(job)
+    return job
+
+
+def job_from_json(text: str) -> Job:
+    """Read a job as `json.dumps(job.to_dict())` wrote it."""
+    return job_from(json.loads(text))
+
+
+def _check_readable(job: Job) -> None:
+    """Raise UsageError for a value with which the record of a run could not be read again."""
+    for table, keys in job.to_dict().items():
+        for key, value in keys.items() if isinstance(keys, dict) else ():
+            try:
+                check_values([[[value]]], "it")  # as deep as in a record
+            except Unsound as error:
+                do = f"Set {table}.{key} to Unicode text, or to numbers of at most {MOST_NUMBER:g}."
+                raise UsageError(
+                    f"job key '{table}.{key}' is {brief(value)}", why=str(error), do=do
+                ) from error
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # a number of 5,000 digits is a ValueError of another kind
+        return text

@@ -1,0 +1,64 @@
+"""The `[machine]` table of a job: instance types, market, limits of time and money. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from trainer.base.errors import UsageError
+from trainer.base.settings import bad_value, check_values, setting
+
+MARKETS = ("on_demand", "spot")
+LONGEST = timedelta(days=366)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
+_DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSettings:
+    """The `[machine]` table: instance types in order of preference, market, and limits of time and money."""
+
+    instance: tuple[str, ...] = setting((), "Instance types in order of preference.")
+    gpu_profile: str = setting(
+        "", "GPU profile, from `mayfly profiles`; empty: the profile of the GPU found."
+    )
+    market: str = setting("on_demand", "Market: " + " or ".join(MARKETS) + ".", choices=MARKETS)
+    budget: float = setting(0.0, "Dollars the run may cost at most; 0: no budget.", least=0, most=10_000_000)
+    max_duration: str = setting(
+        "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
+    )
+    nodes: int = setting(1, "Instances of the run.", least=1, most=1_000)
+
+    def __post_init__(self) -> None:
+        check_values("machine", self)
+        if self.nodes != 1:
+            raise bad_value(
+                "machine.nodes", self.nodes, "1 (several instances a run come with a later version)"
+            )
+        if self.max_duration:
+            parse_duration(self.max_duration)
+
+    def max_duration_or(self, default: timedelta) -> timedelta:
+        """Return `max_duration`, or `default` where the job names none."""
+        return parse_duration(self.max_duration) if self.max_duration else default
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse '90m', '1h30m', '2d'. Raises UsageError for anything else, zero included."""
+    parts = _DURATION.findall(text.strip().lower())
+    if not parts or _DURATION.sub("", text.strip().lower()).strip():
+        raise UsageError(f"'{text[:40]}' is not a duration", do="Write it as 45s, 90m, 6h or 1h30m.")
+    try:
+        total = sum(
+            (timedelta(**{_DURATION_UNITS[unit]: float(number)}) for number, unit in parts), timedelta(0)
+        )
+    except OverflowError:
+        total = timedelta.max
+    if total > LONGEST:
+        raise UsageError(
+            f"'{text[:40]}' is longer than any run", do=f"Give a duration of at most {LONGEST.days} days."
+        )
+    if total <= timedelta(0):
+        raise UsageError(f"'{text}' is not above zero", do="Give a duration above zero.")
+    return total

@@ -1,0 +1,35 @@
+"""Pieces: the models to train, each with its name, its series, its estimate and its memory.
+
+Queue, checkpoints, events, card and receipt know pieces, not symbols. A kind of piece takes some jobs and
+makes their pieces; to add one, see docs/architecture.md. Standard library only: the control plane prices
+pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.job.job import Job
+from trainer.job.pieces.panel import PANEL
+from trainer.job.pieces.piece import Kind, Piece, SeriesWork
+from trainer.job.pieces.pooled import POOLED
+from trainer.job.pieces.script import SCRIPT
+from trainer.job.pieces.symbol import SYMBOL
+
+# The last kind that takes a job makes its pieces.
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (SYMBOL, POOLED, PANEL, SCRIPT)}
+
+
+def kind_of(job: Job) -> Kind:
+    """Return the kind that makes the job's pieces."""
+    return next(kind for kind in reversed(KINDS.values()) if kind.takes(job))
+
+
+def takes_all_devices(job: Job) -> bool:
+    """Return whether all devices of a machine, if it has several, train each piece of the job together."""
+    return kind_of(job).all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
+
+
+def pieces_of(job: Job, series: Sequence[SeriesWork], *, timeframe: str) -> tuple[Piece, ...]:
+    """Return the pieces of a job on these series."""
+    return kind_of(job).pieces(job, series, timeframe)

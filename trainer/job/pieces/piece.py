@@ -1,0 +1,127 @@
+"""A piece: one model of a job by its name, the series that it trains on, and its cost. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.base.errors import DataError
+from trainer.job.job import Job
+from trainer.job.model_names import ModelName, label
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesWork:
+    """One symbol's series, with the values that pieces are planned by. Tuples have one item per fold, oldest
+    first.
+    """
+
+    symbol: str
+    bars: int
+    windows: tuple[int, ...]  # of training, an epoch
+    visits: tuple[float, ...]  # per epoch: windows of training, plus scored ones at their share
+    memory_gib: float = 0.0  # of host memory that reading it takes; an estimate
+    once_gib: float = 0.0  # the part of it that does not grow with the number of series
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One piece of a job: the unit of the queue, of checkpoints and of model files."""
+
+    name: str  # of the model: its file's, and the last part of its key
+    title: str  # its label, unique in the run
+    kind: str  # a name of KINDS
+    series: tuple[str, ...]  # symbols, in the order in which their bars are laid end to end
+    source: str  # pieces of one source share their rows, so a worker keeps them for the next piece
+    estimate: float  # windows to visit: orders the queue, and determines the price
+    bars: int = 0  # of all its series
+    windows: int = 0  # of training, an epoch
+    memory_gib: float = 0.0  # of host memory that reading its series takes
+    fold: int = 1  # of the job's, oldest first
+    seed: int = 0
+    draws: str = ""  # the name that, with the seed, determines its random numbers; empty: its own
+    runner: str = ""  # package.module:function that trains it (`train.runner`); empty: the training loop
+    threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return the fields of events about this piece."""
+        return {"model": self.name, "piece": self.title, "fold": self.fold, "seed": self.seed}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Return the identity with kind and series."""
+        return {**self.identity, "kind": self.kind, "series": list(self.series)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of piece: a test for its jobs, and a function that makes their pieces."""
+
+    name: str
+    takes: Callable[[Job], bool]
+    pieces: Callable[
+        [Job, Sequence[SeriesWork], str], tuple[Piece, ...]
+    ]  # of the job, its series, their timeframe
+    each: str = "symbols"  # the label of its unit
+    # all devices of the machine train a piece together, one rank each (`trainer.train.ranks`)
+    all_devices: bool = False
+    # the series are split at the same instants: a model that sees several must not know one's future
+    one_split: bool = False
+
+
+def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
+    """Raise DataError if a symbol has the name of the job, which is used for `what`, a model of several
+    series.
+    """
+    for one in series:
+        if one.symbol.casefold() == job.name.casefold():
+            raise DataError(
+                f"the job and its symbol {one.symbol} have the same name",
+                why=f"{what} is called by its job, and would be taken for the symbol's",
+                do="Give the job another name.",
+            )
+
+
+def models_of(
+    job: Job,
+    series: Sequence[SeriesWork],
+    *,
+    kind: str,
+    stem: str,
+    timeframe: str,
+    source: str,
+    source_by_fold: bool = False,
+) -> list[Piece]:
+    """Return a piece for each fold and seed of the job, all on these series. `stem` replaces the symbol in
+    their names.
+    """
+    several = job.data.folds * job.train.seeds
+    made = []
+    for fold in range(1, job.data.folds + 1):
+        for seed in range(job.train.seed, job.train.seed + job.train.seeds):
+            numbers = {"fold": fold, "seed": seed} if several > 1 else {}
+            name = ModelName(
+                family=job.model.name, target=job.target.name, symbol=stem, timeframe=timeframe, **numbers
+            )
+            made.append(
+                Piece(
+                    name=str(name),
+                    title=label(stem, fold=fold, seed=seed, models_per_symbol=several),
+                    kind=kind,
+                    series=tuple(one.symbol for one in series),
+                    source=f"{source} f{fold}" if source_by_fold else source,
+                    estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
+                    bars=sum(one.bars for one in series),
+                    windows=sum(one.windows[fold - 1] for one in series),
+                    memory_gib=sum(one.memory_gib - one.once_gib for one in series)
+                    + max(one.once_gib for one in series),
+                    fold=fold,
+                    seed=seed,
+                    draws=name.draws,
+                )
+            )
+    return made

@@ -1,0 +1,31 @@
+"""A user's script: one piece, with all devices of the machine, or one for each combination of its values.
+
+It has no series and makes no model file. It names no runner: the agent runs it (node/script.py), not a
+training worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Kind, Piece, SeriesWork
+from trainer.job.script import KIND
+
+
+def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
+    combinations = list(job.script.combinations)
+    return tuple(
+        Piece(
+            name=f"{KIND}_{job.name}_{title}" if combinations else f"{KIND}_{job.name}",
+            title=title,
+            kind=KIND,
+            series=(),
+            source=title,
+            estimate=1.0,  # of itself: rates are in scripts a second
+        )
+        for title in combinations or [job.name]
+    )
+
+
+SCRIPT = Kind(name=KIND, takes=lambda job: job.is_script, pieces=_pieces, each="script")

@@ -1,0 +1,187 @@
+"""The `[script]` table of a job: a user's training script, its files, its variables, and the rule for file
+names.
+
+Standard library only: the desk, the control plane and the node all read it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.base.errors import UsageError, nearest
+from trainer.base.settings import bad_value, check_values, setting
+from trainer.job.script_values import (
+    Combination,
+    check_gpus,
+    columns_of,
+    combinations,
+    places_on,
+    variables_of,
+)
+
+KIND = "script"  # of its pieces, and of the work of its run
+FOLDER = "script_files"  # of the bundle, in the package
+# Variables that every script gets: docs/scripts.md.
+CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
+MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
+MOST_DATA_FILES = 20_000
+MOST_WORDS, MOST_VARIABLES, MOST_SECRETS = 256, 100, 20
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # set for each of several values
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PYTHON = re.compile(r"3\.\d{1,2}")
+_OURS = ("MAYFLY_", "AWS_")
+_SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptSettings:
+    """The `[script]` table. A job has a script if `command` is given."""
+
+    command: str = setting(
+        "", "Command, split into words as a shell does; $NAME and ${NAME} are replaced. No shell runs."
+    )
+    files: tuple[str, ...] = setting(
+        (), "Files and folders that it needs; empty: those that it names, and what they import."
+    )
+    root: str = setting("", "Folder of these files at the desk; empty: that of the job file.")
+    requirements: str = setting(
+        "",
+        "requirements.txt; without hashes it is resolved at the desk. Empty: what the files import, as"
+        " installed there.",
+    )
+    python: str = setting(
+        "", "Python of the machine, such as 3.13, that packages are resolved for; empty: its image line's."
+    )
+    env: tuple[str, ...] = setting(
+        (), "Variables of the script, as NAME=value. The manifest shows them: no secrets."
+    )
+    secrets: tuple[str, ...] = setting(
+        (), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md."
+    )
+    restarts: int = setting(
+        1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100
+    )
+    out_gib: float = setting(20.0, "GiB of files in MAYFLY_OUT that are kept.", above=0, most=1_024)
+    over: Any = setting(
+        "", "Values to run over, each combination by itself: lists to combine, rows, or a CSV file."
+    )
+    gpus: float = setting(
+        0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all."
+    )
+
+    def __post_init__(self) -> None:
+        check_values("script", self)
+        if self.python and not _PYTHON.fullmatch(self.python):
+            raise bad_value("script.python", self.python, "a version such as 3.13")
+        self._check_secrets()
+        check_gpus(self.gpus)
+        if self.gpus and not self.over:
+            raise UsageError(
+                "script.gpus without script.over",
+                why="one script gets all GPUs",
+                do="Leave it out, or set script.over.",
+            )
+        if self.over and VISIBLE in self.variables:
+            do = "Leave it out; script.gpus says how many."
+            raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
+        if secret := next((name for name in self.value_variables if _SECRET.search(name)), ""):
+            do = "Rename it, or leave it out: anyone who can read the bucket can read the manifest."
+            raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
+        known = (*CONTRACT, *self.value_variables, *self.variables)
+        for name in (name for word in self.words for name in variables_in(word)):
+            if name not in known:
+                do = nearest(name, known) or f"There are {', '.join(known)}."
+                raise UsageError(f"script.command uses ${name}", why="no such variable", do=do)
+
+    def _check_secrets(self) -> None:
+        """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""
+        for name in self.secrets:
+            if (
+                not _NAME.fullmatch(name)
+                or name.startswith((*_OURS, "LD_", "PYTHON"))
+                or name in ("PATH", "HOME", "TMPDIR")
+            ):
+                expected = (
+                    "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*,"
+                    " MAYFLY_*"
+                )
+                raise bad_value("script.secrets", name, expected)
+            if name in self.variables:
+                raise UsageError(f"script.env sets {name}, a secret", do="Remove it from one of them.")
+        if len(set(self.secrets)) < len(self.secrets) or len(self.secrets) > MOST_SECRETS:
+            raise bad_value("script.secrets", list(self.secrets), f"at most {MOST_SECRETS} names that differ")
+
+    @property
+    def combinations(self) -> dict[str, Combination]:
+        """Return the values of each piece, by the name of its folder; {} if the script runs once."""
+        return combinations(self.over)
+
+    @property
+    def value_variables(self) -> tuple[str, ...]:
+        """Return the variables that hold a script's values."""
+        return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
+
+    def places(self, devices: int) -> list[tuple[int, ...]]:
+        """Return the GPUs of each place on a machine with so many, as `places_on` does; without `over` one
+        place has all.
+        """
+        return places_on(devices, self.gpus or 1.0) if self.over else [tuple(range(devices))]
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words of the command, its variables not yet replaced. Raises UsageError for an open
+        quote.
+        """
+        if not self.command:
+            return []
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            raise bad_value("script.command", self.command, f"words as in a shell ({error})") from error
+        if not words or len(words) > MOST_WORDS or not all(word.isprintable() for word in words):
+            raise bad_value("script.command", self.command, f"1 to {MOST_WORDS} printable words")
+        return words
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return `env` as a mapping. Raises UsageError for a bad name, one that is set for the script, and a
+        secret's.
+        """
+        made: dict[str, str] = {}
+        for entry in self.env:
+            name, equals, value = entry.partition("=")
+            if not equals or not _NAME.fullmatch(name) or "\0" in value:
+                raise bad_value("script.env", entry, "NAME=value")
+            if name.startswith(_OURS) or name == "PATH":
+                do = "Leave it out: docs/scripts.md has the variables that a script gets."
+                raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
+            if _SECRET.search(name):
+                do = (
+                    "Name it in script.secrets instead (docs/scripts.md): anyone who can read the bucket can"
+                    " read this."
+                )
+                raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
+            made[name] = value
+        if len(made) > MOST_VARIABLES:
+            raise bad_value("script.env", list(made), f"at most {MOST_VARIABLES} variables")
+        return made
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable has a name like a secret's."""
+    return bool(_SECRET.search(name))
+
+
+def variables_in(word: str) -> list[str]:
+    """Return the names of the variables in a word."""
+    return [plain or braced for plain, braced in _VARIABLE.findall(word)]
+
+
+def replaced(word: str, values: Mapping[str, str]) -> str:
+    """Return a word with its variables replaced, once: a value is not read for variables."""
+    return _VARIABLE.sub(lambda match: values[match[1] or match[2]], word)

@@ -1,0 +1,213 @@
+"""Values that a script runs over: combinations, the name of each, the variables that it gets, and the GPUs of
+each.
+
+A job has them as lists to combine, as rows, or as a CSV file, which the desk reads into rows (`with_rows`),
+so that the control plane and the node see values only. Standard library only.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from trainer.base.errors import UsageError
+from trainer.base.settings import bad_value, brief
+
+VARIABLE = "MAYFLY_VALUE_"
+MOST_COMBINATIONS = 2_000  # of one run: as many pieces as a node's progress names
+MOST_COLUMNS = 8
+MOST_CSV_BYTES = 1 << 20
+MOST_VALUE_BYTES = 200
+MOST_NAME_BYTES = 80  # of a combination's name, which is a folder
+MOST_GPUS, LEAST_GPUS = 64, 0.05  # of one value
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
+_FORMS = 'such as over = { seed = [0, 1, 2] }, a list of rows, or a CSV file, over = "values.csv"'
+
+Combination = dict[str, str]  # column -> value
+
+
+def combinations(over: Any) -> dict[str, Combination]:
+    """Return the combinations by name, in the order of the job; {} for `over` left out.
+
+    Names are unique, also if case is ignored, at most 80 bytes, and safe as folders: letters, digits and
+    ._+=- of the values. If that does not distinguish them, a part of their hash is added. Raises UsageError.
+    """
+    if over in ("", None):
+        return {}
+    if isinstance(over, str):
+        raise UsageError(
+            f"script.over names the file {brief(over)}", why="only a launch and a publish read it", do=_do()
+        )
+    rows = _product(over) if isinstance(over, Mapping) else _rows(over)
+    plain = ["_".join(_UNSAFE.sub("-", value) for value in row.values()).lstrip(".-=+_") for row in rows]
+    seen = Counter(name.casefold() for name in plain)
+    named: dict[str, Combination] = {}
+    for name, row in zip(plain, rows, strict=True):
+        exact = name == "_".join(row.values()) and len(name) <= MOST_NAME_BYTES and seen[name.casefold()] == 1
+        full = name if exact else f"{name[: MOST_NAME_BYTES - 9]}-{_hash(row)}".lstrip("-")
+        if full in named:
+            raise UsageError(f"script.over has {brief(row)} twice", do="Leave one of them out.")
+        named[full] = row
+    return named
+
+
+def columns_of(over: Any) -> list[str]:
+    """Return the names of the values, in order. Raises UsageError as `combinations` does."""
+    return list(next(iter(combinations(over).values()), ()))
+
+
+def variables_of(row: Combination) -> dict[str, str]:
+    """Return the variables that a script gets for one combination."""
+    return {f"{VARIABLE}{column.upper()}": value for column, value in row.items()}
+
+
+def check_gpus(gpus: float) -> None:
+    """Raise UsageError for a number of GPUs that no value can have: below one a share, else a whole
+    number.
+    """
+    if gpus and (not LEAST_GPUS <= gpus <= MOST_GPUS or (gpus > 1 and gpus != int(gpus))):
+        raise bad_value(
+            "script.gpus",
+            gpus,
+            f"a share from {LEAST_GPUS} on, such as 0.25, or a whole number up to {MOST_GPUS}",
+        )
+
+
+def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
+    """Return the GPUs of each place on a machine: a place runs one value at a time. [] if a value takes more
+    GPUs than it has.
+
+    Places that share a GPU are apart in the list, so that the first values are spread over all GPUs.
+    """
+    if gpus >= 1:
+        each = int(gpus)
+        return [tuple(range(first, first + each)) for first in range(0, devices - each + 1, each)]
+    return [(device,) for _ in range(math.floor(1 / gpus + 1e-9)) for device in range(devices)]
+
+
+def with_rows(tables: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's tables with the rows of the CSV file, if any, that `script.over` names. Raises
+    UsageError.
+    """
+    over = tables.get("script", {}).get("over")
+    if not isinstance(over, str) or not over:
+        return tables
+    return {**tables, "script": {**tables["script"], "over": read_rows(Path(over))}}
+
+
+def read_rows(path: Path) -> list[Combination]:
+    """Return the rows of a CSV file whose first line names the columns. Raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_CSV_BYTES + 1)
+        if len(content) > MOST_CSV_BYTES:
+            raise UsageError(f"{path} has more than {MOST_CSV_BYTES >> 20} MiB", do="Run over fewer values.")
+        lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig")), strict=True))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist", why="script.over names it", do=_do()) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=str(error.strerror), do=_do()) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is not CSV", why=str(error)[:100], do=_do()) from error
+    head, *rows = [
+        [cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)
+    ] or [[]]
+    if not rows:
+        raise UsageError(
+            f"{path} has no values", do="Name the columns in its first line, and write a line for each run."
+        )
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(head):
+            why = f"its first line names {len(head)}"
+            raise UsageError(
+                f"line {number} of {path} has {len(row)} cells", why=why, do="Correct that line."
+            )
+    if len(set(head)) < len(head):
+        raise UsageError(f"{path} names a column twice", why=", ".join(head), do="Rename one.")
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def _product(over: Mapping[str, Any]) -> list[Combination]:
+    """Return every combination of lists of values, the last column changing fastest."""
+    for column, values in over.items():
+        if not isinstance(values, (list, tuple)) or not values:
+            raise UsageError(
+                f"script.over.{column} is {brief(values)}", why="it must be a list of values", do=_do()
+            )
+    _refuse_many(
+        math.prod(len(values) for values in over.values()),
+        " x ".join(str(len(values)) for values in over.values()),
+    )
+    _check_columns(list(over))
+    texts = {column: [_text(column, value) for value in values] for column, values in over.items()}
+    return [dict(zip(texts, row, strict=True)) for row in product(*texts.values())]
+
+
+def _rows(over: Any) -> list[Combination]:
+    if not isinstance(over, (list, tuple)) or not over or not all(isinstance(row, Mapping) for row in over):
+        raise UsageError(
+            f"job key 'script.over' is {brief(over)}", why="it must be lists of values or rows", do=_do()
+        )
+    _refuse_many(len(over), "its rows")
+    first = list(over[0])
+    _check_columns(first)
+    for number, row in enumerate(over, 1):
+        if set(row) != set(first):
+            why = f"the first has {', '.join(first)}"
+            raise UsageError(
+                f"row {number} of script.over has {', '.join(map(str, row)) or 'nothing'}", why=why, do=_do()
+            )
+    return [{column: _text(column, row[column]) for column in first} for row in over]
+
+
+def _refuse_many(count: int, how: str) -> None:
+    if count > MOST_COMBINATIONS:
+        why = f"{how}; a run takes {MOST_COMBINATIONS:,}"
+        raise UsageError(
+            f"script.over makes {count:,} combinations", why=why, do="Split it into several launches."
+        )
+
+
+def _check_columns(columns: list[str]) -> None:
+    if not columns or len(columns) > MOST_COLUMNS:
+        raise UsageError(
+            f"script.over has {len(columns)} columns", why=f"it takes 1 to {MOST_COLUMNS}", do=_do()
+        )
+    for column in columns:
+        if not _COLUMN.fullmatch(column):
+            why = "it becomes a variable: a letter first, then letters, digits and _, 32 at most"
+            raise UsageError(f"script.over has a column {brief(column)}", why=why, do="Rename it.")
+    if len({column.upper() for column in columns}) < len(columns):
+        raise UsageError(
+            f"script.over has columns {', '.join(columns)}", why="two make one variable", do="Rename one."
+        )
+
+
+def _text(column: str, value: Any) -> str:
+    """Return a value as its variable has it."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    sound = isinstance(value, (str, int, float)) and text.isprintable() and text == text.strip()
+    if not sound or not 1 <= len(text.encode(errors="replace")) <= MOST_VALUE_BYTES:
+        why = f"a value is a number or 1 to {MOST_VALUE_BYTES} bytes of printable text"
+        raise UsageError(
+            f"script.over.{column} has {brief(value)}", why=why, do="Correct it, or leave it out."
+        )
+    return text
+
+
+def _hash(row: Combination) -> str:
+    return hashlib.sha256(json.dumps(sorted(row.items())).encode()).hexdigest()[:8]
+
+
+def _do() -> str:
+    return f"Write lists of values, {_FORMS}."

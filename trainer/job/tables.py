@@ -1,0 +1,231 @@
+"""The tables of a job: a model and a target by their homes, keys by their tables, and errors for unknown
+ones.
+
+A job as TOML or JSON has it is a dictionary of tables; `trainer.job.job` builds a `Job` from it. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer import models, targets
+from trainer.base.errors import UsageError, nearest
+from trainer.base.own_file import reference
+from trainer.base.settings import bad_value, keys_of
+from trainer.data.table import DataSettings
+from trainer.job.machine import MachineSettings
+from trainer.job.script import ScriptSettings
+from trainer.job.train import TrainSettings
+
+Tables = dict[str, Any]
+
+TABLES = ("data", "model", "target", "train", "machine", "script")
+NOT_OF_A_SCRIPT = ("model", "target", "train")  # tables of a job that trains models of ours
+DATA_OF_A_SCRIPT = ("folder",)
+EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
+_PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
+HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
+_OWN: dict[str, type[Any]] = {"model": models.OWN, "target": targets.OWN}  # chosen by a file of the user's
+_SHORT = {
+    "data": "data.path",
+    "model": "model.name",
+    "target": "target.name",
+}  # --set model=... chooses the model
+_RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the old flat job files
+
+
+def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
+    """Return the tables with keys set. A key is `train.epochs`, or `epochs` where one table of this job has
+    it.
+
+    If another model or target is chosen, keys that only the previous one has are dropped. Raises UsageError
+    for a key that no table has, or several have.
+    """
+    check_tables(tables, "the job")
+    changed = {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
+    given = {_SHORT.get(key, key): value for key, value in keys.items()}
+    for place in HOMES:  # first, since they decide which keys there are
+        if f"{place}.name" in given:
+            _choose(changed, place, given.pop(f"{place}.name"))
+    for key, value in given.items():
+        table, _, rest = _placed(changed, key).rpartition(".")
+        if table:
+            changed.setdefault(table, {})[rest] = value
+        else:
+            changed[rest] = value
+    return changed
+
+
+def check_tables(tables: Tables, what: str) -> None:
+    """Raise UsageError for an old flat job, and for an unknown table."""
+    if not isinstance(tables, dict):
+        raise UsageError(f"{what} is not a job", do=EXAMPLE)
+    flat = [key for key, value in tables.items() if not isinstance(value, dict) and key != "name"]
+    if flat:
+        known = {name: places[0] for name, places in _everywhere().items()}
+        for key in flat:
+            if key not in known and key not in _RENAMED:
+                raise UsageError(
+                    f"unknown job key '{key}'", do=_with_tables(nearest(key, known), known) or EXAMPLE
+                )
+        moves = ", ".join(f"{key} = ... into {_bracketed(key)}" for key in flat[:3])
+        more = f", and the other {len(flat) - 3} into theirs" if len(flat) > 3 else ""
+        why = f"{', '.join(flat[:3])}{' ...' if len(flat) > 3 else ''} in no table"
+        raise UsageError(f"{what} is flat", why=why, do=f"Put {moves}{more}. {EXAMPLE}")
+    for key, value in tables.items():
+        if isinstance(value, dict) and key not in TABLES:
+            tables_there = ", ".join(f"[{name}]" for name in TABLES)
+            raise UsageError(
+                f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}."
+            )
+
+
+def check_script(tables: Tables) -> None:
+    """Raise UsageError for a script with keys of a model."""
+    if "script" not in tables:
+        return
+    if not tables["script"].get("command"):
+        do = 'Set script.command, such as command = "python train.py".'
+        raise UsageError("a [script] without a command", why="there is nothing to run", do=do)
+    others = [f"[{table}]" for table in NOT_OF_A_SCRIPT if tables.get(table)]
+    others += [
+        f"data.{key}"
+        for key in tables.get("data", {})
+        if key in keys_of(DataSettings) and key not in DATA_OF_A_SCRIPT
+    ]
+    if "data.refresh" in others:
+        why = "it adds candles to the data set of a retrain's models"
+        do = (
+            "Leave it out: let the script fetch its data itself, or copy new files to the set that its"
+            " data.folder names."
+        )
+        raise UsageError("a script with data.refresh", why=why, do=do)
+    if others:
+        do = "Leave it out, or leave [script] out. A script's own settings go into its command."
+        raise UsageError(f"a script with {others[0]}", why="that is for models of Mayfly's training", do=do)
+
+
+def plain_tables(tables: Tables) -> dict[str, type[Any]]:
+    """Return the classes of the tables, without homes, that this job may have."""
+    return {**_PLAIN, "script": ScriptSettings} if "script" in tables else _PLAIN
+
+
+def _bracketed(key: str) -> str:
+    """Return the new place of a flat job's key: `[train]`, or `[model] as name = ...` if it was renamed."""
+    if key in _RENAMED:
+        table, _, name = _RENAMED[key].partition(".")
+        return f"[{table}] as {name} = ..."
+    return f"[{_everywhere()[key][0].partition('.')[0]}]"
+
+
+def home_of(tables: Tables, table: str) -> type[Any]:
+    """Return the settings that a [model] or [target] table chooses."""
+    values = tables.get(table, {})
+    own: type[Any] = _OWN[table]
+    if "file" in values or values.get("name") == own.name:
+        if values.get("name", own.name) != own.name:
+            why = f"the file chooses the {table}"
+            raise UsageError(
+                f"{table}.name and {table}.file", why=why, do=f"Leave {table}.name out, or {table}.file."
+            )
+        return own
+    default = models.DEFAULT if table == "model" else targets.default_of(home_of(tables, "model").name)
+    name = values.get("name") or default
+    if not isinstance(name, str) or name not in HOMES[table]:
+        raise bad_value(f"{table}.name", name, "one of " + ", ".join(HOMES[table]))
+    return HOMES[table][name]
+
+
+def _choose(tables: Tables, table: str, choice: Any) -> None:
+    """Choose a home by its name, or by `file.py:Class`; drop the keys that only the previous one has.
+
+    The default target may change with the model.
+    """
+    before = {place: home_of(tables, place) for place in HOMES}
+    old = tables.get(table, {})
+    named = (reference(choice) if isinstance(choice, str) else None) or {"name": choice}
+    is_same = all(old.get(key) == value for key, value in named.items())
+    tables[table] = {
+        **{key: value for key, value in old.items() if key not in ("name", "file", "class")},
+        **named,
+    }
+    for place in HOMES:
+        was, now = before[place], home_of(tables, place)
+        if place in tables and (was is not now or (place == table and not is_same)):
+            stays = {*keys_of(now), *(named if place == table else ())}
+            values = tables[place].items()
+            tables[place] = {
+                key: value
+                for key, value in values
+                if key in stays or not (was.takes_any_key or key in keys_of(was))
+            }
+
+
+def _placed(tables: Tables, key: str) -> str:
+    """Return a key with its table, for this job's model and target."""
+    table, dot, rest = key.partition(".")
+    if dot and table not in TABLES:
+        raise UsageError(f"unknown table '{table}' of '{key}'", do=nearest(table, TABLES) or EXAMPLE)
+    if dot or key == "name":
+        return key
+    homes = {place: home_of(tables, place) for place in HOMES}
+    places = [name for name, cls in {**plain_tables(tables), **homes}.items() if key in keys_of(cls)]
+    if not places:
+        raise unknown_key(tables, key, "")
+    if len(places) > 1:
+        tables_there = " and ".join(f"[{place}]" for place in places)
+        do = f"Write {' or '.join(f'{place}.{key}' for place in places)}."
+        raise UsageError(f"'{key}' is a key of {tables_there}", do=do)
+    return f"{places[0]}.{key}"
+
+
+def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
+    """Return the error for an unknown key of a table ('': of any), with the tables that have it, or similar
+    names.
+    """
+    what = f"unknown job key '{table}.{key}'" if table else f"unknown job key '{key}'"
+    homes = {place: home_of(tables, place) for place in HOMES}
+    if key == "class" and table in homes:
+        return UsageError(what, do=f"It goes with {table}.file.")
+    own = [f"{place}.{key}" for place, home in homes.items() if home.takes_any_key and not table]
+    for place, members in () if own else HOMES.items():
+        owners = [name for name, home in members.items() if key in keys_of(home)]
+        if owners and table in (place, "") and key not in keys_of(homes[place]):
+            why = (
+                f"{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is"
+                f" {homes[place].name}"
+            )
+            return UsageError(what, why=why, do=f"Leave {key} out, or set {place}.name = {owners[0]}.")
+    if key in _RENAMED:
+        return UsageError(what, do=f"It is {_RENAMED[key]} now.")
+    here = {place: keys_of(cls) for place, cls in {**plain_tables(tables), **homes}.items()}
+    elsewhere = [f"{place}.{key}" for place, keys in here.items() if key in keys]
+    if elsewhere:
+        return UsageError(what, do=f"Did you mean {' or '.join(elsewhere)}?")
+    close = nearest(key, here[table]) if table else ""
+    known = {name: f"{place}.{name}" for place, keys in here.items() for name in keys}
+    do = _with_tables(close or nearest(key, known), known)
+    if own:
+        return UsageError(what, do=f"{do} For a setting of your own class write {' or '.join(own)}.".strip())
+    return UsageError(what, do=do or EXAMPLE)
+
+
+def _with_tables(sentence: str, known: Mapping[str, str]) -> str:
+    """Return 'Did you mean a, b?' with the table before each key."""
+    start = "Did you mean "
+    names = sentence.removeprefix(start).removesuffix("?").split(", ") if sentence else []
+    return f"{start}{', '.join(known[name] for name in names)}?" if names else ""
+
+
+def _everywhere() -> dict[str, list[str]]:
+    """Return each key of any table or home, with its tables."""
+    tables: dict[str, list[str]] = {}
+    for place, cls in [
+        *_PLAIN.items(),
+        *((place, home) for place, homes in HOMES.items() for home in homes.values()),
+    ]:
+        for key in keys_of(cls):
+            tables.setdefault(key, []).append(f"{place}.{key}")
+    return tables

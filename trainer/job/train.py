@@ -1,0 +1,134 @@
+"""The `[train]` table of a job: how its models are trained. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.base.settings import bad_value, check_values, setting
+
+AUTO = "auto"  # of `batch`, whose number is 0 then
+BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by the model's default
+STRATEGIES = ("auto", "sequential", "streams", "fused")
+TUNE = ("auto", "never", "always")
+SCHEDULES = ("constant", "cosine")
+RATE_SCALINGS = ("none", "linear", "sqrt")
+COMPILE = ("auto", "never", "always")
+DISTRIBUTED = ("auto", "never", "always")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The `[train]` table. Help texts name settings that change only the speed."""
+
+    epochs: int = setting(15, "Passes over the training windows, at most.", least=1, most=100_000)
+    batch: int = setting(
+        BATCH_OF_THE_MODEL,
+        "Windows or chunks per optimizer step (default: by model); 0 or auto: the tuner chooses, which"
+        " changes the model.",
+        most=16_777_216,
+    )
+    learning_rate: float = setting(1e-3, "AdamW's learning rate.", above=0, most=100)
+    warmup_steps: int = setting(
+        0, "Optimizer steps over which the learning rate rises from zero.", least=0, most=100_000_000
+    )
+    schedule: str = setting(
+        "constant",
+        "Learning rate after the warm-up: " + ", ".join(SCHEDULES) + " (to zero at the last epoch's end).",
+        choices=SCHEDULES,
+    )
+    restart_epochs: int = setting(
+        0, "Epochs after which a cosine restarts at the full rate; 0: it never does.", least=0, most=100_000
+    )
+    restart_factor: int = setting(
+        1, "Factor by which each cosine is longer than the one before.", least=1, most=100
+    )
+    rate_scaling: str = setting(
+        "none",
+        "Scaling of the learning rate by batch / rate_batch: " + ", ".join(RATE_SCALINGS) + ".",
+        choices=RATE_SCALINGS,
+    )
+    rate_batch: int = setting(
+        256, "Batch for which `learning_rate` is given, if it is scaled.", least=1, most=16_777_216
+    )
+    weight_decay: float = setting(1e-2, "AdamW's weight decay.", least=0, most=100)
+    clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.", above=0, most=1e9)
+    ema: float = setting(
+        0.0,
+        "Decay per step of a moving average of the weights, which is validated and saved instead of them; 0:"
+        " none.",
+        least=0,
+        below=1,
+    )
+    patience: int = setting(
+        3, "Epochs without a better validation loss after which a model stops.", least=1, most=100_000
+    )
+    strategy: str = setting(
+        "auto",
+        "Strategy by which a worker trains its models: "
+        + ", ".join(STRATEGIES)
+        + ". Changes the speed, not the model.",
+        choices=STRATEGIES,
+    )
+    pack: int = setting(
+        0, "Models that a worker trains together; 0: one on a CPU, eight on a GPU.", least=0, most=4_096
+    )
+    micro_batch: int = setting(
+        0,
+        "Windows or chunks per slice of a batch; changes speed and memory; 0: by device.",
+        least=0,
+        most=16_777_216,
+    )
+    tune: str = setting(
+        "auto",
+        "Measure the fastest settings, for 12 s at most, before the first training of a shape on this"
+        " machine: auto (if the run is estimated at ten minutes or more), never, or always.",
+        choices=TUNE,
+    )
+    precision: str = setting(
+        "auto",
+        "Number format of matrix products: " + ", ".join(PRECISIONS) + "; auto: by chip, fp32 on a CPU.",
+        choices=PRECISIONS,
+    )
+    activation_checkpointing: bool = setting(
+        False, "Recompute activations in the backward pass: less memory, more time."
+    )
+    trace_steps: int = setting(
+        0,
+        "Steps that each worker records with torch's profiler, to OUT/trace; 0: none.",
+        least=0,
+        most=10_000,
+    )
+    checkpoint_seconds: int = setting(
+        60, "Seconds of training between checkpoints of a model; 0: none.", least=0, most=1_000_000
+    )
+    distributed: str = setting(
+        "auto",
+        "Train one model on all devices together: auto (a panel's), never, or always. Changes the speed, not"
+        " the model.",
+        choices=DISTRIBUTED,
+    )
+    compile: str = setting(
+        "auto",
+        "Compile each block of the model: auto (on GPUs that train one model together), never, or always."
+        " Changes the speed.",
+        choices=COMPILE,
+    )
+    stage_gib: float = setting(
+        1.0,
+        "GiB of host memory in which a worker prepares the next symbol while it trains; 0: none.",
+        least=0,
+        most=16_384,
+    )
+    seed: int = setting(0, "Seed of weights, batch order and dropout.", least=0, most=4_294_967_295)
+    seeds: int = setting(
+        1, "Models per symbol and fold, with consecutive seeds from `seed` on.", least=1, most=1_000
+    )
+    retries: int = setting(1, "Retries of a model whose worker died.", least=0, most=100)
+
+    def __post_init__(self) -> None:
+        check_values("train", self)
+        if self.batch < 0 and self.batch != BATCH_OF_THE_MODEL:
+            raise bad_value("train.batch", self.batch, "0 or more")
+        if self.restart_epochs and self.schedule != "cosine":
+            raise bad_value("train.restart_epochs", self.restart_epochs, "0 unless train.schedule is cosine")

@@ -1,0 +1,181 @@
+"""Estimate how long a job takes on a machine and what it costs, from bars, epochs and rates. Rough until
+measured.
+
+    training seconds = windows x epochs x cost of a window / windows a second,
+                       packed over the machine's GPUs, longest first,
+                       or one after another where all GPUs train each model together (`trainer.machines.scaling`)
+
+Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are
+estimates. Makes no AWS calls: prices come in, dollars come out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from trainer.job.job import Job
+from trainer.job.pieces import pieces_of, takes_all_devices
+from trainer.job.pieces.piece import Piece, SeriesWork
+from trainer.machines.chips import GpuProfile, named_profile
+from trainer.machines.choice import Device, profile_of
+from trainer.machines.instances import InstanceType
+from trainer.machines.links import link_of
+from trainer.machines.memory import figures
+from trainer.machines.rates import Rate
+from trainer.machines.scaling import Together, speedup, together_of
+
+SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
+SLOWER = 1.6  # P90 over P50, while nothing is measured
+# Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the
+# type's: boot.csv.
+AFTER_SECONDS, REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS = 30.0, 12.0, 6.0
+MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
+SHORTEST_ATTEMPT, SHORTEST_WORK, LONGEST_DEADLINE = (
+    timedelta(minutes=30),
+    timedelta(minutes=15),
+    timedelta(hours=12),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The work in a job: its pieces, and the cost of a window relative to the reference model's."""
+
+    pieces: tuple[Piece, ...]
+    window_cost_gpu: float
+    window_cost_cpu: float
+    together: Together | None = None  # where all GPUs of a machine train each piece together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Seconds of a run, and of its instance: P50 and P90, both rough."""
+
+    seconds_p50: float
+    seconds_p90: float
+
+
+def workload(job: Job, bars: Mapping[str, int]) -> Workload:
+    """Return the work in a job over so many bars a symbol; the older folds of a symbol have fewer."""
+    series = [_series(symbol, min(count, job.data.bars or count), job) for symbol, count in bars.items()]
+    cost_cpu, cost_gpu = job.model.costs
+    pieces = pieces_of(job, series, timeframe=job.data.timeframe)
+    together = together_of(job) if takes_all_devices(job) else None
+    return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu, together=together)
+
+
+def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
+    """Estimate a series' windows by the shares of its bars, before any bar is read."""
+    windows = []
+    for fold in range(1, job.data.folds + 1):
+        tests = 1 + job.data.folds - fold  # its own test share, and those of the later folds
+        training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
+        windows.append(max(0, int(bars * training_share) - job.model.bars_seen))
+    scored = SCORING_SHARE * int(bars * job.data.validation_fraction)
+    return SeriesWork(
+        symbol=symbol, bars=bars, windows=tuple(windows), visits=tuple(count + scored for count in windows)
+    )
+
+
+def estimate(
+    work: Workload,
+    machine: InstanceType,
+    *,
+    rehearsal: bool,
+    cores: int | None = None,
+    rate: Rate | None = None,
+    sharded: bool = False,
+    script_places: int = 0,
+) -> Estimate:
+    """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`.
+
+    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the
+    profile's. Of a script that runs `script_places` times at once it is that of one place, in pieces a
+    second. `sharded`: a model that all GPUs train together is divided among them.
+    """
+    boot, after = around(machine, rehearsal=rehearsal)
+    workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
+    if script_places:
+        slots, by_profile = script_places, 1.0
+    elif rehearsal:
+        slots = min(workers, cores or os.cpu_count() or 1)
+        by_profile = cpu_windows_per_second() / work.window_cost_cpu
+    else:
+        slots = workers
+        by_profile = windows_per_second(machine) / work.window_cost_gpu
+    # A rate that needs several models at a time is shared by their places, each of which trains one after
+    # another.
+    places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
+    seconds = [piece.estimate * places / device_rate for piece in work.pieces]
+    if work.together:
+        link = None if rehearsal else link_of(machine)
+        one = device_rate / places
+        training = sum(seconds) / speedup(
+            work.together, devices=slots, visits_per_second=one, link=link, sharded=sharded
+        )
+    else:
+        training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
+    return Estimate(
+        seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER
+    )
+
+
+def around(machine: InstanceType, *, rehearsal: bool) -> tuple[float, float]:
+    """Return the seconds before a training (boot, install, fetch) and after it (upload, shutdown), P50."""
+    return (
+        (REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS)
+        if rehearsal
+        else (machine.boot.expected_seconds, AFTER_SECONDS)
+    )
+
+
+def windows_per_second(machine: InstanceType) -> float:
+    """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as
+    a T4.
+    """
+    rate = figures(profile_on(machine, rehearsal=False))["windows_per_second"].value
+    return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
+
+
+def cpu_windows_per_second() -> float:
+    """Return the rate of one core of a desk for the reference model."""
+    return float(figures(named_profile("cpu"))["windows_per_second"].value)
+
+
+def profile_on(machine: InstanceType, *, rehearsal: bool) -> GpuProfile:
+    """Return the profile of a machine's own chip; in a rehearsal the CPU's, whatever GPUs the machine would
+    have.
+    """
+    if rehearsal:
+        return named_profile("cpu")
+    gib = machine.gpu_memory_gib
+    return profile_of(Device(name=machine.gpu_model, memory_gib=gib, free_gib=gib))
+
+
+def longest_first(seconds: Sequence[float], slots: int) -> float:
+    """Return when the last of these jobs ends if they are assigned longest first to the next free slot."""
+    ends = [0.0] * max(1, slots)
+    for job_seconds in sorted(seconds, reverse=True):
+        ends[ends.index(min(ends))] += job_seconds
+    return max(ends)
+
+
+def dollars(seconds: float, price_usd_per_hour: float) -> float:
+    """Return the cost of an instance for so many seconds: billed by the second, at least sixty."""
+    return max(seconds, MINIMUM_BILLED_SECONDS) * price_usd_per_hour / 3600
+
+
+def default_max_duration(seconds_p90: float, machine: InstanceType) -> timedelta:
+    """Return the longest attempt of a job that names no duration: 12 hours at most."""
+    return min(LONGEST_DEADLINE, three_times_slow(seconds_p90, machine))
+
+
+def three_times_slow(seconds_p90: float, machine: InstanceType) -> timedelta:
+    """Return max(30 min, boot allowance + 15 min, 3 x P90): late enough for a slow run, early enough for one
+    that hangs.
+    """
+    boots = timedelta(seconds=machine.boot.allowance_seconds) + SHORTEST_WORK
+    return max(SHORTEST_ATTEMPT, boots, timedelta(seconds=round(3 * seconds_p90)))

@@ -1,0 +1,104 @@
+"""The rate at which a profile trains a job's models: measured for this shape, else an estimate from the
+profile's.
+
+A measured rate is that of one device (on a CPU: one core) with as many models at a time as in the measured
+pack. The estimate is the rate of the reference model, divided by the relative cost of the job's windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.job.job import Job
+from trainer.machines.chips import GpuProfile, named_profile, packaged
+from trainer.machines.memory import BELIEVED, CPU, figures, is_half
+
+NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
+MEASURED_ON = "measured on "
+# Share of the peak: llm.c's 124 M on eight H100, 10 billion tokens in 45 minutes (github.com/karpathy/llm.c,
+# discussion 481, read on 2026-11-20). An estimate for every other model and chip.
+MFU = 0.4
+HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none in bf16: L4's and L40S's ratio
+TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Windows of the job's models (or bars of chunks) that one device trains per second.
+
+    The models of a pack step in one program, so the rate needs `models` at a time; an empty place is lost.
+    `basis` is `measured on <date>`, `estimate`, `not estimated`, or that of the profile's figure (`yours`,
+    `measured <date>`).
+    """
+
+    per_second: float
+    basis: str
+    models: int = 1
+
+    @property
+    def is_estimate(self) -> bool:
+        """Return whether the rate is an estimate."""
+        return self.basis in ("estimate", NOT_ESTIMATED)
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether a run measured this shape of model on this chip; a profile's figure is for the
+        reference model.
+        """
+        return self.basis.startswith(MEASURED_ON)
+
+    def with_models(self, models: float) -> float:
+        """Return the rate per second if only `models` models are to train."""
+        return self.per_second * min(1.0, models / self.models)
+
+
+def rate_of(
+    profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = None, *, torch: str = TORCH
+) -> Rate:
+    """Return the rate of one device: the user's, else the entry's for this shape, else the profile's.
+
+    A well-formed entry counts if it was measured with this `torch` (a version or its prefix), has a date, and
+    is within a factor of a hundred of the estimate.
+    """
+    estimate, basis = visits_per_second(profile, job), figures(profile)["windows_per_second"].basis
+    if not job.model.is_measured:
+        return Rate(per_second=estimate, basis=NOT_ESTIMATED)
+    if entry and entry["date"] and basis != "yours" and f"{entry['torch']}.".startswith(f"{torch}."):
+        measured = entry["windows_per_second"] * job.model.bars_out
+        models = 1 if entry["strategy"] == "sequential" else entry["pack"]
+        if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
+            return Rate(per_second=measured, basis=f"{MEASURED_ON}{entry['date']}", models=models)
+    return Rate(per_second=estimate, basis=basis)
+
+
+def visits_per_second(profile: GpuProfile, job: Job) -> float:
+    """Return how many windows (or bars of chunks) of the job's models one device trains per second.
+
+    On a GPU the rate is limited by its peak: the reference model is bound by kernel launches, a large one by
+    multiplications.
+    """
+    rate = (
+        figures(profile)["windows_per_second"].value
+        or figures(named_profile("t4"))["windows_per_second"].value
+    )
+    cpu, gpu = job.model.costs
+    if profile.name == CPU:
+        return float(rate) / cpu
+    by_cost, flops = (
+        float(rate) / gpu,
+        job.model.flops(features=len(job.data.inputs), outputs=job.target.outputs),
+    )
+    a_visit = flops / job.model.bars_out
+    return (
+        min(by_cost, MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / a_visit)
+        if flops
+        else by_cost
+    )
+
+
+def peak_flops(profile: GpuProfile, *, half: bool) -> float:
+    """Return the chip's peak in FLOP/s; that of a T4 if unknown."""
+    known = profile.peak_tflops if "fp32" in profile.peak_tflops else packaged()["t4"].peak_tflops
+    return float(known.get("bf16", HALF_OVER_FULL * known["fp32"]) if half else known["fp32"]) * 1e12

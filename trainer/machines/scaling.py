@@ -1,0 +1,65 @@
+"""The scaling law of one model on several GPUs: its speed-up over one, an estimate until a run has measured
+it.
+
+    a step      C / n of computing, where one GPU takes C for the whole batch
+    exchange    E = 2 (n - 1) / n x bytes of gradients / bus rate: an all-reduce around a ring
+                (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009)
+    hidden      what travels while the backward pass computes, two thirds of C / n, but for the last bucket
+                (Li et al., PyTorch Distributed, VLDB 2020, arXiv 2006.15704)
+    speed-up    C / (C / n + max(E - 2/3 C / n, E of one bucket))
+
+It leaves out what else slows ranks down: small batches that do not fill a GPU, evaluation, checkpoints.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.base.settings import FLOAT, HALF
+from trainer.job.job import Job
+from trainer.machines.links import Link
+from trainer.machines.memory import num_trained
+
+BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
+BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
+# of an all-reduce: weights are gathered twice, gradients scattered once (ZeRO, arXiv 1910.02054, section 7)
+SHARDED_VOLUME = 1.5
+POINTLESS = 0.5  # of the GPUs' speed is left: half of them would be as fast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """The work of one step that ranks share: weights to exchange, windows to compute."""
+
+    weights: int
+    visits: float  # windows of the batch, or bars of its chunks: the unit of rates
+
+
+def together_of(job: Job) -> Together:
+    """Return what ranks of the job's model share."""
+    visits = (job.train.batch or job.model.default_batch) * job.model.bars_out
+    return Together(weights=num_trained(job, features=len(job.data.inputs)), visits=float(visits))
+
+
+def speedup(
+    together: Together, *, devices: int, visits_per_second: float, link: Link | None, sharded: bool = False
+) -> float:
+    """Return how many times as fast as one device they are, by the law. Without a link (CPU ranks) nothing is
+    exchanged.
+    """
+    if devices == 1:
+        return 1.0
+    if link is None or not link.bus_gb_per_s:
+        return float(devices)
+    whole = together.visits / visits_per_second
+    computing = whole / devices
+    # Gradients travel as bf16 where the link is PCIe; FSDP2's parts in full precision.
+    volume = SHARDED_VOLUME * FLOAT if sharded else HALF if link.is_pcie else FLOAT
+    gradients = together.weights * volume
+
+    def exchange(size: float) -> float:
+        return 2 * (devices - 1) / devices * size / (link.bus_gb_per_s * 1e9)
+
+    exposed = max(exchange(gradients) - BACKWARD_SHARE * computing, exchange(min(gradients, BUCKET_BYTES)))
+    return whole / (computing + exposed)

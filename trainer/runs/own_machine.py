@@ -1,0 +1,89 @@
+"""The life of a run on the caller's own machine: watched and closed like any other, without an instance.
+Pure.
+
+The command that runs it (`mayfly agent --here`) closes it when its agent has ended. Any other command may
+close it if its result is in S3, or if it is silent past its deadline or past the grace period of a stop
+request. The control function leaves it alone: a silent run may be on a desk without a network, and costs
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from trainer.base.errors import Interrupted, Stopped
+from trainer.runs.actions import Action, Close, Store, Wait, WriteStop
+from trainer.runs.lease import LEASE, SLACK
+from trainer.runs.observation import Observation
+from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_result
+from trainer.runs.record import RunRecord, iso
+
+AGAIN = "Repeat its command on its machine: a new run resumes from the checkpoints of this one."
+LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading
+
+
+def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
+    """Return the next actions for an open run without an instance, in order. `(Wait,)` means that nothing is
+    due.
+    """
+    if record.state == "ending":
+        return _finish(record, observed, now)
+    if ending := _ending(record, observed, now):
+        return (
+            Store(
+                record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"
+            ),
+        )
+    if record.stop_requested_at is not None and not observed.stop_written:
+        return (WriteStop(attempt=1, requested_at=record.stop_requested_at),)
+    return (Wait(why="waiting for the agent to stop" if record.stop_requested_at else ""),)
+
+
+def gone(record: RunRecord, now: datetime) -> RunRecord:
+    """Return the record of a run whose agent was killed, or whose machine went down, without a result."""
+    ending = _interrupted("its agent ended without a result", "it was killed, or its machine went down")
+    return record.ended(ending.outcome, ending.error, now)
+
+
+def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
+    if observed.result is not None:
+        stopped = (
+            observed.result.state == "stopped"
+        )  # possibly from its own terminal, without a stored request
+        return _stopped() if stopped else ending_by_result(record, observed.result)
+    if _heard_of(record, observed, now):
+        return None
+    if record.stop_requested_at is not None and now > record.stop_requested_at + STOP_GRACE:
+        return _stopped()
+    if now > record.effective_deadline.at + LATE:
+        beat = observed.heartbeat
+        why = f"its last heartbeat came at {iso(beat.at)}" if beat else "it never sent a heartbeat"
+        return _interrupted("it fell silent and is past its deadline", why)
+    return None
+
+
+def _heard_of(record: RunRecord, observed: Observation, now: datetime) -> bool:
+    """Return whether its agent is at work, judged by its lease."""
+    until = observed.heartbeat.lease_until if observed.heartbeat else record.created_at + LEASE
+    return now <= until + SLACK
+
+
+def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
+    if observed.models is None:
+        return (Wait(why="looking at the models"),)
+    if ending := correction(record, observed):
+        return (
+            Store(
+                record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"
+            ),
+        )
+    return (Close(record=replace(record, state="closed", closed_at=now)),)
+
+
+def _stopped() -> Ending:
+    return Ending(outcome="stopped", error=Stopped("the run was stopped on request", do=AGAIN).as_dict())
+
+
+def _interrupted(what: str, why: str) -> Ending:
+    return Ending(outcome="interrupted", error=Interrupted(what, why=why, do=AGAIN).as_dict())

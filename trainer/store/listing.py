@@ -1,0 +1,245 @@
+"""The models of a bucket: list them with versions and scores, and download one with its hash checked.
+
+Experiments are read through the receipts of their runs, which name the attempt whose keys count; for a run
+without a receipt S3 is listed. Production models have no receipt: the objects themselves are listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
+from trainer.base.files import whole_file
+from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
+from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.pieces import models_under
+from trainer.runs.record import RunRecord, from_iso
+from trainer.runs.reports import MOST_LISTED, MOST_MODELS
+from trainer.runs.store import Objects, Stored, given, read_record, run_ids
+from trainer.runs.stored_receipt import read_receipt
+from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
+from trainer.store.production import PRODUCTION
+
+MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
+FETCHED_AT_ONCE = 8
+
+FIRST_BYTES = (
+    256 * 1024
+)  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model object. `name` is that of `artifacts.names`; `run_id` is empty for a production model."""
+
+    name: str
+    stage: Literal["experiment", "production"]
+    run_id: str
+    key: str
+    version_id: str
+    sha256: str
+    family: str
+    piece: str  # display name of its piece; empty for a production model without a card
+    series: tuple[str, ...]
+    created_at: datetime
+    fold: int = 1
+    seed: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
+    state: str = ""  # of its run; empty for a production model
+    stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
+
+    def expires(self, experiment_days: int) -> date | None:
+        """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no
+        days (0).
+        """
+        if self.stage == "production" or self.stored_after is None or not experiment_days:
+            return None
+        return (self.stored_after + timedelta(days=experiment_days)).date()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Models, and the errors of the runs whose models could not be listed, by run."""
+
+    models: tuple[Model, ...]
+    problems: dict[str, TrainerError]
+
+
+def list_models(objects: Objects) -> Listing:
+    """Return every model of the bucket: production first, then experiments, the newest run first, each by
+    name.
+    """
+    listed = {item.key: item for item in objects.list(prefix=PRODUCTION)}
+    models = [
+        _model(objects, listed[key], stage="production") for key in models_under(PRODUCTION, listed, ())
+    ]
+    problems: dict[str, TrainerError] = {}
+    for run_id in reversed(run_ids(objects)):
+        try:
+            models += sorted(models_of_run(objects, run_id), key=lambda model: model.name)
+        except TrainerError as error:
+            problems[run_id] = error
+    return Listing(models=tuple(models), problems=problems)
+
+
+def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
+    """Return the models of one run, of the attempt that its record names. Raises TrainerError if they can't
+    be read.
+    """
+    receipt = read_receipt(objects, run_id)
+    if receipt is not None:
+        return tuple(_from_receipt(receipt))
+    try:
+        record, _ = read_record(objects, run_id)
+    except UsageError:
+        return ()  # keys without a record belong to no run
+    models: list[Stored] = []
+    for keys in record.nodes:
+        listed = {item.key: item for item in objects.list(prefix=keys.models, most=MOST_LISTED)}
+        models += [listed[key] for key in models_under(keys.models, listed, record.pieces)]
+    return tuple(_model(objects, stored, stage="experiment", run=record) for stored in models[:MOST_MODELS])
+
+
+def find_model(objects: Objects, name_or_key: str) -> Model:
+    """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished
+    run.
+
+    Raises UsageError if there is none, or only in unfinished runs.
+    """
+    models = list_models(objects).models
+    for model in models:
+        if name_or_key in (model.key, f"{model.run_id}/{model.name}"):
+            return model
+    named = [model for model in models if model.name == name_or_key]
+    if finished := [model for model in named if model.stage == "production" or model.state in EXIT_CODES]:
+        return max(finished, key=lambda model: (model.stage == "production", model.created_at))
+    if named:
+        do = f"Wait for its end, or name it {named[0].run_id}/{named[0].name}."
+        raise UsageError(
+            f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} has not ended", do=do
+        )
+    hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
+    raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
+
+
+def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[Path]:
+    """Download models into a folder, several at once; return their paths, in order. Raises ConfigError (bad
+    hash).
+    """
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        folders = [
+            into / str(number) for number, _ in enumerate(models)
+        ]  # two runs may each have a model of one name
+        return list(pool.map(partial(save_model, objects), models, folders))
+
+
+def save_model(objects: Objects, model: Model, into: Path) -> Path:
+    """Write a model, its hash checked, and its card, if any, into a folder, each atomically."""
+    name = model.key.rsplit("/", 1)[-1]
+    if not is_model_file(name):
+        why = "its name is not that of a model's file"
+        raise ConfigError(
+            f"model {model.key} is not written here", why=why, do="mayfly models list shows others."
+        )
+    head = objects.head(key=model.key, version_id=model.version_id)
+    if head is not None and head.size > MOST_MODEL_BYTES:
+        why = f"it has {head.size / 2**30:.1f} GiB, a model at most {MOST_MODEL_BYTES / 2**30:.0f}"
+        raise ConfigError(f"model {model.key} is too large", why=why, do="mayfly models list shows others.")
+    stored = objects.get(key=model.key, version_id=model.version_id) if head else None
+    if stored is None:
+        raise ConfigError(
+            f"model {model.key} is gone",
+            why=f"no version {model.version_id}",
+            do="mayfly models list shows others.",
+        )
+    sha256 = hashlib.sha256(stored.body).hexdigest()
+    if model.sha256 and sha256 != model.sha256:
+        why = f"sha256 is {sha256}, it should be {model.sha256}"
+        raise ConfigError(
+            f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version."
+        )
+    path = into / name
+    with whole_file(path) as partial:
+        partial.write_bytes(stored.body)
+    with suppress(DataError):  # an object that is not a model of ours has no card
+        card = read_card(stored.body).to_json(indent=2)
+        with whole_file(path.with_suffix(".json")) as partial:
+            partial.write_text(card, encoding="utf-8")
+    return path
+
+
+def _model(
+    objects: Objects,
+    listed: Stored,
+    *,
+    stage: Literal["experiment", "production"],
+    run: RunRecord | None = None,
+) -> Model:
+    stored = given(lambda: objects.head(key=listed.key)) or listed
+    card = card_of(objects, key=listed.key, version_id=stored.version_id)
+    name = listed.key.rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX)
+    parts = read_name(name)
+    return Model(
+        name=name,
+        stage=stage,
+        run_id=run.run_id if run else "",
+        state=run.state if run else "",
+        stored_after=listed.modified_at,
+        key=listed.key,
+        version_id=stored.version_id,
+        sha256=stored.sha256,
+        family=card.family if card else parts.family,
+        piece=card.piece if card else parts.symbol,
+        series=card.symbols if card else (parts.symbol,),
+        fold=card.fold if card else parts.fold or 1,
+        seed=card.seed if card else parts.seed or 0,
+        created_at=listed.modified_at,
+        metrics=card.metrics if card else {},
+        synthetic=card.data.get("synthetic") if card else None,
+    )
+
+
+def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
+    created_at = from_iso(receipt.get("closed_at") or receipt["created_at"])
+    for made in receipt.get("models", ()):
+        yield Model(
+            name=made["key"].rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX),
+            stage="experiment",
+            run_id=receipt["run_id"],
+            state=receipt["state"],
+            stored_after=from_iso(receipt["created_at"]),
+            key=made["key"],
+            version_id=made["version_id"],
+            sha256=made["sha256"],
+            family=made["family"],
+            piece=made["piece"],
+            series=tuple(made["series"]),
+            fold=made["fold"],
+            seed=made["seed"],
+            created_at=created_at,
+            metrics=made.get("metrics") or {},
+            synthetic=receipt.get("data", {}).get("synthetic"),
+        )
+
+
+def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
+    """Return a model's card, or None for an object that is not a model of ours."""
+    stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
+    if stored is None:
+        return None
+    needed = header_bytes(stored.body)
+    if FIRST_BYTES < needed <= MOST_HEADER_BYTES:
+        stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
+    try:
+        return read_card(stored.body)
+    except DataError:
+        return None

@@ -1,0 +1,127 @@
+"""Permanent models: copies of a retrain's models, and production models under stable names, replaced by
+compare-and-swap.
+
+Production has no pointer beside the object; S3's versions are its history. A model is promoted only if its
+bytes have the hash of its receipt and a card of its own name, so a reader never sees a partial or unverified
+model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.job.model_names import MODEL_SUFFIX
+from trainer.runs.store import Conflict, Objects, Stored
+from trainer.store.card import read_card
+
+PRODUCTION, RETRAINS = "models/production/", "models/retrains/"
+MOST_PROMOTED_BYTES = 400 * 2**20  # that control reads into memory to verify it
+TRIES = 5  # tries, against other writers of the same production model
+
+
+def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: str) -> str:
+    """Copy a model of a receipt to its permanent key, once, and return the key."""
+    key = f"{RETRAINS}{retrain}/{run_id}/{_file(model)}"
+    with suppress(Conflict):  # an earlier call
+        objects.copy(source=str(model["key"]), version_id=str(model["version_id"]), key=key, create=True)
+    return key
+
+
+def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
+    """Put a model of a receipt in production under its stable name; return False if it is already there.
+
+    Raises ConfigError for a model that can't be verified, or if others replaced it each time.
+    """
+    stored = objects.head(key=str(model["key"]), version_id=str(model["version_id"]))
+    _verify(objects, model, stored)
+    key = f"{PRODUCTION}{_file(model)}"
+    for _ in range(TRIES):
+        champion = objects.head(key=key)
+        if champion is not None and champion.sha256 == model["sha256"]:
+            return False
+        replaces = champion.etag if champion else ""
+        try:
+            objects.copy(
+                source=str(model["key"]),
+                version_id=str(model["version_id"]),
+                key=key,
+                if_match=replaces,
+                create=not replaces,
+            )
+        except Conflict:
+            continue
+        return True
+    raise ConfigError(
+        f"cannot promote {_file(model)}",
+        why="others replaced it each time",
+        do="Check what else promotes it.",
+    )
+
+
+def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
+    """Return every version of a production model, the newest first. Raises UsageError if there is none."""
+    versions = objects.versions(key=f"{PRODUCTION}{name.removesuffix(MODEL_SUFFIX)}{MODEL_SUFFIX}")
+    if not versions:
+        raise UsageError(f"there is no production model '{name}'", do="mayfly models production lists them.")
+    return versions
+
+
+def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:
+    """Replace the newest version of a production model by an older one; return (replaced, restored).
+
+    Default: the newest version with other bytes. Raises UsageError if there is none, or another writer was
+    faster.
+    """
+    current, *older = production_versions(objects, name)
+    wanted = [
+        one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag
+    ]
+    if not wanted:
+        why = f"it has no older version {version_id}" if version_id else "it has no older version"
+        raise UsageError(
+            f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions."
+        )
+    try:
+        objects.copy(
+            source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag
+        )
+    except Conflict as error:  # also of this call itself, which botocore repeats if its answer is lost
+        there, meant = (
+            objects.head(key=current.key),
+            objects.head(key=current.key, version_id=wanted[0].version_id),
+        )
+        if there is None or meant is None or not there.sha256 or there.sha256 != meant.sha256:
+            raise UsageError(
+                f"'{name}' was replaced at the same moment", do="Look again, then roll back."
+            ) from error
+    return current, wanted[0]
+
+
+def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -> None:
+    """Raise ConfigError unless the object has the receipt's bytes and the card of its own name."""
+    name, what = _file(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
+    do = "It stays an experiment; train it again."
+    if stored is None or stored.size > MOST_PROMOTED_BYTES:
+        why = (
+            f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}"
+            if stored
+            else "it is not there"
+        )
+        raise ConfigError(what, why=why, do=do)
+    read = objects.get(key=str(model["key"]), version_id=str(model["version_id"]))
+    if read is None or hashlib.sha256(read.body).hexdigest() != model["sha256"]:
+        raise ConfigError(what, why="its bytes have another sha256 than its receipt says", do=do)
+    try:
+        card = read_card(read.body)
+    except DataError as error:
+        raise ConfigError(what, why=str(error), do=do) from error
+    if card.model != name:
+        raise ConfigError(what, why=f"its card is of {card.model}", do=do)
+
+
+def _file(model: Mapping[str, Any]) -> str:
+    return str(model["key"]).rsplit("/", 1)[-1]

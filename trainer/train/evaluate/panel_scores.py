@@ -1,0 +1,173 @@
+"""Scores of a panel's model: of each series, of all together, and the rank correlation by date.
+
+The rank correlation (rank information coefficient) of a date is Spearman's between the forecasts and the
+labels of the series that have both there; the score is its mean over dates, each counting once. Its interval
+resamples blocks of dates.
+
+Baselines are fitted once, on the training bars of all series, as the model is. A series has no intervals of
+its own: a panel has hundreds. Shapes: N bars of all series, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.base.settings import HIGHER, TargetSettings
+from trainer.data.timeframes import DAY
+from trainer.targets import scores_of
+from trainer.train.evaluate.evaluation import Baselines, block_bootstrap
+from trainer.train.evaluate.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, joint_scores
+from trainer.train.inputs.series import PieceData
+
+RANK_CORRELATION = "rank_correlation"
+FEWEST_SERIES = 3  # on a date: the order of two says next to nothing
+
+
+def score_panel(
+    outputs: Outputs, data: PieceData, baselines: Sequence[Baselines]
+) -> tuple[list[SeriesScores], Scores]:
+    """Calibrate a trained model on the validation bars of all series; return its scores on each series and on
+    all.
+
+    `outputs` come from `outputs_by_span`, `baselines` from `panel_baselines`.
+    """
+    assert data.panel is not None
+    target = data.series[0].target
+    scores = scores_of(target)
+    labels = {span: [one.labels(span) for one in data.series] for span in SPANS}
+    joined = [np.concatenate(parts) for parts in (outputs["validation"], labels["validation"])]
+    calibrated = scores.calibrate(target, *joined, data.panel.fitted)
+    scored = []
+    for number, (one, known) in enumerate(zip(data.series, baselines, strict=True)):
+        fitted = {**calibrated, **one.fitted}
+        forecasts = {span: scores.forecast(target, outputs[span][number], fitted) for span in SPANS}
+        made: Scores = {"about": target.about()}
+        for span in SPANS:
+            has = len(labels[span][number]) > 0
+            made[span] = scores.metrics(target, forecasts[span], labels[span][number]) if has else {}
+        if made["test"]:
+            theirs = {
+                name: scores.metrics(target, other, labels["test"][number]) for name, other in known.items()
+            }
+            made["test"]["baselines"] = theirs
+        scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
+    return scored, _with_rank_correlation(data, scored, joint_scores(data.series, scored))
+
+
+def panel_baselines(data: PieceData) -> list[Baselines]:
+    """Return the baselines' forecasts in the test span, by series, fitted on the training bars of all of
+    them.
+    """
+    target = data.series[0].target
+    made = scores_of(target).baselines(target, *(one.scored("test") for one in data.series))
+    ends = np.cumsum([len(one.rows("test")) for one in data.series])[:-1]
+    parts = {name: np.split(forecast, ends) for name, forecast in made.items()}
+    return [{name: split[number] for name, split in parts.items()} for number in range(len(data.series))]
+
+
+def rank_correlations(
+    forecast_N: np.ndarray, labels_N: np.ndarray, dates_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates (D,) int64 on which series can be compared, and the rank correlation (D,) of each.
+
+    Dates with fewer than three series, or with equal labels only, are left out. A date with equal forecasts
+    only counts as 0.
+    """
+    dates, place_N = np.unique(dates_N, return_inverse=True)
+    order_N = np.argsort(place_N, kind="stable")
+    ends = np.cumsum(np.bincount(place_N, minlength=len(dates)))[:-1]
+    kept, values = [], []
+    for date, members in zip(dates, np.split(order_N, ends), strict=True):
+        if len(members) < FEWEST_SERIES or np.ptp(labels_N[members]) == 0:
+            continue
+        x, y = (_centred_ranks(one[members]) for one in (forecast_N, labels_N))
+        spread = float(np.sqrt((x @ x) * (y @ y)))
+        kept.append(date)
+        values.append(float(x @ y) / spread if spread else 0.0)
+    return np.array(kept, dtype=np.int64), np.array(values)
+
+
+def _centred_ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of values, ties averaged, less the mean rank."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    return np.asarray(ranks[place] - (len(values) + 1) / 2)
+
+
+def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scores: Scores) -> Scores:
+    """Return the scores of all series with the rank correlation: its value, interval, and gain over each
+    baseline.
+    """
+    target = data.series[0].target
+    by_span = {span: _by_date(data, target, span, [one.forecasts[span] for one in scored]) for span in SPANS}
+    dates, ours = by_span["test"]
+    theirs = {
+        name: _by_date(data, target, "test", [one.baselines[name] for one in scored])[1]
+        for name in scores["test"]["baselines"]
+    }
+    values = {"": ours, **theirs}
+    ranking = {
+        name: one for name, one in values.items() if one.any()
+    }  # without forecasts that are equal on every date
+    blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
+    _, place = np.unique(blocks, return_inverse=True)
+
+    def means(weights_D: np.ndarray) -> Mapping[str, float | None]:
+        total = float(weights_D.sum())
+        made: dict[str, float | None] = {
+            name: float(weights_D @ one) / total for name, one in ranking.items()
+        }
+        if "" in ranking:
+            made |= {
+                f"over {name}": float(weights_D @ (ours - one)) / total
+                for name, one in ranking.items()
+                if name
+            }
+        return made
+
+    intervals = block_bootstrap(means, place) if len(dates) and ranking else {}
+    bounds = {name: None if one is None else [one.low, one.high] for name, one in intervals.items()}
+    mean = {name: float(one.mean()) if name in ranking else None for name, one in values.items()}
+    test: dict[str, Any] = scores["test"]
+    return {
+        "about": _about(scores["about"]),
+        "validation": {
+            **scores["validation"],
+            RANK_CORRELATION: float(by_span["validation"][1].mean())
+            if len(by_span["validation"][1])
+            else None,
+        },
+        "test": {
+            **test,
+            RANK_CORRELATION: mean[""],
+            "dates": len(dates),
+            "intervals": {**test["intervals"], RANK_CORRELATION: bounds.get("")},
+            "baselines": {
+                name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
+            },
+            "better": {
+                name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")}
+                for name, its in test["better"].items()
+            },
+        },
+    }
+
+
+def _about(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `about`, the description of a target's metrics, with the rank correlation added."""
+    metrics = {**about["metrics"], RANK_CORRELATION: {"title": "rank IC", "better": HIGHER, "unit": ""}}
+    column = {"title": "rank IC", "value": [RANK_CORRELATION], "beside": []}
+    return {**about, "metrics": metrics, "table": [*about["table"], column]}
+
+
+def _by_date(
+    data: PieceData, target: TargetSettings, span: str, forecasts: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates and rank correlations (D,) of a span; `forecasts` are those of each series."""
+    labels = np.concatenate([one.labels(span)[:, 0] for one in data.series])
+    dates = np.concatenate([one.candles.timestamp[one.bars(span)] for one in data.series])
+    order = scores_of(target).order
+    return rank_correlations(np.concatenate([order(target, one) for one in forecasts]), labels, dates)

@@ -1,0 +1,152 @@
+"""Scores of a trained model for its card: by series, and over all series.
+
+Forecasts of all series are joined in the labels' own unit. Intervals resample blocks of time with the bars of
+all series in them, since markets move together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.base.settings import CHUNKS
+from trainer.data.timeframes import DAY
+from trainer.job.job import Job
+from trainer.targets import scores_of
+from trainer.train.evaluate.evaluation import Baselines, compare, evaluate
+from trainer.train.inputs.rows import SymbolData
+from trainer.train.inputs.series import PieceData
+from trainer.train.predict.readers import Evaluate, Reader, outputs_of, reader_of
+
+SPANS = ("validation", "test")
+Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
+Outputs = dict[str, list[np.ndarray]]  # by span, of each series
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesScores:
+    """A model on one series: fitted values, scores, and forecasts by span, in the order of the span's
+    bars.
+    """
+
+    fitted: dict[str, Any]
+    scores: Scores
+    forecasts: dict[str, np.ndarray]
+    baselines: Baselines  # of the test span
+
+
+def reader_for(data: SymbolData, job: Job) -> Reader:
+    """Return the reader that runs a model over the bars of a symbol's data."""
+    return reader_of(
+        job.model.reads,
+        rows_TF=data.rows_TF,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        bars_seen=data.bars_seen,
+        first_bar=data.first_bar,
+        context_TC=data.context_TC,
+    )
+
+
+def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Reader]]:
+    """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per
+    series for chunks.
+
+    The outputs of all parts, concatenated, are in the order of the series.
+    """
+    rows = [one.rows(span) for one in data.series]
+    if job.model.reads == CHUNKS:
+        return [(its, reader_for(one, job)) for one, its in zip(data.series, rows, strict=True) if len(its)]
+    reader = reader_of(
+        job.model.reads,
+        rows_TF=data.rows_TF,
+        mean_F=data.mean_F,
+        std_F=data.std_F,
+        bars_seen=data.series[0].bars_seen,
+        first_bar=data.series[0].bars_seen - 1,
+        context_TC=data.context_RC,
+    )
+    return [(np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)]), reader)]
+
+
+def outputs_by_span(
+    model: torch.nn.Module, data: PieceData, job: Job, evaluate: Evaluate = outputs_of
+) -> Outputs:
+    """Return the outputs (N, O) of a trained model on validation and test, by span and series: the input of
+    its scores.
+
+    `evaluate` runs the model; with ranks, all of them must call this.
+    """
+    made = {}
+    for span in SPANS:
+        if data.panel is not None:
+            parts = readings(data, job, span)
+        else:  # each series alone, as in a prediction
+            parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows(span))]
+        ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
+        made[span] = np.split(evaluate(model, parts) if parts else np.empty((0, 1)), ends)
+    return made
+
+
+def score_series(
+    outputs: Mapping[str, np.ndarray], data: SymbolData, baselines: Baselines | None = None
+) -> SeriesScores:
+    """Calibrate a trained model on a series' validation bars and score its `outputs` of each span.
+
+    Validation gets plain scores; the test span is scored once, beside its baselines and with intervals.
+    `about` describes the metrics. `baselines` are the baselines' forecasts in the test span, if already
+    computed.
+    """
+    target, scores = data.target, scores_of(data.target)
+    fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
+    forecasts = {span: scores.forecast(target, values, fitted) for span, values in outputs.items()}
+    rows = data.scored("test")
+    baselines = scores.baselines(target, rows) if baselines is None else baselines
+    made = {
+        "about": target.about(),
+        "validation": scores.metrics(target, forecasts["validation"], data.labels("validation")),
+        "test": evaluate(forecasts["test"], target, rows, forecasts=baselines),
+    }
+    return SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines)
+
+
+def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Scores:
+    """Return the scores of a model on all of its series together."""
+    if len(series) == 1:
+        return scored[0].scores
+    target = series[0].target  # open settings were chosen for all series together
+    labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
+    forecasts_by_span = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
+    names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
+    days = max(days_of_a_block(data) for data in series)
+    times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
+    return {
+        "about": target.about(),
+        "validation": (
+            scores_of(target).metrics(target, forecasts_by_span["validation"], labels["validation"])
+        ),
+        "test": compare(
+            forecasts_by_span["test"],
+            target,
+            labels["test"],
+            blocks=times // (days * DAY),
+            length={"block_days": days},
+            forecasts={name: np.concatenate([one.baselines[name] for one in scored]) for name in names},
+        ),
+    }
+
+
+def days_of_a_block(data: SymbolData) -> int:
+    """Return the median time between starts of a series' bootstrap blocks, in whole days, 1 or more.
+
+    Over all of its bars: a series of a panel may have few in test, far apart.
+    """
+    rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
+    blocks, _ = scores_of(data.target).blocks(data.target, rows)
+    _, first = np.unique(blocks, return_index=True)
+    begins = data.candles.timestamp[first]
+    return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -1,0 +1,269 @@
+"""Prepare a symbol for training: unscaled feature rows, scaler, labels, and the first row of each window or
+chunk. Windows and chunks are never stored: the training step gathers the rows of a batch from its starts,
+then scales them.
+
+Shapes: T bars of the symbol, F features, K label columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.bars.symbol_plan import Plan, plan_symbol
+from trainer.base.errors import DataError
+from trainer.base.settings import CONTEXT, TargetSettings
+from trainer.data.context import context_of
+from trainer.data.features import compute_inputs
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.splits import Spans
+from trainer.job.job import Job
+from trainer.targets import labels_of
+from trainer.targets.scoring import Rows
+from trainer.train.inputs.encoder import known_scaler
+
+FEATURE_LIMIT = (
+    10.0  # deviations to which a baseline's features are clamped: one crash must not decide a linear fit
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolData:
+    """Training data of one symbol in one fold. The output at bar t depends on rows t - bars_seen + 1 to t."""
+
+    candles: Candles
+    # float32, unscaled; one for each bar, or for each date of a panel from the series' first to its last
+    rows_TF: Tensor
+    mean_F: Tensor  # float32, over the rows that training reads
+    std_F: Tensor  # float32; 1 where a feature is constant there
+    train_labels_TK: Tensor  # float32: scaled for training, NaN everywhere but at the bars of training
+    starts: dict[
+        str, Tensor
+    ]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
+    reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
+    labels_TK: np.ndarray  # float32: unscaled, NaN where there is none
+    target: TargetSettings  # with values chosen for settings that the job leaves open
+    fitted: Mapping[str, Any]  # by the target, on the labels of training
+    spans: Spans
+    clock: np.ndarray  # calendar.session_clock
+    calendar: str
+    holes: int
+    ties: int
+    embargo: int
+    horizon_bars: int
+    bars_seen: int
+    first_bar: int  # the first row whose inputs are complete
+    context_TC: Tensor | None = None  # int16: `data.context`, for a model that reads it
+    place_T: np.ndarray | None = None  # int64: the row of each bar, of a panel; None: the bar's own number
+
+    @property
+    def symbol(self) -> str:
+        """Return the symbol."""
+        return self.candles.symbol
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows it has."""
+        return len(self.candles) if self.place_T is None else int(self.place_T[-1]) + 1
+
+    def rows(self, span: str) -> np.ndarray:
+        """Return the rows (N,) int64 of a span's bars with a label, ascending."""
+        return np.asarray(self.starts[span].cpu().numpy() + self.bars_seen - 1)
+
+    def bars(self, span: str) -> np.ndarray:
+        """Return the bars (N,) int64 of a span that have a label, ascending."""
+        rows = self.rows(span)
+        return rows if self.place_T is None else np.searchsorted(self.place_T, rows)
+
+    def labels(self, span: str) -> np.ndarray:
+        """Return the labels (N, K) float64 of a span's bars, unscaled."""
+        return np.asarray(self.labels_TK[self.bars(span)].astype(np.float64))
+
+    def features(self, bars: np.ndarray) -> np.ndarray:
+        """Return scaled features (N, F) float32 of bars, clamped to ten deviations."""
+        rows = bars if self.place_T is None else self.place_T[bars]
+        rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
+        return np.asarray(
+            ((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy()
+        )
+
+    def scored(self, span: str) -> Rows:
+        """Return a span's data for the target's scores."""
+        return Rows(
+            candles=self.candles,
+            clock=self.clock,
+            labels_TK=self.labels_TK,
+            fitted=self.fitted,
+            train=self.bars("train"),
+            scored=self.bars(span),
+            features=self.features,
+        )
+
+    def splits(self) -> dict[str, Any]:
+        """Return the spans for a card: first and last bar (their start, UTC), bars and windows of each; the
+        embargo in bars.
+        """
+        timestamps = self.candles.timestamp
+        summary: dict[str, Any] = {
+            name: {
+                "first": (
+                    time_text(timestamps[span.start]) if len(span) else ""
+                ),  # a series of a panel may have none
+                "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
+                "bars": len(span),
+                "windows": len(self.starts[name]),
+            }
+            for name, span in self.spans.items()
+        }
+        return {**summary, "embargo": self.embargo}
+
+
+def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[SymbolData, ...]:
+    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises
+    DataError.
+    """
+    rows_TF = _inputs(candles, job, "cpu")
+    return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
+
+
+def prepare(
+    candles: Candles,
+    job: Job,
+    *,
+    features: Tensor | None = None,
+    warmup: int | None = None,
+    spans: Spans | None = None,
+    device: str | torch.device = "cpu",
+    plan: Plan | None = None,
+    series: int = 1,
+) -> SymbolData:
+    """Return features, labels, spans, scaler and starts of a symbol, on `device`. Raises DataError.
+
+    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `spans` replaces the
+    job's split, `plan` split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
+    """
+    plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
+    rows_TF = (
+        _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
+    )
+    refuse_bad_features(
+        candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
+    )
+    read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
+    mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
+    mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
+    fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
+    return symbol_data(
+        candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series
+    )
+
+
+def symbol_data(
+    candles: Candles,
+    job: Job,
+    plan: Plan,
+    *,
+    rows_TF: Tensor,
+    mean_F: Tensor,
+    std_F: Tensor,
+    fitted: Mapping[str, Any],
+    series: int,
+) -> SymbolData:
+    """Return the training data of a plan with these rows, scaler and fitted values, on the device of the
+    rows.
+
+    `series` is the symbol's number in the piece, from 1 on; 0 for one without training bars.
+    """
+    labels, train, device = labels_of(plan.target), plan.bars["train"], rows_TF.device
+    train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
+    train_labels_TK[plan.rows_of(train)] = labels.scale(plan.target, plan.labels_TK[train], fitted)
+    reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
+    return SymbolData(
+        candles=candles,
+        rows_TF=rows_TF,
+        mean_F=mean_F,
+        std_F=std_F,
+        train_labels_TK=torch.from_numpy(train_labels_TK).to(device),
+        starts={name: torch.from_numpy(rows).to(device) for name, rows in plan.starts.items()},
+        reads=torch.from_numpy(reads).to(device),
+        labels_TK=plan.labels_TK,
+        target=plan.target,
+        fitted=fitted,
+        spans=plan.spans,
+        clock=plan.time.clock,
+        calendar=plan.time.calendar,
+        holes=int(plan.time.holes.sum()),
+        ties=plan.ties,
+        embargo=max(job.data.embargo, plan.horizon_bars),
+        horizon_bars=plan.horizon_bars,
+        bars_seen=plan.bars_seen,
+        first_bar=plan.first_row,
+        place_T=plan.rows,
+        context_TC=(
+            context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None
+        ),
+    )
+
+
+def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -> Tensor:
+    """Return the context (R, C) int16 of a series' rows, 0 on a panel's date without a bar. `place_T`: the
+    row of each bar.
+    """
+    context_TC = context_of(candles.timestamp, candles.timeframe, series=series)
+    if place_T is None:
+        return torch.from_numpy(context_TC)
+    context_RC = np.zeros((int(place_T[-1]) + 1, len(CONTEXT)), dtype=np.int16)
+    context_RC[place_T] = context_TC
+    return torch.from_numpy(context_RC)
+
+
+def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
+    return compute_inputs(candles, features=job.data.computed, device=device)
+
+
+def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where
+    constant.
+    """
+    rows = rows_TF[chosen_T.to(rows_TF.device)]
+    total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+    squares_F = torch.zeros_like(total_F)
+    for part in torch.split(rows, 1 << 16):  # one part at a time in float64
+        total_F += part.double().sum(0)
+    mean_F = total_F / len(rows)
+    for part in torch.split(rows, 1 << 16):
+        squares_F += (part.double() - mean_F).square().sum(0)
+    std_F = (squares_F / len(rows)).sqrt()
+    constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # a constant varies only by float32's rounding
+    return mean_F.float(), torch.where(constant_F, 1.0, std_F).float()
+
+
+def covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
+    """Return (T,) bool: whether the row is among the `seen` rows from one of the `starts`."""
+    change = np.zeros(num_bars + 1, dtype=np.int64)
+    change[starts] += 1
+    change[starts + seen] -= 1
+    return np.asarray(np.cumsum(change[:-1]) > 0)
+
+
+def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: tuple[str, ...]) -> None:
+    """Raise DataError for a row of features that is not finite, after the warm-up. `names` may be empty."""
+    if rows_TF.shape[0] != len(candles):
+        raise DataError(
+            f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features",
+            do="Give one row per bar.",
+        )
+    bad_TF = ~torch.isfinite(rows_TF[warmup:])
+    if bad_TF.any():
+        row, column = (int(index) for index in bad_TF.nonzero()[0])
+        name = names[column] if names else f"feature {column}"
+        raise DataError(
+            f"{name} of {candles.symbol} is not finite at {time_text(candles.timestamp[row + warmup])}",
+            why=f"{int(bad_TF.sum())} such values",
+            do="Look at the bars around that time.",
+        )

@@ -1,0 +1,244 @@
+"""Sources: data that pieces share and a worker reads once: rows and labels, and each fold's scaler and
+windows.
+
+A worker that trains folds and seeds of one symbol together holds its rows once. A source is always prepared
+on the CPU and moved to the device when its model joins, so that its content does not depend on the device or
+on staging.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.bars.document import DataPlan, SymbolPlan, read_plan
+from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.base.code_files import training_sha256
+from trainer.base.settings import CHUNKS
+from trainer.data.read.candles import Candles
+from trainer.data.read.parts import Part
+from trainer.data.read.reading import read_parts
+from trainer.data.table import DataSettings
+from trainer.job.job import Job, with_settings
+from trainer.job.pieces.piece import Piece
+from trainer.machines.memory import GIB
+from trainer.targets import scores_of
+from trainer.train.checkpoint import fingerprint
+from trainer.train.evaluate.evaluation import Baselines
+from trainer.train.evaluate.panel_scores import panel_baselines
+from trainer.train.inputs.panel_rows import read_panel
+from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
+from trainer.train.inputs.series import PieceData, alone, lay
+
+_CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
+_PIECE_BYTES = 48 << 20  # temporaries of computing features, part of a series at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobData:
+    """The data of a job on this machine: its plan, and the files with each symbol's bars. Workers get
+    a copy.
+    """
+
+    plan: DataPlan
+    parts: Mapping[str, tuple[Part, ...]]
+
+    def of(self, symbol: str) -> SymbolPlan:
+        """Return the plan of a symbol. Raises the DataError with which planning refused it."""
+        if symbol in self.plan.refused:
+            raise self.plan.refused[symbol].error
+        return self.plan.symbols[symbol]
+
+    def read(self, symbol: str, job: Job) -> Candles:
+        """Return the candles of a symbol that the job uses."""
+        return read_parts(
+            symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns
+        )
+
+
+def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
+    """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into
+    `scratch`.
+
+    Raises DataError if the files or the plan do not fit the job.
+    """
+    if plan is None:
+        folder = folder_of(job, path, scratch=scratch)
+        made = plan_data(job, folder)
+    else:
+        made = read_plan(plan)
+        made.check_fits(job)
+        files = {file.file for file in made.files}
+        symbols = job.data.chosen((*made.symbols, *made.refused))
+        chosen = with_settings(job, symbols=symbols, timeframe=made.timeframe)
+        folder = folder_of(chosen, path, scratch=scratch, files=files)
+    return JobData(plan=made, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The bars of a model's series, by its plan."""
+
+    entries: tuple[SymbolPlan, ...]  # of the series, in their order
+    files: tuple[Mapping[str, str], ...]
+    timeframe: str
+    synthetic: bool
+    mark: str  # hash that a finished model and its checkpoints must match
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Data of all pieces of one source: each fold's training data, and its description for their cards.
+
+    Folds of one series share one `rows_TF`. A source of several series holds only one fold, since its rows
+    are scaled by the fold's scaler.
+    """
+
+    name: str  # `Piece.source`
+    folds: Mapping[int, PieceData]  # from 1 on
+    origin: Origin
+    _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
+
+    def baselines(self, fold: int) -> list[Baselines]:
+        """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its
+        seeds.
+        """
+        if fold not in self._baselines:
+            data = self.folds[fold]
+            self._baselines[fold] = (
+                panel_baselines(data) if data.panel else [_baselines_of(one) for one in data.series]
+            )
+        return self._baselines[fold]
+
+
+def _baselines_of(data: SymbolData) -> Baselines:
+    made: Baselines = scores_of(data.target).baselines(data.target, data.scored("test"))
+    return made
+
+
+def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSettings()) -> float:
+    """Return the host memory that reading and preparing a symbol takes at its peak, in GiB; an estimate.
+
+        48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B x 2 + 48 B x 2 + folds x 32 B)
+
+    Each column of `data` adds 8 B to the 48. `rows` are the symbol's rows in its files, held as read and as
+    numbers (x 2). `bars`, those of them that are used, are held as inputs (twice while the scaler is fitted)
+    and as candles (twice while they are hashed), and for each fold as labels, window starts and temporaries.
+    Measured with a million bars of one file: 0.42 GiB (estimate 0.53) for one fold, 0.61 (0.62) for four
+    (2026-11-21).
+    """
+    row_bytes = (_CELLS + len(data.columns)) * _CELL_BYTES
+    a_bar = 2 * len(data.inputs) * 4 + 2 * row_bytes + folds * 32
+    return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
+
+
+def read_source(piece: Piece, job: Job, data: JobData) -> Source:
+    """Read and prepare the source of a piece, on the CPU. Raises DataError if its bars are not those of the
+    plan.
+    """
+    entries = tuple(data.of(symbol) for symbol in piece.series)
+    if len(entries) == 1 and not job.data.panel:
+        candles = data.read(piece.series[0], job)
+        plans = plans_of(candles, job, entries[0])
+        folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
+    elif job.data.panel:
+        panel = {symbol: data.read(symbol, job) for symbol in piece.series}
+        folds = {piece.fold: read_panel(panel, job, entries, piece.fold)}
+    else:
+        parts = (
+            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number)
+            for number, entry in enumerate(entries, 1)
+        )
+        # A chunk that starts in a series may extend this far beyond it.
+        padding = job.model.bars_out if job.model.reads == CHUNKS else 0
+        folds = {piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding)}
+    return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
+
+
+def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
+    """Return where a piece's bars come from. Raises the DataError with which planning refused one of its
+    series.
+    """
+    entries = tuple(data.of(symbol) for symbol in piece.series)
+    read = {name for entry in entries for name in entry.files}
+    return Origin(
+        entries=entries,
+        files=tuple(
+            {"file": file.file, "sha256": file.sha256} for file in data.plan.files if file.file in read
+        ),
+        timeframe=data.plan.timeframe,
+        synthetic=data.plan.synthetic,
+        mark=mark_of(piece, job, data),
+    )
+
+
+def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int) -> SymbolData:
+    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1], series=series)
+
+
+def mark_of(piece: Piece, job: Job, data: JobData) -> str:
+    """Return the hash that a piece's model and checkpoints must match. Reads no bars: their hashes are in the
+    plan.
+
+    Raises the DataError with which planning refused one of its series.
+    """
+    marks = {symbol: data.of(symbol).mark for symbol in piece.series}
+    if piece.runner:
+        marks[piece.runner] = _code_of(piece.runner)
+    return fingerprint(job, data=marks, code_sha256=code_sha256(job))
+
+
+def code_sha256(job: Job) -> str:
+    """Return the hash of the code that trains the job's models."""
+    return training_sha256((type(job.model).__module__, type(job.target).__module__))
+
+
+def _code_of(runner: str) -> bytes:
+    """Return the source of a runner's module; b"" for a missing one, which fails when it runs."""
+    try:
+        spec = importlib.util.find_spec(runner.partition(":")[0])
+    except ImportError:
+        spec = None
+    return Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
+
+
+def on_device(source: Source, device: str) -> Source:
+    """Return the source with its tensors on a device, shared ones copied once; the same source for "cpu"."""
+    if device == "cpu":
+        return source
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id; keeping the tensor keeps its id unique
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in moved:
+                moved[id(value)] = (value, value.to(device))
+            return moved[id(value)][1]
+        if isinstance(value, dict):
+            return {name: move(part) for name, part in value.items()}
+        return value
+
+    return replace(source, folds={fold: data.moved(move) for fold, data in source.folds.items()})
+
+
+class Sources:
+    """Keeps the last source of a worker, which the next piece often needs."""
+
+    def __init__(self) -> None:
+        self._last: Source | None = None
+
+    def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
+        """Return the source of that name: one of `in_use`, the last one, or else the result of `read`."""
+        there = [*in_use, self._last] if self._last else [*in_use]
+        chosen = next((source for source in there if source.name == name), None)
+        if chosen is None:
+            # Dropped before the next is read: rows take most of the memory.
+            self._last = None
+            del there
+            chosen = read()
+        self._last = chosen
+        return chosen

@@ -1,0 +1,264 @@
+"""Load models from their files. A card is checked against the homes of its model and target before anything
+is built; shapes are compared on the meta device, where tensors take no memory; then the network is built and
+gets its weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.base.errors import DataError, UsageError
+from trainer.base.own_file import read_file
+from trainer.base.settings import TargetSettings, keys_of
+from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.read.candles import Candles
+from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
+from trainer.models import MODELS, home_of, is_known, network_of
+from trainer.store.card import Card, CardSeries, read_card
+from trainer.store.weights import load_tensors
+from trainer.targets import OWN, TARGETS, default_of
+from trainer.train.own.bounded_build import TensorLimit, most_bytes
+from trainer.train.packs.tensors import put_tensors
+
+_MOST_OUTPUTS = 10_000  # of a target of the user's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedModel:
+    """A model file whose card was checked; its weights are still on disk."""
+
+    path: Path
+    card: Card
+    target: TargetSettings
+    features: tuple[str, ...]  # the computed ones among its inputs
+    build_options: Mapping[str, str]  # arguments of `network.build` that are not in the card
+
+    @property
+    def name(self) -> str:
+        """Return the stem of its file's name, which a card can't change."""
+        return self.path.stem
+
+    @property
+    def shape(self) -> str:
+        """Return a key shared by models whose networks differ only in their weights; empty for a class of the
+        user's.
+        """
+        if home_of(self.card.family).is_any_module:
+            return ""
+        return json.dumps([self.card.family, self.card.lookback, self.card.architecture], sort_keys=True)
+
+
+def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
+    """Read and check a model's card. `model_file`: the Python file of a user's own model; a card alone runs
+    no code.
+
+    Raises DataError for a card that can't be used here, UsageError for a model file that is missing,
+    superfluous or another.
+    """
+    card = read_card(path)
+    features = _features_of(card, path)
+    target = target_of(card, path)
+    check_card(card, target, path)
+    options = _build_options(card, path, model_file)
+    return CheckedModel(path=path, card=card, target=target, features=features, build_options=options)
+
+
+class Networks:
+    """A cache of networks. Models of one shape share a network, which gets the weights of each in turn."""
+
+    def __init__(self) -> None:
+        self._by_shape: dict[str, tuple[Path, nn.Module]] = {}  # with the file of its present weights
+
+    def of(self, model: CheckedModel) -> nn.Module:
+        """Return a model's network, ready to run; valid until the next call. Raises DataError as
+        `network_from` does.
+        """
+        shape = model.shape or str(model.path)
+        path, network = self._by_shape.get(shape, (None, None))
+        if network is None or path != model.path:
+            tensors = load_tensors(model.path)
+            if network is None:
+                network = network_from(model.card, tensors, model.path, **model.build_options).eval()
+            else:
+                _compare(network, model.card, tensors, model.path)
+                put_tensors(network, tensors)
+            self._by_shape[shape] = (model.path, network)
+        return network
+
+
+def target_of(card: Card, model_path: Path) -> TargetSettings:
+    """Return a model's target with the settings in its card. Raises DataError for a model or target that is
+    unknown here.
+
+    Cards from before 2026-11-22 name no target: it is the model's default, with settings from elsewhere in
+    the card.
+    """
+    name = card.target or default_of(card.family)
+    if not is_known(card.family) or name not in (*TARGETS, OWN.name):
+        raise DataError(
+            f"{model_path} is a {card.family} model{f' of {name}' if card.target else ''}",
+            why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
+            do="Predict with the Mayfly that made it.",
+        )
+    try:
+        if name == OWN.name:  # predictions are its plain outputs: none of the user's code runs
+            return OWN.from_keys(card.target_settings)
+        first = card.series[0]
+        given: dict[str, Any] = (
+            card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
+        )
+        return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
+    except UsageError as error:
+        raise unfit(model_path, f"{error.what}: {error.why}") from error
+
+
+def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
+    """Return the path of the user's model file, {} without one. Raises UsageError if it is missing,
+    superfluous or another.
+    """
+    own = card.own_files.get("model")
+    if own is None:
+        if given is not None:
+            raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
+        return {}
+    if given is None:
+        why = (
+            f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs"
+            " no code"
+        )
+        raise UsageError(
+            f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}."
+        )
+    read_file(given, sha256=own["sha256"])
+    return {"file": str(given)}
+
+
+def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
+    """Return the computed features that the model reads. Raises DataError for those of another version."""
+    features = tuple(
+        card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)]
+    )  # a panel's presence first
+    known = tuple(name for name in FEATURES if name in features)
+    if features and (card.features_version, features) != (FEATURES_VERSION, known):
+        raise DataError(
+            f"{model_path} was trained on features of version {card.features_version}",
+            why=f"this Mayfly computes version {FEATURES_VERSION}",
+            do=f"Predict with Mayfly {card.mayfly}, or train again.",
+        )
+    return features
+
+
+def check_card(card: Card, target: TargetSettings, path: Path) -> None:
+    """Raise DataError for a card whose parts do not fit together. Builds nothing."""
+    outputs = card.architecture.get("outputs", 1)
+    if type(outputs) is not int or not 1 <= outputs <= _MOST_OUTPUTS:
+        raise unfit(path, f"it has {str(outputs)[:40]} outputs")
+    if target.name != OWN.name and outputs != target.outputs:
+        raise unfit(path, f"it has {outputs} outputs, and {target.name} has {target.outputs}")
+    if card.panel and card.features[:1] != [PRESENT]:
+        raise unfit(path, f"a panel's first input is not {PRESENT}")
+    for series in (*card.series, *([card.panel.unknown("the panel")] if card.panel else [])):
+        if series.calendar not in (*CALENDARS[1:], *EXCHANGES):
+            raise unfit(path, f"the calendar of {series.symbol} is {series.calendar!r}")
+        if not series.scaler:
+            raise unfit(path, f"{series.symbol} has no scaler")
+        if missing := [name for name in target.needs_fitted if name not in fitted_of(series)]:
+            raise unfit(path, f"{series.symbol} has no {missing[0]}, which {target.name} needs")
+    try:
+        home_of(card.family).check_architecture(
+            card.architecture, features=len(card.features), outputs=outputs, bars_seen=card.lookback
+        )
+    except UsageError as error:
+        raise unfit(path, f"{error.what}: {error.why}") from error
+
+
+def fitted_of(series: CardSeries) -> dict[str, float]:
+    """Return the numbers fitted for the target on a series; cards without a target have them in the
+    scaler.
+    """
+    return {
+        name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)
+    }
+
+
+def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **options: Any) -> nn.Module:
+    """Return the network of a checked card with its weights. `options` are further arguments of
+    `network.build`.
+
+    Raises DataError if the tensors are not those of the network, UsageError for a file of the user's that
+    can't be used. A class of the user's that can't be built on the meta device is built in memory right away,
+    limited by the tensors' size.
+    """
+    build = partial(network_of(card.family).build, card.architecture, **options)
+    is_users = home_of(card.family).is_any_module
+    try:
+        with torch.device("meta"):
+            shell = build()
+    except UsageError:
+        if not is_users:
+            raise
+        shell = _limited(build, tensors, path)
+    _compare(shell, card, tensors, path)
+    network: nn.Module = _limited(build, tensors, path) if is_users else build()
+    try:
+        put_tensors(network, tensors)
+    except (ValueError, AttributeError, RuntimeError) as error:
+        raise unfit(path, str(error).split("\n")[0][:200]) from error
+    return network
+
+
+def _limited(build: Callable[[], nn.Module], tensors: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
+    """Build a network in at most a multiple of its tensors' memory. Raises DataError if it would take
+    more.
+    """
+    with TensorLimit(most_bytes(tensors)) as limit:
+        try:
+            return build()
+        except UsageError as error:
+            if not limit.is_exceeded:
+                raise
+            raise unfit(path, f"building its network takes more than {limit.most:,} bytes") from error
+
+
+def _compare(shell: nn.Module, card: Card, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    weights = dict(shell.named_parameters())
+    for name, weight in weights.items():
+        tensor = tensors.get(name)
+        if tensor is None or (tensor.shape, tensor.dtype) != (weight.shape, weight.dtype):
+            there = "missing" if tensor is None else f"{_form(tensor)}"
+            raise unfit(path, f"weight {name} is {there}, and its card makes it {_form(weight)}")
+    others = sorted(tensors.keys() - weights.keys())
+    if others and not home_of(card.family).is_any_module:
+        raise unfit(path, f"a {card.family} has no tensor {others[0][:80]}")
+    seen = getattr(getattr(shell, "net", shell), "receptive_field", card.lookback)
+    if seen != card.lookback and card.architecture.get("reads") != "windows":
+        raise unfit(path, f"the network sees {seen} bars, and its card says {card.lookback}")
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def without_unit(model: CheckedModel, candles: Candles) -> DataError:
+    """Return the error for bars at none of which the unit of a model's forecast is known."""
+    return DataError(
+        f"no bar of {candles.symbol} has a unit for the forecast of {model.target.name}",
+        why=(
+            f"that is the volatility of the last {model.target.unit_bars} bars, in which the close never"
+            " moves"
+        ),
+        do="Give more bars, or leave the symbol out with --symbols.",
+    )
+
+
+def unfit(path: Path, why: str) -> DataError:
+    """Return the error for a model whose card is invalid."""
+    return DataError(f"{path} has a card that can't be used", why=why, do="Fetch the model again.")

@@ -1,0 +1,216 @@
+"""Predict with a panel's models for every symbol of the candles, including those that training never saw.
+
+All symbols are read, wanted or not: they make up the calendar, and ranks are taken among those present on a
+date. A symbol that the model was not trained on gets the panel's common scaler and fitted numbers, and series
+number 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from trainer.bars.panel_plan import PanelCalendar, calendar_of, first_row, whole_rows
+from trainer.base.errors import DataError, TrainerError
+from trainer.base.settings import WINDOWS
+from trainer.data.feature_names import warmup_of_features
+from trainer.data.read.candles import Candles
+from trainer.data.read.reading import CandleFolder
+from trainer.data.timeframes import step_of
+from trainer.models import home_of, reads_of
+from trainer.store.card import CardPanel, CardSeries
+from trainer.targets import scores_of
+from trainer.targets.bars import with_unit
+from trainer.train.inputs.panel_rows import PanelRows, masked, panel_rows
+from trainer.train.inputs.rows import context_rows
+from trainer.train.predict.load_model import CheckedModel, Networks, fitted_of, without_unit
+from trainer.train.predict.predictions import NotPredicted, Predictions
+from trainer.train.predict.readers import reader_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Series:
+    """One symbol of a panel, for one model."""
+
+    candles: Candles
+    entry: CardSeries
+    rows_DF: torch.Tensor  # not scaled
+    bars: np.ndarray  # (N,) int64: to predict at
+    place_T: np.ndarray  # int64: the row of each bar
+    first: int  # first row whose inputs are complete
+
+    @property
+    def places(self) -> np.ndarray:
+        """Return the rows (N,) to predict at."""
+        return np.asarray(self.place_T[self.bars])
+
+
+def predict_panels(
+    models: Sequence[CheckedModel],
+    folder: CandleFolder,
+    data: Path,
+    *,
+    wanted: Sequence[str],
+    last: int | None,
+    networks: Networks,
+) -> Iterator[Predictions | NotPredicted]:
+    """Predict with models of panels that read the same inputs, by symbol, then in the order of the models.
+
+    `wanted` are symbols (none: all of the data, and those that the models were trained on). A symbol without
+    bars, or with too few, is yielded as `absent`, an unreadable one with its error.
+    """
+    panel: dict[str, Candles] = {}
+    made: dict[tuple[str, int], Predictions | NotPredicted] = {}
+    trained = {symbol for model in models for symbol in model.card.symbols}
+    for symbol in wanted or sorted(trained - set(folder.symbols)):
+        if symbol not in folder.symbols:
+            error = DataError(
+                f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols."
+            )
+            for number, model in enumerate(models):
+                made[symbol, number] = NotPredicted(model=model.name, symbol=symbol, error=error, absent=True)
+    for symbol in folder.symbols:
+        try:
+            panel[symbol] = folder.read(symbol)
+        except TrainerError as error:
+            for number, model in enumerate(models):
+                made[symbol, number] = NotPredicted(model=model.name, symbol=symbol, error=error)
+    rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]] = {}
+    for number, model in enumerate(models if panel else ()):
+        try:
+            for item in _predict(
+                model, panel, wanted=wanted or tuple(panel), last=last, networks=networks, rows=rows
+            ):
+                made[item.symbol, number] = item
+        except TrainerError as error:
+            made["", number] = NotPredicted(model=model.name, symbol="", error=error)
+    for key in sorted(made):
+        yield made[key]
+
+
+def _predict(
+    model: CheckedModel,
+    panel: dict[str, Candles],
+    *,
+    wanted: Sequence[str],
+    last: int | None,
+    networks: Networks,
+    rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
+) -> Iterator[Predictions | NotPredicted]:
+    """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next
+    models.
+    """
+    card, common = model.card, _common(model)
+    warmups = {
+        symbol: max(warmup_of_features(model.features), candles.columns_begin)
+        for symbol, candles in panel.items()
+    }
+    key = common.scaler_of, common.calendar
+    if key not in rows:
+        calendar = calendar_of(panel.values(), common.calendar, card.timeframe)
+        made = panel_rows(
+            list(panel.values()),
+            calendar,
+            inputs=tuple(card.features),
+            features=model.features,
+            warmups=list(warmups.values()),
+            scaler=common.scaler_of,
+        )
+        rows[key] = calendar, made
+    calendar, inputs = rows[key]
+    chosen: list[_Series] = []
+    for candles, rows_DF, present_D in zip(
+        panel.values(), inputs.split(), inputs.split_present(), strict=True
+    ):
+        if candles.symbol not in wanted:
+            continue
+        entry = card.of(candles.symbol) if candles.symbol in card.symbols else common.unknown(candles.symbol)
+        dates = calendar.dates(candles)
+        first = first_row(dates, warmups[candles.symbol], card.lookback)
+        whole = whole_rows(dates, calendar, first=first, bars_seen=card.lookback, reach=model.target.reach)
+        bars = with_unit(model.target, candles.close, whole)
+        bars = bars if last is None else bars[max(0, len(bars) - last) :]
+        if not len(bars):
+            needed = f"{warmups[candles.symbol]} bars and then {card.lookback} dates"
+            error = DataError(
+                f"no bar of {candles.symbol} has enough bars before it",
+                why=f"a prediction needs {needed}; there are {len(candles)} bars",
+                do="Give more bars.",
+            )
+            if len(whole):
+                error = without_unit(model, candles)
+            yield NotPredicted(model=model.name, symbol=candles.symbol, error=error, absent=True)
+            continue
+        whole_DF = masked(rows_DF, torch.tensor(entry.scaler["mean"]), present_D)
+        place_T = dates - dates[0]
+        chosen.append(
+            _Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first)
+        )
+    if not chosen:
+        return
+    for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
+        columns = scores_of(model.target).columns(
+            model.target, outputs_NO, one.candles, one.bars, fitted_of(one.entry)
+        )
+        bar = one.candles.timestamp[one.bars]
+        yield Predictions(
+            model=model.name,
+            symbol=one.candles.symbol,
+            bar=bar,
+            available_at=bar + step_of(card.timeframe),
+            columns=columns,
+            synthetic=bool(card.data.get("synthetic")),
+        )
+
+
+def _common(model: CheckedModel) -> CardPanel:
+    assert model.card.panel is not None
+    return model.card.panel
+
+
+def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series]) -> list[np.ndarray]:
+    """Return the outputs (N, O) of each series. Windows of all series share batches; chunks lie on each
+    series' own grid.
+    """
+    card, network = model.card, networks.of(model)
+    reads = reads_of(card.family, card.architecture)
+    scaled, offsets, total = [], [], 0
+    for one in series:
+        mean_F, std_F = (torch.tensor(one.entry.scaler[name]) for name in ("mean", "std"))
+        scaled.append(torch.div(one.rows_DF - mean_F, std_F))  # as `series.lay` scales
+        offsets.append(total)
+        total += len(one.rows_DF)
+    neutral = torch.zeros(len(card.features)), torch.ones(len(card.features))
+    limit = series[0].entry.scaler.get("limit", math.inf)
+    if reads == WINDOWS:
+        context = [context_rows(one.candles, one.place_T, series=one.entry.number) for one in series]
+        reader = reader_of(
+            reads,
+            rows_TF=torch.cat(scaled),
+            mean_F=neutral[0],
+            std_F=neutral[1],
+            limit=limit,
+            bars_seen=card.lookback,
+            first_bar=card.lookback - 1,
+            context_TC=torch.cat(context) if home_of(card.family).reads_context else None,
+        )
+        places = np.concatenate([one.places + offset for one, offset in zip(series, offsets, strict=True)])
+        return np.split(reader.outputs(network, places), np.cumsum([len(one.places) for one in series])[:-1])
+    readers = [
+        reader_of(
+            reads,
+            rows_TF=rows,
+            mean_F=neutral[0],
+            std_F=neutral[1],
+            limit=limit,
+            bars_seen=card.lookback,
+            first_bar=one.first,
+        )
+        for one, rows in zip(series, scaled, strict=True)
+    ]
+    return [reader.outputs(network, one.places) for reader, one in zip(readers, series, strict=True)]

@@ -1,0 +1,200 @@
+"""Run a model over bars without gradients and dropout, gathering its windows or chunks from the rows.
+
+Both scores and `mayfly predict` use it, so that they agree to the last digit: windows go through the model in
+batches of one fixed size, in which a window's result does not depend on the others, and chunks lie on a grid.
+
+Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs, C columns of
+the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.base.settings import CHUNKS
+
+EVALUATION_BATCH = 256
+EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same file give the same digits
+# Limit of scaled features, in deviations. Real bars reach a hundred in a crash, and one bar must not dominate
+# a step or score.
+INPUT_LIMIT = 10.0
+
+
+class Reader(Protocol):
+    """Runs a model over bars of one symbol's rows."""
+
+    def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
+        """Return the model's outputs (N, O) float64 for the rows `bars` (N,) int64."""
+
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """Return the number (N,) of the batch or chunk that computes each of the bars, ascending.
+
+        A call with the bars of whole units gives bit-identical outputs.
+        """
+
+
+Evaluate = Callable[[nn.Module, Sequence[tuple[np.ndarray, Reader]]], np.ndarray]  # see `outputs_of`
+
+
+def outputs_of(model: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
+    """Return the outputs (N, O) float64 of a model for the bars of several parts, concatenated."""
+    return np.concatenate([reader.outputs(model, bars) for bars, reader in parts])
+
+
+def reader_of(
+    reads: str,
+    *,
+    rows_TF: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    bars_seen: int,
+    first_bar: int,
+    limit: float = INPUT_LIMIT,
+    batch: int = EVALUATION_BATCH,
+    context_TC: torch.Tensor | None = None,
+) -> Reader:
+    """Return the reader for a model of windows (`batch` at once), or of chunks.
+
+    `first_bar` is the first row whose inputs are complete. `context_TC` is for a model that reads it.
+    """
+    if reads == CHUNKS:
+        return ChunkReader(
+            rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit
+        )
+    scaling: dict[str, Any] = {"mean_F": mean_F, "std_F": std_F, "limit": limit}
+    return WindowReader(rows_TF=rows_TF, bars_seen=bars_seen, batch=batch, context_TC=context_TC, **scaling)
+
+
+class WindowReader:
+    """Run a model over windows."""
+
+    def __init__(
+        self,
+        *,
+        rows_TF: torch.Tensor,
+        mean_F: torch.Tensor,
+        std_F: torch.Tensor,
+        bars_seen: int,
+        limit: float = INPUT_LIMIT,
+        batch: int = EVALUATION_BATCH,
+        context_TC: torch.Tensor | None = None,
+    ) -> None:
+        self._context_TC = context_TC
+        self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = (
+            rows_TF,
+            mean_F,
+            std_F,
+            limit,
+            batch,
+        )
+        self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
+
+    def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.outputs`."""
+        starts = torch.from_numpy(bars - len(self._steps_T1) + 1)
+        batch = self._batch_size
+        padded = torch.nn.functional.pad(starts, (0, -len(starts) % batch)).to(self._rows_TF.device)
+        batches = [padded[first : first + batch] for first in range(0, len(padded), batch)]
+        outputs = [self._batch(model, batch) for batch in batches]
+        if not outputs:
+            return np.empty((0, 1))
+        return torch.cat(outputs)[: len(starts)].double().cpu().numpy()
+
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.units`."""
+        return np.arange(len(bars)) // self._batch_size
+
+    @torch.inference_mode()
+    def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
+        x_TBF = gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit)
+        context: dict[str, torch.Tensor] = {}
+        if self._context_TC is not None:
+            context["context_BC"] = gather_context(self._context_TC, starts_B + (len(self._steps_T1) - 1))
+        outputs_BO: torch.Tensor = model(x_TBF, **context)
+        return outputs_BO.float()
+
+
+class ChunkReader:
+    """Run a model over chunks, on a grid from `first_bar` on."""
+
+    def __init__(
+        self,
+        *,
+        rows_TF: torch.Tensor,
+        mean_F: torch.Tensor,
+        std_F: torch.Tensor,
+        bars_seen: int,
+        first_bar: int,
+        limit: float = INPUT_LIMIT,
+    ) -> None:
+        self._rows_TF, self._mean_F, self._std_F, self._limit = rows_TF, mean_F, std_F, limit
+        self._first, self._bars_seen = first_bar, bars_seen
+        self._read_X = torch.arange(EVALUATION_CHUNK + bars_seen - 1, device=rows_TF.device)
+
+    @torch.inference_mode()
+    def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.outputs`; no bar may be before `first_bar`."""
+        cells, offsets = np.divmod(bars - self._first, EVALUATION_CHUNK)
+        parts = []
+        for cell in np.unique(cells):
+            start = self._first + int(cell) * EVALUATION_CHUNK - self._bars_seen + 1
+            starts_1 = torch.tensor([start], device=self._rows_TF.device)
+            x_1FX = gather_chunks(
+                self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit
+            )
+            parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
+        outputs = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
+        for inside, outputs_TO in parts:
+            outputs[inside] = outputs_TO[offsets[inside]]
+        return outputs
+
+    def units(self, bars: np.ndarray) -> np.ndarray:
+        """See `Reader.units`."""
+        return (bars - self._first) // EVALUATION_CHUNK
+
+
+def gather(
+    rows_TF: torch.Tensor,
+    starts_B: torch.Tensor,
+    steps_T1: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    limit: float = INPUT_LIMIT,
+) -> torch.Tensor:
+    """Return windows (T, B, F), cut out of unscaled rows and scaled."""
+    index = (steps_T1 + starts_B).view(-1)
+    x_TBF = rows_TF.index_select(0, index).view(len(steps_T1), len(starts_B), rows_TF.shape[1])
+    return scale_(x_TBF, mean_F, std_F, limit)
+
+
+def gather_context(context_TC: torch.Tensor, last_B: torch.Tensor) -> torch.Tensor:
+    """Return the context (B, C) int64 of each window's last bar."""
+    return context_TC.index_select(0, last_B).long()
+
+
+def gather_chunks(
+    rows_TF: torch.Tensor,
+    starts_B: torch.Tensor,
+    read_X: torch.Tensor,
+    mean_F: torch.Tensor,
+    std_F: torch.Tensor,
+    limit: float = INPUT_LIMIT,
+) -> torch.Tensor:
+    """Return chunks (B, F, X), cut out of unscaled rows and scaled. Beyond the end the last row is
+    repeated.
+    """
+    index = (starts_B[:, None] + read_X).clamp_(max=len(rows_TF) - 1).view(-1)
+    x_BXF = scale_(rows_TF.index_select(0, index), mean_F, std_F, limit).view(len(starts_B), len(read_X), -1)
+    return x_BXF.transpose(1, 2).contiguous()
+
+
+def scale_(
+    x: torch.Tensor, mean_F: torch.Tensor, std_F: torch.Tensor, limit: float = INPUT_LIMIT
+) -> torch.Tensor:
+    """Scale features in place and clamp them to `limit` deviations; NaN stays NaN."""
+    return x.sub_(mean_F).div_(std_F).clamp_(-limit, limit)

@@ -1,0 +1,359 @@
+"""Predict with stored models for the bars of a file or folder. On a model's test bars the predictions are
+exactly those that its card was scored from: features are computed from the candles and go through `readers`,
+as in training.
+
+Each symbol's candles are read once, features of many short series are computed in one pass, and models of one
+shape share one network, so that each further symbol takes a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.bars.symbol_plan import clear_of_holes
+from trainer.base.errors import DataError, TrainerError, UsageError, nearest
+from trainer.base.settings import WINDOWS
+from trainer.data.calendar import holes
+from trainer.data.context import context_of
+from trainer.data.feature_names import warmup_of_features
+from trainer.data.features import compute_each
+from trainer.data.read.candles import Candles
+from trainer.data.read.reading import CandleFolder, OtherTimeframe
+from trainer.data.timeframes import step_of
+from trainer.models import home_of, reads_of
+from trainer.store.card import CardSeries
+from trainer.targets import scores_of
+from trainer.targets.bars import with_unit
+from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.predict.load_model import CheckedModel, Networks, check_model, fitted_of, without_unit
+from trainer.train.predict.panels import predict_panels
+from trainer.train.predict.predictions import NotPredicted, Predictions
+from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
+
+SMALL_BATCHES = (
+    4,
+    16,
+)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+TRIAL_WINDOWS = 64  # that are compared in small batches and in a full one
+MOST_ROWS = 1 << 16  # whose features are computed in one pass
+MOST_NAMED = 6  # models or symbols, in a message
+
+__all__ = ["NotPredicted", "Predictions", "predict_models"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """One series of a model, and the bars to predict."""
+
+    model: CheckedModel
+    series: CardSeries
+    candles: Candles
+    warmup: int
+    bars: np.ndarray  # (N,) int64 rows of `candles`, ascending, never empty
+
+    @cached_property
+    def first_row(self) -> int:
+        """Return the first row of the candles that is needed: warm-up and lookback before the first bar.
+
+        Chunks start on the grid of training, so that their sums agree to the last digit.
+        """
+        first = int(self.bars[0]) - self.model.card.lookback + 1 - self.warmup
+        return first if self.reads == WINDOWS else first // EVALUATION_CHUNK * EVALUATION_CHUNK
+
+    @property
+    def reads(self) -> str:
+        return reads_of(self.model.card.family, self.model.card.architecture)
+
+
+def predict_models(
+    paths: Sequence[Path],
+    data: Path,
+    *,
+    symbols: Sequence[str] = (),
+    last: int | None = None,
+    model_file: Path | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Iterator[Predictions | NotPredicted]:
+    """Predict at every bar (or the last `last` of each symbol) that has enough bars before it.
+
+    `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the
+    Python file of a user's own models, since a card runs no code. A bar needs warm-up + lookback bars before
+    it without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded
+    as NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once.
+    Uses one thread, as training did, so that sums are the same.
+
+    Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no
+    model knows and for models of several targets.
+    """
+    use_one_thread()
+    keep_freed_memory()
+    checked: list[CheckedModel] = []
+    for path in paths:
+        try:
+            checked.append(check_model(path, model_file))
+        except TrainerError as error:
+            yield NotPredicted(model=path.stem, symbol="", error=error)
+    _refuse_several_targets(checked)
+    wanted = _wanted(checked, symbols)
+    groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
+    for model in checked:
+        groups[model.card.timeframe, tuple(model.card.columns), model.features].append(model)
+    running = _Running()
+    noted: list[str] = []
+    for models in groups.values():
+        single = [model for model in models if model.card.panel is None]
+        panels = [model for model in models if model.card.panel is not None]
+        lines = (
+            (yield from _predict_group(single, data, wanted=wanted, last=last, running=running))
+            if single
+            else ()
+        )
+        if panels:
+            lines += yield from _predict_panels(panels, data, wanted=wanted, last=last, running=running)
+        for line in lines:
+            if line not in noted:
+                note(line)
+                noted.append(line)
+
+
+def _predict_panels(
+    models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
+) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
+    """Predict with panels that read the same inputs; return the notes on their files."""
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        folder = _open(models, data, Path(scratch))
+        yield from predict_panels(models, folder, data, wanted=wanted, last=last, networks=running.networks)
+        return folder.notes
+
+
+def _open(
+    models: Sequence[CheckedModel], data: Path, scratch: Path, *, symbols: Sequence[str] = ()
+) -> CandleFolder:
+    """Return the candles that models read. Raises DataError for candles of another timeframe."""
+    card = models[0].card
+    try:
+        return CandleFolder(data, scratch, symbols=symbols, timeframe=card.timeframe, columns=card.columns)
+    except OtherTimeframe as error:
+        what = f"{_trained(models)} trained on bars of {card.timeframe}"
+        raise DataError(
+            what, why=f"{error.what}, {error.why}", do=f"Give --data with candles of {card.timeframe}."
+        ) from error
+
+
+def _predict_group(
+    models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
+) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
+    """Predict with models that read the same inputs of the same bars; return the notes on their files."""
+    by_symbol = defaultdict[str, list[CheckedModel]](list)
+    for model in models:
+        for symbol in model.card.symbols:
+            if not wanted or symbol in wanted:
+                by_symbol[symbol].append(model)
+    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+        only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
+        folder = _open(models, data, Path(scratch), symbols=only)
+        tasks: list[_Task] = []
+        for symbol in sorted(by_symbol):
+            if symbol not in folder.symbols:
+                absent = DataError(
+                    f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols."
+                )
+                for model in by_symbol[symbol]:
+                    yield NotPredicted(model=model.name, symbol=symbol, error=absent, absent=True)
+                continue
+            try:
+                candles = folder.read(symbol)
+            except TrainerError as error:
+                for model in by_symbol[symbol]:
+                    yield NotPredicted(model=model.name, symbol=symbol, error=error)
+                continue
+            for model in by_symbol[symbol]:
+                try:
+                    tasks.append(_task(model, candles, data, last=last))
+                except TrainerError as error:
+                    yield NotPredicted(model=model.name, symbol=symbol, error=error)
+            if sum(len(task.candles) - task.first_row for task in tasks) >= MOST_ROWS:
+                yield from running.run(tasks)
+                tasks = []
+        yield from running.run(tasks)
+        return folder.notes_of(by_symbol.keys() & set(folder.symbols))
+
+
+@dataclass
+class _Running:
+    """Networks by shape, and whether a small batch gives the digits of a full one, by shape and size."""
+
+    networks: Networks = field(default_factory=Networks)
+    is_exact: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
+        """Predict the bars of tasks that read the same inputs."""
+        parts = [task.candles.rows(task.first_row) for task in tasks]
+        each = compute_each(parts, features=tasks[0].model.features if tasks else ())
+        for task, rows_TF in zip(tasks, each, strict=True):
+            card, symbol = task.model.card, task.series.symbol
+            try:
+                network = self.networks.of(task.model)
+                outputs_NO = self._outputs(task, network, rows_TF)
+            except TrainerError as error:
+                yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
+                continue
+            target, fitted = task.model.target, fitted_of(task.series)
+            columns = scores_of(target).columns(target, outputs_NO, task.candles, task.bars, fitted)
+            bar = task.candles.timestamp[task.bars]
+            available_at = bar + step_of(
+                card.timeframe
+            )  # an event bar has its last trade's time, which is its end
+            yield Predictions(
+                model=task.model.name,
+                symbol=symbol,
+                bar=bar,
+                available_at=available_at,
+                columns=columns,
+                synthetic=bool(card.data.get("synthetic")),
+            )
+
+    def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
+        """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full
+        one.
+        """
+        bars = task.bars - task.first_row
+        small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
+        if (
+            small
+            and task.reads == WINDOWS
+            and task.model.shape
+            and self._same_digits(task.model, network, small)
+        ):
+            return _reader(task, rows_TF, batch=small).outputs(network, bars)
+        return _reader(task, rows_TF).outputs(network, bars)
+
+    def _same_digits(self, model: CheckedModel, network: nn.Module, small: int) -> bool:
+        """Return whether small batches give the digits of a full one, by a trial on random windows, once for
+        each shape.
+
+        On many windows: with some shapes only a few of them differ.
+        """
+        key = model.shape, small
+        if key not in self.is_exact:
+            seen, features = model.card.lookback, len(model.card.features)
+            rows_TF = torch.randn(
+                EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0)
+            )
+            bars = np.arange(EVALUATION_BATCH) + seen - 1
+            mean_F, std_F = torch.zeros(features), torch.ones(features)
+            full_NO, few_NO = (
+                reader_of(
+                    WINDOWS,
+                    rows_TF=rows_TF,
+                    mean_F=mean_F,
+                    std_F=std_F,
+                    bars_seen=seen,
+                    first_bar=seen - 1,
+                    batch=batch,
+                ).outputs(network, some)
+                for batch, some in ((EVALUATION_BATCH, bars), (small, bars[:TRIAL_WINDOWS]))
+            )
+            self.is_exact[key] = np.array_equal(few_NO, full_NO[:TRIAL_WINDOWS])
+        return self.is_exact[key]
+
+
+def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
+    card, scaler = task.model.card, task.series.scaler
+    return reader_of(
+        task.reads,
+        rows_TF=rows_TF,
+        mean_F=torch.tensor(scaler["mean"]),
+        std_F=torch.tensor(scaler["std"]),
+        limit=scaler.get("limit", math.inf),
+        bars_seen=card.lookback,
+        first_bar=task.warmup + card.lookback - 1,
+        batch=batch,
+        context_TC=_context(task, len(rows_TF)),
+    )
+
+
+def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
+    """Return the context of the rows that a task reads, for a model that reads it."""
+    card = task.model.card
+    if not home_of(card.family).reads_context:
+        return None
+    timestamp = task.candles.timestamp[task.first_row : task.first_row + num_rows]
+    number = card.symbols.index(task.series.symbol) + 1
+    return torch.from_numpy(context_of(timestamp, card.timeframe, series=number))
+
+
+def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
+    """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
+    series, card = model.card.of(candles.symbol), model.card
+    warmup = max(warmup_of_features(model.features), candles.columns_begin)
+    whole = _whole_bars(candles, model, series, warmup=warmup)
+    bars = with_unit(model.target, candles.close, whole)
+    if last is not None:
+        bars = bars[max(0, len(bars) - last) :]
+    if not len(bars):
+        if len(whole):
+            raise without_unit(model, candles)
+        needed = f"{warmup + card.lookback} bars of {series.symbol}, the last {card.lookback} without a hole"
+        raise DataError(
+            f"no bar of {data} has enough bars before it",
+            why=f"a prediction needs {needed}; there are {len(candles)}",
+            do="Give more bars.",
+        )
+    return _Task(model=model, series=series, candles=candles, warmup=warmup, bars=bars)
+
+
+def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, warmup: int) -> np.ndarray:
+    """Return the bars (N,) int64 whose inputs are complete and without a hole, as in training, but with or
+    without a label.
+    """
+    lookback, reach = model.card.lookback, model.target.reach
+    hole = holes(candles.timestamp, candles.timeframe, series.calendar)
+    bars = np.arange(max(warmup + lookback - 1, reach), len(candles), dtype=np.int64)
+    return np.asarray(bars[clear_of_holes(hole, bars - max(lookback - 1, reach), bars)])
+
+
+def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
+    """Return the symbols to predict (none: all). Raises UsageError for one that no model knows; a panel's
+    takes any.
+    """
+    known = {symbol for model in models for symbol in model.card.symbols}
+    takes_any = any(model.card.panel for model in models)
+    for symbol in symbols if known and not takes_any else ():
+        if symbol not in known:
+            why = f"{_trained(models)} trained on {_named(sorted(known))}"
+            raise UsageError(
+                f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these."
+            )
+    return tuple(symbols)
+
+
+def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
+    targets = sorted({model.target.name for model in models})
+    if len(targets) > 1:
+        why = "their predictions have different columns"
+        raise UsageError(
+            f"these models forecast {', '.join(targets)}",
+            why=why,
+            do="Predict with those of one target at a time.",
+        )
+
+
+def _trained(models: Sequence[CheckedModel]) -> str:
+    return f"{_named([model.name for model in models])} {'was' if len(models) == 1 else 'were'}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (
+        f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    )

@@ -1,0 +1,124 @@
+"""The process group of the ranks of one model: `cpu:gloo,cuda:nccl` on GPUs, gloo on CPUs.
+
+Decisions of the host are exchanged over gloo even with GPUs, so that no GPU waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+# Imported before a group exists. DDP would import it later, and its functions would then keep the group as a
+# default argument, so that the group's threads outlive it: one that returns a tensor while the interpreter
+# exits aborts the process (torch 2.13).
+import torch.distributed.nn.functional
+
+from trainer.base.errors import UsageError
+from trainer.train.ranks.hanging import BOUND_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """The ranks of one model, seen from one of them. Every rank must call the same methods in the
+    same order.
+    """
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this is rank 0, which reports, writes and decides."""
+        return self.rank == 0
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over all ranks, in place; return it. The sum is bit-identical on all of them."""
+        dist.all_reduce(tensor)
+        return tensor
+
+    def numbers_of_first(self, numbers: Sequence[float]) -> list[float]:
+        """Return rank 0's numbers, on every rank."""
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        dist.broadcast(tensor, src=0)
+        return [float(number) for number in tensor.tolist()]
+
+    def any(self, flag: bool) -> bool:
+        """Return whether any rank's flag is set."""
+        return bool(self.sum_(torch.tensor([int(flag)])).item())
+
+    def most(self, number: float) -> float:
+        """Return the largest of all ranks' numbers."""
+        tensor = torch.tensor([number], dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor.item())
+
+    def texts(self, text: str) -> list[str]:
+        """Return every rank's text, by rank. torch's own exchange of objects would unpickle them from an open
+        connection.
+        """
+        content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+        dist.all_gather(sizes, torch.tensor([len(content)]))
+        padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
+        padded[: len(content)] = content
+        gathered = [torch.empty_like(padded) for _ in range(self.count)]
+        dist.all_gather(gathered, padded)
+        return [
+            bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)
+        ]
+
+    def joined(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """Return the rows (N, O) float64 of all ranks, concatenated in the order of ranks; rank r has
+        `counts[r]` of them.
+        """
+        padded = torch.zeros(max(counts), rows.shape[1], dtype=torch.float64)
+        padded[: len(rows)] = torch.from_numpy(rows)
+        gathered = [torch.empty_like(padded) for _ in range(self.count)]
+        dist.all_gather(gathered, padded)
+        return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)]).numpy()
+
+
+def check_backend(kind: str) -> None:
+    """Raise UsageError if this torch lacks the backend for these devices."""
+    if kind == "cuda" and not dist.is_nccl_available():
+        raise UsageError(
+            "this torch has no NCCL, through which GPUs exchange gradients",
+            why=f"torch {torch.__version__} was built without it",
+            do="Install a CUDA build of torch, or set train.distributed to never.",
+        )
+    if not (dist.is_available() and dist.is_gloo_available()):
+        raise UsageError(
+            "this torch has no gloo",
+            why="it was built without torch.distributed or gloo",
+            do="Install torch from PyPI.",
+        )
+
+
+@contextmanager
+def process_group(
+    rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
+) -> Iterator[Ranks]:
+    """Join the process group that torchrun's environment describes, inside the `with` block.
+
+    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's
+    watchdog).
+    """
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        rank=rank,
+        world_size=count,
+        timeout=timeout,
+        device_id=device if on_gpu else None,
+    )
+    try:
+        yield Ranks(rank=rank, count=count, device=device)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,180 @@
+"""One rank: read the piece's source, then run the training loop together with the other ranks. torchrun
+starts it.
+
+    python -m trainer.train.ranks.rank     with the variables of `environment.RankEnvironment`
+
+Only rank 0 reports on the model and writes its file. A TrainerError fails the piece; after any other error
+the rank sends its traceback and ends, and torchrun restarts all ranks.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from trainer.base import environment
+from trainer.base.errors import TrainerError
+from trainer.train.evaluate.scores import Outputs
+from trainer.train.inputs.source import on_device, read_source
+from trainer.train.loop import Report, Run, train
+from trainer.train.observing.meter import with_memory
+from trainer.train.packs.layout import Layout
+from trainer.train.packs.pack import Member, ModelState, Pack
+from trainer.train.packs.strategy import form_pack
+from trainer.train.piece import Opened, open_piece
+from trainer.train.ranks.agreement import AgreedClock, ticking
+from trainer.train.ranks.group import Ranks, process_group
+from trainer.train.ranks.layout import compiles, data_parallel
+from trainer.train.ranks.links import check_links
+from trainer.train.ranks.sharding import FullySharded
+from trainer.train.ranks.shards import ShardedCheckpointWriter
+from trainer.train.ranks.validation import shared_outputs
+from trainer.train.ranks.voice import Assignment, Voice
+from trainer.train.workers.devices import device_of
+from trainer.train.workers.piece_files import PieceFiles, checkpoints_folder
+from trainer.train.workers.station import Station, set_up_process
+
+
+@record
+def main() -> None:
+    """Train the piece that the supervisor assigns, as one of its ranks."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole terminal group; the supervisor handles it
+    place = environment.rank_environment()
+    voice = Voice(place)
+    try:
+        train_as(place, voice)
+    except TrainerError as error:
+        # Not retried: it would fail the same way.
+        failure = {**voice.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
+        voice.report({"event": "model_failed", **failure})
+    except (
+        BaseException
+    ) as error:  # broad on purpose: report the error, then let the process end as it would have
+        voice.crashed(error)
+        raise
+
+
+def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
+    """Train the assigned piece as the rank of `place`. Raises TrainerError if the piece can't be trained."""
+    assignment = voice.assignment
+    piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
+    device = device_of(kind, place.local_rank)
+    placed = set_up_process(Station(number=place.local_rank, device=device))
+    voice.report({"event": "rank_started", **piece.identity, "device": device, **placed})
+    torch.set_num_threads(piece.threads)
+
+    def speak(event: dict[str, Any]) -> None:
+        voice.report(with_memory(event, device))
+
+    report: Report = speak if place.rank == 0 else _silent
+    bound = timedelta(seconds=assignment.bound_seconds)
+    with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
+        links = check_links(ranks, settings.machine)
+        report({**links.to_event(), **piece.identity})
+        # For checkpoints only: their collectives run during the training's.
+        group = dist.new_group(backend="gloo", timeout=bound)
+        writer = ShardedCheckpointWriter(
+            checkpoints_folder(settings), report, group=group, choice=settings.choice
+        )
+        files = PieceFiles(settings, device, report, writer)
+        roster = _Roster(voice, ranks, files)
+        layout = layout_for(ranks, assignment)
+        clock = AgreedClock(ranks)
+
+        def form(members: Sequence[Member]) -> Pack:
+            return form_pack(members, settings.job, layout)
+
+        train(roster, ticking(form, clock), settings.job, report, clock=clock, total=ranks.sum_)
+        outputs = roster.outputs()
+    if ranks.is_first and roster.opened is not None and outputs is not None:
+        report(files.finish(roster.opened, outputs))
+
+
+def layout_for(ranks: Ranks, assignment: Assignment) -> Layout:
+    """Return the layout of an assignment: FSDP2 if it is sharded, else DDP."""
+    job, machine = assignment.settings.job, assignment.settings.machine
+    if assignment.sharded:
+        return FullySharded(ranks, compiles=compiles(job, on_gpu=ranks.device.type == "cuda"))
+    return data_parallel(ranks, job, machine)
+
+
+class _Roster:
+    """The one run of a rank: see `loop.Roster`."""
+
+    def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
+        self._assignment, self._report, self._ranks, self._files = (
+            voice.assignment,
+            voice.report,
+            ranks,
+            files,
+        )
+        self.opened: Opened | None = None
+        self._trained: nn.Module | None = None
+        self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
+
+    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+        """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on
+        the others.
+        """
+        if self.opened is not None:
+            return []
+        piece, settings = self._assignment.piece, self._assignment.settings
+        if self._ranks.is_first:
+            self._report(
+                {"event": "model_started", **piece.identity, "staged": False, "ranks": self._ranks.count}
+            )
+        failure: TrainerError | None = None
+        try:
+            source = on_device(read_source(piece, settings.job, settings.data), str(self._ranks.device))
+            self.opened = open_piece(piece, settings.job, source, self._evaluate)
+        except TrainerError as error:
+            failure = error
+        if self._ranks.any(failure is not None):
+            if failure is not None:
+                raise failure
+            return []
+        assert self.opened is not None
+        self._files.resume(self.opened)
+        run = self.opened.run
+        run.validate = _decided(run.validate, self._ranks)
+        return [run]
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        """Write this rank's part of a checkpoint; every rank is called at the same step."""
+        if self.opened is not None:
+            self._files.checkpoint(self.opened, run, state, snapshot_seconds=snapshot_seconds)
+
+    def finished(self, run: Run, model: nn.Module) -> None:
+        """Keep the trained model until the loop has ended."""
+        self._trained = model
+
+    def outputs(self) -> Outputs | None:
+        """Return the trained model's outputs, evaluated by all ranks together; None if nothing was
+        trained.
+        """
+        if self.opened is None or self._trained is None:
+            self._files.flush()
+            return None
+        return self._files.evaluated(self.opened, self._trained, self._evaluate)
+
+
+def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:
+    """Return `validate` with rank 0's loss on every rank, so that all make the same decisions."""
+    return lambda network: ranks.numbers_of_first([validate(network)])[0]
+
+
+def _silent(event: dict[str, Any]) -> None:
+    """Drop an event: only rank 0 reports."""
+
+
+if __name__ == "__main__":
+    main()

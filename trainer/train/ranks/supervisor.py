@@ -1,0 +1,321 @@
+"""The supervisor of ranks: one piece after another, each trained by all devices under its own torchrun.
+
+Owns the processes: torchrun starts the ranks and restarts them when one dies; `_TorchRun` receives their
+events, finds the error that came first, and leaves no process behind. `rank` is what a rank runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from trainer.base import environment
+from trainer.base.errors import DataError, UsageError
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.train.cpu import num_cores
+from trainer.train.piece import kept
+from trainer.train.ranks.folder import RanksFolder
+from trainer.train.ranks.hanging import HangWatch
+from trainer.train.ranks.voice import Assignment
+from trainer.train.workers.assignment import Outcome, WorkerSettings
+from trainer.train.workers.piece_files import forget_checkpoints
+
+Emit = Callable[[dict[str, Any]], None]
+POLL_SECONDS = 0.2
+LEAVING_SECONDS = 60.0  # for torchrun and its ranks to end once the model is done; then they are killed
+MODULE = "trainer.train.ranks"
+
+
+def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
+    """Raise UsageError for a piece with a runner, or with fewer samples to share than ranks."""
+    for piece in pieces:
+        if piece.runner:
+            do = "Set train.distributed to never."
+            raise UsageError(
+                f"{piece.title} can't be trained by several devices together", why="it has a runner", do=do
+            )
+        shared = min(job.train.batch, piece.windows)
+        if 0 < shared < ranks:  # 0: planning refused a series, which is reported when the piece starts
+            of = (
+                f"a batch of {job.train.batch:,}"
+                if job.train.batch <= piece.windows
+                else f"{piece.windows:,} {job.model.reads}"
+            )
+            raise UsageError(
+                f"{ranks} ranks for {of} of {piece.title}",
+                why="a rank without a sample has nothing to train on",
+                do=f"Raise train.batch, give more bars, or set --workers to at most {shared}.",
+            )
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    """A connected rank."""
+
+    number: int
+    pid: int
+    connection: Connection
+    crash: dict[str, Any] | None = None
+
+
+class RankSupervisor:
+    """Train pieces one after another on `ranks` devices; `close` (or leaving the `with`) ends every process
+    at once.
+
+    When a rank or torchrun dies, all of them restart from the newest checkpoint, up to `train.retries` times
+    per piece.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        ranks: int,
+        settings: WorkerSettings,
+        emit: Emit,
+        sharded: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
+        self._sharded, self._clock = sharded, clock
+        self._outcome = Outcome()
+        self._run: _TorchRun | None = None
+
+    def __enter__(self) -> RankSupervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, pieces: Iterable[Piece]) -> Outcome:
+        """Train every piece, longest first; return when each is done or has failed."""
+        job = self._settings.job
+        threads = (
+            max(1, num_cores() // self._count) if self._kind == "cpu" and job.model.gains_from_threads else 1
+        )
+        for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
+            self._train(replace(piece, threads=threads))
+        return self._outcome
+
+    def close(self) -> None:
+        """Kill torchrun and every rank, and wait for their end: finished models are on disk already."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _train(self, piece: Piece) -> None:
+        settings = self._settings
+        try:
+            done = kept(piece, settings.job, settings.data, out=settings.out)
+        except DataError as error:  # planning refused a series
+            failure = {**piece.identity, "reason": str(error), "error": error.as_dict()}
+            self._outcome.failed[piece.name] = {"event": "model_failed", **failure}
+            self._emit(self._outcome.failed[piece.name])
+            return
+        if done:
+            forget_checkpoints(settings, piece)
+            self._outcome.done[piece.name] = {**done, "kept": True}
+            self._emit(self._outcome.done[piece.name])
+            return
+        assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
+        ended, left = None, settings.job.train.retries
+        while ended is None:
+            self._run = _TorchRun(assignment, self._count, self._emit, self._clock, retries=left)
+            try:
+                ended = self._run.to_the_end()
+            finally:
+                self._outcome.retries += self._run.retries
+                left -= self._run.retries
+                self.close()
+        (self._outcome.done if ended["event"] == "model_done" else self._outcome.failed)[piece.name] = ended
+
+
+class _TorchRun:
+    """One piece's torchrun, from its start to the event that ends the piece."""
+
+    def __init__(
+        self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int
+    ) -> None:
+        self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
+        self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
+        self.retries = 0
+        self._restart = 0  # number of the current start of the ranks
+        self._ranks: dict[Connection, _Rank] = {}
+        self._ends: list[
+            tuple[bool, dict[str, Any]]
+        ] = []  # lost ranks in order: whether another's end caused it, and why
+        self._ended: dict[str, Any] | None = None
+        self._folder = RanksFolder()
+        folder = self._folder.path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "line"))
+        self._listener.listen(count)
+        self._torchrun = subprocess.Popen(
+            [
+                *(sys.executable, "-m", f"{MODULE}.torchrun", "--nproc-per-node", str(count)),
+                *("--max-restarts", str(retries), "--log-dir", str(folder / "log")),
+                *("-m", f"{MODULE}.rank"),
+            ],
+            env=environment.for_ranks(folder / "line"),
+            stdin=subprocess.PIPE,
+        )
+        emit(
+            {
+                "event": "torchrun_started",
+                **self._identity(),
+                "pid": os.getpid(),
+                "torchrun": self._torchrun.pid,
+                "ranks": count,
+            }
+        )
+
+    def to_the_end(self) -> dict[str, Any] | None:
+        """Receive events until the piece is done or has failed; return its last event.
+
+        None if torchrun was killed and the piece may be retried: torchrun restarts its ranks, but not itself.
+        """
+        leave_at = float("inf")
+        while True:
+            alive = self._torchrun.poll() is None
+            for ready in wait([self._listener, *self._ranks], timeout=POLL_SECONDS if alive else 0):
+                if ready is self._listener:
+                    self._greet()
+                else:
+                    self._hear(self._ranks[ready])  # type: ignore[index]  # all others are connections
+            self._watch_out()
+            if self._ended is not None:
+                leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
+                failed = (
+                    self._ended["event"] == "model_failed"
+                )  # other ranks may still wait for the failed one
+                if not alive or failed or time.monotonic() > leave_at:
+                    return self._ended
+            elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
+                if self.retries < self._most_retries:  # torchrun did not give up: a signal killed it
+                    self._note_retry()
+                    return None
+                return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
+
+    def close(self) -> None:
+        """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for
+        their end.
+        """
+        self._torchrun.kill()
+        self._torchrun.wait()
+        if self._torchrun.stdin is not None:
+            self._torchrun.stdin.close()
+        self._listener.close()  # a rank that starts now can't connect
+        for rank in self._ranks.values():
+            with suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+        for rank in self._ranks.values():
+            with suppress(EOFError, OSError):
+                while True:  # drop what it had sent, until the kernel closes its end
+                    rank.connection.recv_bytes()
+            rank.connection.close()
+        self._ranks.clear()
+        self._folder.remove()
+
+    def _greet(self) -> None:
+        """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun
+        restarted them.
+        """
+        line, _ = self._listener.accept()
+        connection = Connection(line.detach())
+        try:
+            hello = connection.recv()
+            if hello["restart"] > self._restart:
+                self._start_again(hello["restart"])
+            connection.send(self._assignment)
+        except (EOFError, OSError):
+            connection.close()
+            return
+        self._ranks[connection] = _Rank(number=hello["worker"], pid=hello["pid"], connection=connection)
+
+    def _start_again(self, restart: int) -> None:
+        for rank in list(self._ranks.values()):  # torchrun has ended them; their last messages explain why
+            self._hear(rank)
+        self._note_retry()
+        self._restart = restart
+        self._ends.clear()
+
+    def _note_retry(self) -> None:
+        self._emit({"event": "retry", **self._identity(), **self._reason()})
+        self.retries += 1
+
+    def _hear(self, rank: _Rank) -> None:
+        try:
+            while rank.connection.poll():
+                self._act_on(rank, rank.connection.recv())
+        except (EOFError, OSError):
+            del self._ranks[rank.connection]
+            rank.connection.close()
+            self._lose(rank)
+
+    def _watch_out(self) -> None:
+        """Ask silent ranks where they are, and kill those that do not answer."""
+        silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
+        if silence.ask:
+            self._emit(
+                {"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2}
+            )
+        for rank in self._ranks.values():
+            with suppress(OSError):  # it is gone: `_hear` handles that
+                if silence.ask:
+                    rank.connection.send("where are you?")
+                if rank.number in silence.hung:
+                    bound = f"{self._assignment.bound_seconds:g} s"
+                    self._ends.insert(
+                        0, (False, {"reason": f"rank {rank.number} hung: it did not answer within {bound}"})
+                    )
+                    os.kill(rank.pid, signal.SIGKILL)
+
+    def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
+        if event["event"] == "rank_dumped":
+            self._watch.answer(rank.number)
+        else:
+            self._watch.hear(self._clock())
+        if event["event"] == "crashed":
+            rank.crash = event
+        elif event["event"] in ("model_done", "model_failed"):
+            if self._ended is None:
+                self._settle(event)
+        else:
+            self._emit(event)
+
+    def _lose(self, rank: _Rank) -> None:
+        """Note why a rank has gone."""
+        if rank.crash is None:
+            self._ends.append((False, {"reason": f"rank {rank.number} was killed"}))
+        else:
+            why = {
+                "reason": f"rank {rank.number}: {rank.crash['reason']}",
+                "traceback": rank.crash["traceback"],
+            }
+            self._ends.append((rank.crash["follows"], why))
+
+    def _reason(self) -> dict[str, Any]:
+        """Return why the ranks ended: the first end that was not caused by another's."""
+        if (code := self._torchrun.poll()) is not None and code < 0:
+            return {"reason": f"torchrun was killed by signal {-code}"}
+        first = next((why for follows, why in self._ends if not follows), None)
+        others = next((why for _, why in self._ends), None)
+        return first or others or {"reason": f"torchrun ended with exit code {code} before any rank began"}
+
+    def _settle(self, event: dict[str, Any]) -> dict[str, Any]:
+        self._ended = event
+        self._emit(event)
+        return event
+
+    def _identity(self) -> dict[str, Any]:
+        return {**self._assignment.piece.identity, "worker": 0}
