@@ -22,7 +22,9 @@ from infra.schedule import StandingSchedule, StandingScheduleArgs
 
 SWEEPER_FILES = (
     "trainer/__init__.py",
+    "trainer/base/__init__.py",
     "trainer/control/__init__.py",
+    "trainer/control/functions/__init__.py",
     "trainer/control/functions/sweep.py",
     "trainer/runs/__init__.py",
     "trainer/runs/keys.py",

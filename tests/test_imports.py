@@ -13,203 +13,50 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# What each part may import of ours. A name stands for the module or the whole package; `data.settings` for
-# that module alone.
+# The rooms of trainer/, each with what it may import of ours besides itself and `base`. A name stands for a room;
+# `data.table` for that module alone.
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "extras": {"errors"},
-    "arguments": {"errors"},
-    "environment": set(),
-    "stack_outputs": set(),
-    "reading": set(),
-    "symbols": set(),
-    "printable": set(),
-    "whole_file": set(),
-    "schedule_expressions": set(),
-    "aws_errors": {"errors"},
-    "folder_bucket": {"symbols"},
-    "access": {"environment", "errors", "aws_errors", "folder_bucket"},
-    "stack": {"errors", "aws_errors", "access", "stack_outputs"},
-    "settings": {"errors"},
-    "own_file": {"errors", "reading", "settings"},
-    "pretrained": {"settings"},
-    "models": {"errors", "reading", "settings", "own_file", "pretrained"},
-    "targets": {"errors", "settings", "own_file", "data"},
-    "machine": {"errors", "settings"},
-    "script": {"errors", "settings", "script_values"},
-    "script_values": {"errors", "settings"},
-    "job_tables": {
-        *(
-            "errors",
-            "settings",
-            "own_file",
-            "models",
-            "targets",
-            "data.settings",
-            "train.settings",
-            "machine",
-            "script",
-        ),
-    },
-    "job": {
-        *(
-            "errors",
-            "settings",
-            "own_file",
-            "models",
-            "targets",
-            "data.settings",
-            "train.settings",
-            "machine",
-            "script",
-        ),
-        *("reading", "job_tables"),
-    },
-    "code_files": set(),
-    "gpu_profiles": {"errors", "environment", "whole_file", "settings", "job", "train.settings"},
-    "artifacts": {"errors", "reading", "symbols", "whole_file"},
-    "pieces": {"errors", "settings", "job", "script", "artifacts", "data.splits", "data.feature_names"},
-    "runs": {"errors", "environment", "reading", "symbols", "aws_errors", "access", "artifacts"},
-    "cost": {"errors", "settings", "job", "gpu_profiles", "pieces"},
-    "registry": {"errors", "whole_file", "artifacts", "runs"},
-    "transfer": {"access", "aws_errors", "whole_file"},
-    "backup": {"errors", "access", "aws_errors", "reading", "symbols", "transfer", "runs"},
-    "retrains": {"errors", "reading", "symbols", "schedule_expressions", "job", "artifacts", "runs"},
-    "launch": {
-        *(
-            "errors",
-            "aws_errors",
-            "reading",
-            "symbols",
-            "job",
-            "script",
-            "own_file",
-            "code_files",
-            "access",
-            "stack_outputs",
-            "transfer",
-            "gpu_profiles",
-        ),
-        *("runs", "cost", "pieces", "pretrained", "data.settings", "data.timeframes"),
-    },
-    "control": {
-        *(
-            "errors",
-            "environment",
-            "reading",
-            "aws_errors",
-            "access",
-            "stack",
-            "stack_outputs",
-            "gpu_profiles",
-            "artifacts",
-        ),
-        "job",
-        *("launch", "retrains", "runs", "registry", "schedule_expressions"),
-    },
-    "data": {"errors", "settings", "symbols", "whole_file"},
-    "plan": {
-        "errors",
-        "reading",
-        "symbols",
-        "settings",
-        "own_file",
-        "pretrained",
-        "job",
-        "targets",
-        "data",
-        "pieces",
-    },
-    "train": {
-        *(
-            "errors",
-            "extras",
-            "arguments",
-            "environment",
-            "printable",
-            "whole_file",
-            "reading",
-            "settings",
-            "own_file",
-            "pretrained",
-            "job",
-            "job_tables",
-            "code_files",
-            "gpu_profiles",
-            "artifacts",
-        ),
-        *("models", "targets", "data", "plan", "pieces"),
-    },
-    "node": {
-        "errors",
-        "reading",
-        "environment",
-        "symbols",
-        "whole_file",
-        "aws_errors",
-        "access",
-        "own_file",
-        "pieces",
-        "script",
-        "script_values",
-        "runs",
-    },
-    "rehearsal": {"errors", "extras", "environment", "whole_file", "access", "runs", "schedule_expressions"},
-    "attach": {"errors", "environment", "runs"},
-    "importing": {"errors", "extras", "job", "machine", "script", "settings", "cost"},
+    "base": set(),
+    "aws": set(),
+    "data": set(),
+    "models": set(),
+    "targets": {"data"},
+    "job": {"data.table", "data.splits", "data.feature_names", "models", "targets"},
+    "machines": {"job"},
+    "bars": {"job", "data", "models.pretrained", "targets"},
+    "runs": {"aws", "job.model_names", "targets.described"},
+    "store": {"aws", "job.model_names", "runs", "targets.described"},
+    "retrains": {"aws.schedule_expressions", "job", "runs", "targets.described"},
+    "launch": {"aws", "data.table", "data.timeframes", "job", "machines", "models.pretrained", "runs"},
+    "control": {"aws", "job", "launch", "machines", "retrains", "runs", "store", "targets.described"},
+    "train": {"bars", "data", "job", "machines", "models", "store.card", "store.weights", "targets"},
+    "node": {"aws", "job", "runs"},
+    "attach": {"runs"},
+    "rehearsal": {"aws", "runs"},
     "cli": {"*"},
-    "infra": {"stack_outputs", "code_files", "retrains.schedule"},
+    "infra": {"aws.stack_outputs", "base.code_files", "retrains.schedule"},
 }
-# Files whose place in the order differs from their package's, each with its reason.
+MOST_ROOMS, MOST_FLOORS = 20, 10
+WITHOUT_BASE = {"base", "infra"}  # the others may import all of it
+# Files whose place in the order differs from their room's, each with its reason.
 EXCEPTIONS: dict[str, set[str]] = {
     "trainer/__init__.py": {"cli"},  # trainer.predict is `mayfly predict`
-    "trainer/launch/upload_candles.py": {
-        "errors",
-        "access",
-        "transfer",
-    },  # the one file of data that speaks to S3
     "trainer/launch/__main__.py": {"cli"},  # python -m trainer.launch is `mayfly launch`
-    "trainer/control/functions/sweep.py": {
-        "reading",
-        "runs.keys",
-        "runs.lease",
-    },  # a broken launcher can't stop the sweeper
+    "trainer/control/functions/sweep.py": {  # a broken launcher can't stop the sweeper
+        *("base.strict_json", "runs.keys", "runs.lease"),
+    },
 }
-CONTROL_PLANE = (
-    *(
-        "job",
-        "job_tables",
-        "machine",
-        "script",
-        "script_values",
-        "settings",
-        "own_file",
-        "pretrained",
-        "errors",
-        "environment",
-        "reading",
-        "symbols",
-        "whole_file",
-        "code_files",
-        "aws_errors",
-        "access",
-        "folder_bucket",
-        "transfer",
-        "stack",
-        "stack_outputs",
-        "gpu_profiles",
-        "schedule_expressions",
-    ),
-    *("launch", "control", "runs", "cost", "registry", "retrains", "pieces"),
-)
+# Standard library and boto3 only: the Lambdas are these rooms, as they stand.
+CONTROL_PLANE = {"base", "aws", "job", "machines", "runs", "launch", "control", "retrains", "store"}
+NEEDS_TORCH = {"trainer/store/weights.py"}
 CONTROL_PLANE_LIBRARIES = {"boto3", "botocore"}
 CLOUD = {"boto3", "botocore", "paramiko"}
 FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
     "infra": {"torch", "ray", "boto3", "botocore", "paramiko"},
     "models": CLOUD,
+    "targets": CLOUD,
     "train": CLOUD,
-    "rl": CLOUD,
-    "artifacts": CLOUD,
+    "bars": CLOUD,
     "data": CLOUD,
     "node": {"torch", "pandas"},
 }
@@ -265,64 +112,80 @@ def imported(tree: ast.AST) -> frozenset[str]:
     return frozenset(names)
 
 
-def part_of(dotted: str) -> str | None:
-    """Return our part that a dotted name belongs to: 'runs' for trainer.runs.record, 'infra' for
-    infra.network.
-    """
+def room_of(dotted: str) -> str | None:
+    """Return the room of a dotted name of ours: 'runs' for trainer.runs.record, 'infra' for infra.network."""
     head, _, rest = dotted.partition(".")
     if head == "infra":
         return "infra"
-    return rest.split(".")[0] if head == "trainer" and rest else None
+    return rest.split(".")[0] if head == "trainer" and rest and rest != "__version__" else None
 
 
-def part_of_file(path: str) -> str:
+def room_of_file(path: str) -> str:
     pieces = path.removesuffix(".py").split("/")
     return "infra" if pieces[0] == "infra" else pieces[1]
 
 
-def test_every_part_is_in_the_table():
-    parts = {part_of_file(path) for path in sources()} - {"__init__"}
-    assert parts <= MAY_IMPORT.keys(), "a new part needs its rule in MAY_IMPORT"
+def allowed_in(path: str) -> set[str]:
+    """Return the names that a file may import: its exception, or its room's rule with the room itself and
+    base.
+    """
+    room = room_of_file(path)
+    if path in EXCEPTIONS:
+        return EXCEPTIONS[path]
+    return MAY_IMPORT[room] | {room} | (set() if room in WITHOUT_BASE else {"base"})
+
+
+def below(name: str, item: str) -> bool:
+    return name == f"trainer.{item}" or name.startswith(f"trainer.{item}.")
+
+
+def test_rooms_are_few_and_each_has_its_rule():
+    rooms = {room_of_file(path) for path in sources()} - {"__init__"}
+    assert rooms == MAY_IMPORT.keys()
+    assert len(rooms - {"infra"}) <= MOST_ROOMS
+    loose = [path for path in sources() if path.startswith("trainer/") and path.count("/") == 1]
+    assert loose == ["trainer/__init__.py"], "a module belongs in a room"
+
+
+def test_rooms_stand_on_few_floors_without_a_circle():
+    def floor(room: str, above: tuple[str, ...] = ()) -> int:
+        assert room not in above, f"circle: {' -> '.join([*above[above.index(room) :], room])}"
+        lower = {str(room_of(f"trainer.{item}")) for item in MAY_IMPORT[room] - {"*"}}
+        lower |= set() if room in WITHOUT_BASE else {"base"}
+        if "*" in MAY_IMPORT[room]:
+            lower = MAY_IMPORT.keys() - {room, "infra"}
+        return 1 + max((floor(one, (*above, room)) for one in lower), default=0)
+
+    assert max(map(floor, MAY_IMPORT)) <= MOST_FLOORS
 
 
 @pytest.mark.parametrize("path", sorted(sources()))
-def test_a_file_imports_only_what_its_part_may(path):
-    part = part_of_file(path)
-    allowed = EXCEPTIONS.get(path, MAY_IMPORT.get(part, set()) | {part})
+def test_a_file_imports_only_what_its_room_may(path):
+    allowed = allowed_in(path)
     for name in imported(sources()[path]):
-        theirs = part_of(name)
-        if theirs is None or "*" in allowed or theirs in allowed or theirs == "__version__":
+        if room_of(name) is None or "*" in allowed or room_of(name) == room_of_file(path) == "infra":
             continue
-        assert any(name.startswith(f"trainer.{item}.") for item in allowed if "." in item), (
-            f"{path} imports {name}"
-        )
-
-
-def arrows_of(path: str) -> set[str]:
-    """Return the other parts that a file imports, and the dotted names by which EXCEPTIONS may grant less
-    than a part.
-    """
-    names = {name for name in imported(sources()[path]) if part_of(name)}
-    parts = {str(part_of(name)) for name in names} - {part_of_file(path)}
-    dotted = {item for items in (MAY_IMPORT | EXCEPTIONS).values() for item in items if "." in item}
-    return parts | {item for item in dotted if any(name.startswith(f"trainer.{item}.") for name in names)}
+        assert any(below(name, item) for item in allowed), f"{path} imports {name}"
 
 
 def test_every_arrow_that_the_table_grants_is_taken():
     taken: dict[str, set[str]] = {}
-    for path in sources():
-        taken.setdefault(path if path in EXCEPTIONS else part_of_file(path), set()).update(arrows_of(path))
-    idle = {place: may - taken.get(place, set()) - {"*"} for place, may in (MAY_IMPORT | EXCEPTIONS).items()}
-    lines = [f"  {place}: {', '.join(sorted(arrows))}" for place, arrows in idle.items() if arrows]
-    assert not lines, "remove from MAY_IMPORT or EXCEPTIONS:\n" + "\n".join(lines)
+    for path, tree in sources().items():
+        taken.setdefault(path if path in EXCEPTIONS else room_of_file(path), set()).update(imported(tree))
+    idle = [
+        f"  {place}: {item}"
+        for place, may in (MAY_IMPORT | EXCEPTIONS).items()
+        for item in sorted(may - {"*"})
+        if not any(below(name, item) for name in taken[place])
+    ]
+    assert not idle, "remove from MAY_IMPORT or EXCEPTIONS:\n" + "\n".join(idle)
 
 
 @pytest.mark.parametrize("path", sorted(sources()))
-def test_a_file_imports_no_library_that_its_part_must_not(path):
-    part, libraries = part_of_file(path), {name.split(".")[0] for name in imported(sources()[path])}
-    if path != "trainer/launch/upload_candles.py":
-        assert not libraries & FORBIDDEN_LIBRARIES.get(part, set())
-    if part in CONTROL_PLANE or path in ("trainer/store/card.py", "trainer/store/card_reading.py"):
+def test_a_file_imports_no_library_that_its_room_must_not(path):
+    room, libraries = room_of_file(path), {name.split(".")[0] for name in imported(sources()[path])}
+    assert not libraries & FORBIDDEN_LIBRARIES.get(room, set())
+    if room in CONTROL_PLANE and path not in NEEDS_TORCH:
         assert libraries <= set(sys.stdlib_module_names) | CONTROL_PLANE_LIBRARIES | {"trainer"}
     if not path.startswith(MAY_BE_LINUX_ONLY):
         assert not libraries & (LINUX_ONLY - ON_A_MAC_TOO.get(path, set())), "the desk may be a Mac"

@@ -56,7 +56,7 @@ def code_files(
     With `homes`, such as "trainer.models.lstm", the tables of homes lead to these alone. `package` is the
     folder of another copy of this package. Raises ValueError for a missing entry point.
     """
-    folder = package or Path(__file__).parent
+    folder = package or Path(__file__).parents[1]
     modules = _modules_of(folder)
     taken: dict[str, bytes] = {}
     to_read: list[str] = []
@@ -116,7 +116,7 @@ def home_modules(homes: Iterable[str] | None = None, *, package: Path | None = N
     """Return the modules of these homes, such as "trainer.models.lstm", or of all homes. One from outside has
     none here.
     """
-    folder = package or Path(__file__).parent
+    folder = package or Path(__file__).parents[1]
     if homes is None:
         places = [path.parent for name in HOMES for path in (folder / name).glob("*/__init__.py")]
     else:

@@ -223,7 +223,7 @@ def read_file(file: str | Path, *, sha256: str = "") -> bytes:
 
 def in_bundle(sha256: str) -> Path | None:
     """Return the file with this hash that came with the bundle; None if none did."""
-    path = Path(__file__).parent / FOLDER / f"{sha256}.py"
+    path = Path(__file__).parents[1] / FOLDER / f"{sha256}.py"
     return path if re.fullmatch(r"[0-9a-f]{64}", sha256) and path.is_file() else None
 
 

@@ -64,7 +64,7 @@ def _run(words: list[str], command: list[str], prog: str) -> int:
         return int(printed.code or 0)
     arguments.command = command
     # Late by design: only the verb that runs pays for its imports.
-    return int(import_module(f"trainer.cli.{arguments.verb}").run(arguments))
+    return int(import_module(f"trainer.cli.verbs.{arguments.verb}").run(arguments))
 
 
 def _replace_closed_streams() -> None:

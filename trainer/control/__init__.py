@@ -1,0 +1,1 @@
+"""Carry out what `runs.reconcile` decides, at the desk and in the functions."""

@@ -1,0 +1,1 @@
+"""Bars: calendars, features, splits; `read` turns files into bars."""

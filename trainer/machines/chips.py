@@ -114,7 +114,7 @@ def named_profile(name: str) -> GpuProfile:
 @cache
 def packaged() -> dict[str, GpuProfile]:
     """Return the package's own profiles."""
-    text = (files("trainer") / "gpu_profiles.toml").read_text(encoding="utf-8")
+    text = (files("trainer.machines") / "gpu_profiles.toml").read_text(encoding="utf-8")
     return {name: _profile(name, values) for name, values in tomllib.loads(text).items()}
 
 

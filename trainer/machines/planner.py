@@ -3,7 +3,7 @@ measured.
 
     training seconds = windows x epochs x cost of a window / windows a second,
                        packed over the machine's GPUs, longest first,
-                       or one after another where all GPUs train each model together (`trainer.machines.scaling`)
+                       or one after another where all GPUs train each model together (`scaling`)
 
 Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are
 estimates. Makes no AWS calls: prices come in, dollars come out.

@@ -1,0 +1,1 @@
+"""The machine's side of a run: bootstrap, agent, inputs, commands, uploads, report."""

@@ -1,0 +1,1 @@
+"""A run's life: record, observation, decisions, outcome, receipt."""

@@ -197,7 +197,7 @@ def test_every_declared_data_file_and_its_reader_exist():
         ("targets/volatility/__init__.py", {"node"}),
         ("models/lstm/__init__.py", {"node", "training"}),
         ("models/__init__.py", {"node", "training"}),
-        ("gpu_profiles.toml", {"node", "training"}),
+        ("machines/gpu_profiles.toml", {"node", "training"}),
     ],
 )
 def test_a_comment_changes_the_sets_that_hold_its_file_and_no_other(copied, file, changed):

@@ -25,7 +25,7 @@ def variables() -> list[str]:
 def test_the_page_lists_every_variable_that_the_module_names_once():
     names = variables()
     assert len(names) == len(set(names))
-    source = (ROOT / "trainer" / "environment.py").read_text(encoding="utf-8")
+    source = (ROOT / "trainer" / "base" / "environment.py").read_text(encoding="utf-8")
     texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     used = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[A-Z][A-Z0-9_]*[A-Z]", text)}
     assert used <= set(names)

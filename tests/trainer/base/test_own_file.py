@@ -182,7 +182,7 @@ def test_each_load_runs_the_file_anew(tmp_path):
 
 
 def test_a_bundles_file_is_found_by_its_hash_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_file, "__file__", str(tmp_path / "own_file.py"))
+    monkeypatch.setattr(own_file, "__file__", str(tmp_path / "base" / "own_file.py"))
     sha256 = "a" * 64
     (tmp_path / "own_files").mkdir()
     (tmp_path / "own_files" / f"{sha256}.py").touch()

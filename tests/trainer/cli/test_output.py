@@ -80,7 +80,7 @@ def test_a_training_at_a_desk_escapes_what_files_say_too(tmp_path, capsys, monke
 def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
     """`rehearse` prints variables for a shell to evaluate, which quotes them itself."""
     printing, drawing = set(), set()
-    for path in sorted((ROOT / "trainer/cli").glob("*.py")):
+    for path in sorted((ROOT / "trainer/cli").rglob("*.py")):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":

@@ -24,7 +24,7 @@ ASKED_FOR = {
     "mi300x",
     "cpu",
 }
-INSTANCES = Path(__file__).parents[3] / "trainer" / "cost" / "instances.csv"
+INSTANCES = Path(__file__).parents[3] / "trainer" / "machines" / "instances.csv"
 
 
 def test_the_package_knows_the_chips_that_were_asked_for():

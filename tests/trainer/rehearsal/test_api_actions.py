@@ -17,7 +17,7 @@ from tests.iam import REFERENCE
 from trainer.rehearsal.api_actions import NO_POLICY, PREFIXES, TABLE
 
 PACKAGE = Path(trainer.__file__).parent
-CALLERS = ("cli", "control", "data", "launch", "node", "registry", "retrains", "runs", "stack.py")
+CALLERS = ("aws", "cli", "control", "launch", "node", "retrains", "runs", "store")
 
 
 def operations() -> dict[str, tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""What verbs draw: plans, progress, receipts, tables."""

@@ -1,0 +1,1 @@
+"""Candle files to bars: formats, columns, times, symbols, checks."""

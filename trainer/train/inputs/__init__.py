@@ -1,0 +1,1 @@
+"""Bars to the tensors of a training."""

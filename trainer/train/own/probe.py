@@ -1,6 +1,6 @@
 """Try and measure a user's own files in a separate process; report a failure as one line.
 
-    python -m trainer.train.own.probe        started by `train/own/check.py`, which writes the job to its stdin
+    python -m trainer.train.own.probe  # started by `train/own/check.py`, which writes the job to its stdin
 
 Writes a JSON document per line to stdout: {"stage"} for each stage, then {"job"} with the measurements, or
 {"error"}. Ends when stdin closes. A user's file may import only modules that a node has.
