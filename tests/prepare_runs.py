@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs, secrets_path
 from trainer.control.fleet import create_fleet_request
 from trainer.data.read.writing import write_candles
@@ -67,7 +68,7 @@ def prepared(
         job: Job = job_of(name="weekly", refresh="fetch.py", secrets=("API_KEY",))
         plan = plan_prepare(access, outputs, budget_usd=1.0)
         assert 0 < plan.hard_stop_usd == 0.0416 and {rung.market for rung in plan.ladder} == {"on_demand"}
-        record = prepare_record("r1", job, plan, CODE, outputs, rehearsal=True, preflight_at=now, now=now)
+        record = prepare_record("r1", job, plan, CODE, outputs, place=REHEARSAL, preflight_at=now, now=now)
         register_prepare(record, job, CODE, list_inputs(objects, "main"), plan.offers, objects)
         launch = Launch(rung=0, token="t", deadline=now + timedelta(minutes=30), intended_at=now)
         record = record.with_new_launch(launch)

@@ -60,7 +60,7 @@ def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves
         receipt["seconds"]["total"], abs=0.01
     )
     assert receipt["data"]["synthetic"] is True and receipt["data"]["bars"] == 7500
-    assert receipt["rehearsal"]
+    assert receipt["place"] == "rehearsal"
 
     # What it made is found by the commands that come after, and these leave nothing either.
     desk = replace(launcher, checkout=ROOT)

@@ -55,7 +55,7 @@ def launch(desk: Desk, *words: str) -> dict[str, Any]:
 def launched(desk: Desk, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a rehearsal to its end; return its receipt and how its model's card says that it was trained."""
     receipt = launch(desk, *words)
-    assert receipt["state"] == "done" and receipt["rehearsal"]
+    assert receipt["state"] == "done" and receipt["place"] == "rehearsal"
     pulled = desk.run("pull", receipt["run_id"], "--out", receipt["run_id"])
     assert pulled.returncode == 0, pulled.stderr
     (model,) = (desk.folder / receipt["run_id"]).rglob("*.safetensors")

@@ -24,6 +24,7 @@ from tests.candles import fewest
 from tests.sessions import forget_sessions
 from trainer.aws.access import aws_error
 from trainer.aws.error_codes import ROWS
+from trainer.aws.place import ACCOUNT
 from trainer.bars.check import check_data
 from trainer.bars.check import main as check_main
 from trainer.base.errors import TrainerError
@@ -113,7 +114,7 @@ def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=
     known: dict[str, Any] = {
         "subnets": {"us-east-1a": "subnet-a"},
         "region": "us-east-1",
-        "rehearsal": False,
+        "place": ACCOUNT,
         "cap": cap,
     }
     return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), offers, **known)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import RenderableType
 
 from tests.pieces import named
+from trainer.aws.place import ACCOUNT, PLACES
 from trainer.cli.verbs import launch as launch_verb
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view, script_view
@@ -87,7 +88,7 @@ def plan(name: str) -> LaunchPlan:
         offers,
         subnets={zone: f"subnet-{zone}" for zone in zones},
         region="us-east-1",
-        rehearsal=name == "rehearsal",
+        place=PLACES.get(name, ACCOUNT),
         cap=timedelta(hours=12),
         rates={},
         storage=storage_cost(STORED.get(name, "s3"), throughput="elastic", input_bytes=1_200_000_000),
@@ -135,14 +136,14 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
     data = {"files": 3, "bytes": 1_500_000, "script_files": {"r.txt": "", "train.py": ""}}
     known = KnownTimes(rates={"g6.xlarge": Rate(per_second=1 / 600, basis=f"{EARLIER_RUN} 2026-11-19")})
     for times in (KnownTimes(), known):
-        made = plan_script(job, offers, stack, known=times, rehearsal=False, input_bytes=1_500_000)
+        made = plan_script(job, offers, stack, known=times, place=ACCOUNT, input_bytes=1_500_000)
         print(at_each_width(script_view(made, job, data)))
     golden("dry-run-script", capsys.readouterr().out)
     over = {"symbol": ["BTC-USD", "ETH-USD"], "seed": list(range(7))}
     of_values = with_settings(
         job, **{"script.over": over, "script.gpus": 0.5, "script.command": "python a.py $MAYFLY_VALUE_SEED"}
     )
-    made = plan_script(of_values, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
+    made = plan_script(of_values, offers, stack, known=known, place=ACCOUNT, input_bytes=1_500_000)
     with_packages = with_settings(
         job, **{"script.secrets": ["WANDB_API_KEY"], "script.requirements": "net.requirements.txt"}
     )
@@ -153,7 +154,7 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
         "python": "3.13",
         "of_the_image": ["torch>=2"],
     }
-    made_alone = plan_script(job, offers, stack, known=known, rehearsal=False, input_bytes=1_500_000)
+    made_alone = plan_script(job, offers, stack, known=known, place=ACCOUNT, input_bytes=1_500_000)
     told = at_each_width(script_view(made_alone, with_packages, {**data, "packages": of_the_image}))
     golden("dry-run-script-packages", told)
     golden("dry-run-script-over", at_each_width(script_view(made, of_values, data)))

@@ -21,6 +21,7 @@ from typing import Any
 from tests.live.checks import CHECKS, Check, missing_tools
 from tests.live.context import CheckFailed, Live
 from trainer.aws.access import Access, own_access
+from trainer.aws.place import REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import TrainerError
 from trainer.runs.record import iso, utc_now
@@ -164,7 +165,7 @@ def listing(diary: Diary) -> int:
 
 def refuse_another_account(access: Access, account: str) -> None:
     """Raise CheckFailed where AWS's own variables name another account than the one on the command line."""
-    if access.rehearsal:
+    if access.place is REHEARSAL:
         raise CheckFailed("this shell rehearses: use --embedded")
     found = access.client("sts").get_caller_identity()["Account"]
     if found != account:
@@ -173,7 +174,7 @@ def refuse_another_account(access: Access, account: str) -> None:
 
 def variables_of(access: Access) -> dict[str, str]:
     """Return the variables by which the commands of a check find the embedded AWS; none for an account."""
-    if not access.rehearsal:
+    if access.place is not REHEARSAL:
         return {}
     return {
         "AWS_ENDPOINT_URL": access.endpoint_url or "",

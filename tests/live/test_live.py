@@ -12,6 +12,7 @@ import pytest
 from tests.live.__main__ import Diary, refuse_another_account, run, variables_of
 from tests.live.checks import CHECKS, Check
 from tests.live.context import CheckFailed, Live, require
+from trainer.aws.place import ACCOUNT
 
 CHEAP = ("identity", "bucket", "sweeper", "layers")
 by_name = {check.name: check for check in CHECKS}
@@ -102,7 +103,7 @@ def test_the_account_on_the_command_line_has_to_be_the_one_that_is_signed_in(acc
         refuse_another_account(access, "123456789012")
     from dataclasses import replace
 
-    real = replace(access, rehearsal=False)
+    real = replace(access, place=ACCOUNT)
     with pytest.raises(CheckFailed, match="--account says 123456789012"):
         refuse_another_account(real, "123456789012")
 

@@ -71,7 +71,7 @@ def make_record() -> Callable[..., RunRecord]:
             "project": "mayfly",
             "stack": "dev",
             "owner": "someone",
-            "rehearsal": False,
+            "place": "account",
             "bucket": "mayfly-bucket",
             "instance_role_id": "AROA1",
             "job": {"name": "crypto", "data": {"symbols": ["BTC-USD", "ETH-USD"], "timeframe": "1m"}},

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.aws.error_codes import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
 from trainer.aws.folder_bucket import FolderBucket
+from trainer.aws.place import ACCOUNT, REHEARSAL, Place
 from trainer.base import environment
 from trainer.base.errors import ConfigError, EmbeddedAwsGone, NotVersioned, TrainerError
 
@@ -31,7 +32,7 @@ class Access:
     endpoint_url: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
-    rehearsal: bool = False
+    place: Place = ACCOUNT
     folder: Path | None = None  # no AWS at all: a folder instead of the bucket
 
     def client(self, service: str, *, total_max_attempts: int = 5, timeout_seconds: float = 30.0) -> Any:
@@ -64,7 +65,7 @@ class NoService:
 def own_access() -> Access:
     """Return access by AWS's own settings; a rehearsal's if their access key is one of an embedded AWS."""
     key = environment.own_access_key() or _configured_key()
-    return Access(rehearsal=EMBEDDED_KEY.fullmatch(key) is not None)
+    return Access(place=REHEARSAL if EMBEDDED_KEY.fullmatch(key) else ACCOUNT)
 
 
 def _configured_key() -> str:
@@ -91,7 +92,7 @@ _session_lock = threading.Lock()
 def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
-    own = access.rehearsal or (access.endpoint_url or "").startswith(_LOOPBACK)
+    own = access.place is REHEARSAL or (access.endpoint_url or "").startswith(_LOOPBACK)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": total_max_attempts},
         connect_timeout=10,

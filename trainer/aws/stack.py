@@ -84,9 +84,8 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
     except (BotoCoreError, ClientError) as error:
         if error_code(error) in NO_PARAMETER:
             others = _other_stacks(ssm, project)
-            do = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}.".lstrip()
-            if access.rehearsal:
-                do = "A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse."
+            create = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}."
+            do = access.place.no_stack or create.lstrip()
             raise ConfigError(
                 f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do
             ) from error

@@ -20,7 +20,6 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.control.fleet import create_fleet_request, own_profile
 from trainer.launch.checks import account_checks, ask_all
-from trainer.launch.preflight import limit_seconds
 from trainer.runs.launching import refusal
 from trainer.runs.record import Launch, RunRecord
 
@@ -34,7 +33,7 @@ def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, s
 
     `sweep`: invoke the sweeper, too, and require an answer.
     """
-    seconds = limit_seconds(access)
+    seconds = access.place.answer_seconds
     checks = account_checks(access, outputs, record.ladder, sweep=sweep)
     checks["the request"] = partial(dry_run_note, access, outputs, record, seconds=seconds)
     return ask_all(checks, seconds=seconds)

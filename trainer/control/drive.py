@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from trainer.aws.access import Access
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
@@ -43,18 +42,11 @@ from trainer.runs.record import Driver, Launch, RunRecord, iso
 from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
 from trainer.runs.stored_receipt import read_receipt
 
-POLL_SECONDS = 5.0
-REHEARSAL_POLL_SECONDS = 1.0  # a look takes six requests, and a node reports every three seconds
 RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 
 def say_nothing(progress: RunProgress) -> None:
     """Ignore progress."""
-
-
-def pace(access: Access) -> float:
-    """Return the seconds between two looks."""
-    return REHEARSAL_POLL_SECONDS if access.rehearsal else POLL_SECONDS
 
 
 def drive(
@@ -171,7 +163,9 @@ def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: boo
     record, etag = read_record(cloud.objects, run_id, seen=seen)
     observed = observe(cloud, record, may_start=record.driver == starts)
     # Only commands close a run on the caller's own machine: control neither launches nor settles it.
-    actions = () if record.is_here and starts == "control" else reconcile(record, observed, cloud.now())
+    actions = (
+        () if not record.has_instances and starts == "control" else reconcile(record, observed, cloud.now())
+    )
     current, moved = record, False
     try:
         for action in actions:

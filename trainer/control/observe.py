@@ -42,10 +42,10 @@ MODELS_SECONDS = 120.0  # for asking S3 about the models of one run; 2,000 take 
 def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Observation:
     """Return everything that a decision about this run needs. Raises TrainerError if AWS fails."""
     run_id, objects, attempt = record.run_id, cloud.objects, record.attempt
-    instances = () if record.is_here else cloud.instances(run_id=run_id)
+    instances = cloud.instances(run_id=run_id) if record.has_instances else ()
     alive = any(instance.state in ALIVE for instance in instances)
     names: list[str] = []
-    if not record.is_here and (record.state == "starting" or (record.state == "ending" and not alive)):
+    if record.has_instances and (record.state == "starting" or (record.state == "ending" and not alive)):
         names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
     armed = {name: cloud.scheduled(name=name) for name in names}
     now = cloud.now()
@@ -63,7 +63,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         ),
         may_start=may_start,
     )
-    if record.state in ("running", "ending") and not alive and seen.result is None and not record.is_here:
+    if record.state in ("running", "ending") and not alive and seen.result is None and record.has_instances:
         seen = replace(seen, boot_log=_boot_log(cloud, record))
     if not _to_be_closed(record, seen, now):
         return seen

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainer.aws.place import place_named
 from trainer.base.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
@@ -138,4 +139,4 @@ def _unconfirmed(look: Step) -> TerminationUnconfirmed:
 
 
 def _status_command(record: RunRecord) -> str:
-    return f"mayfly status {record.run_id}{' --rehearse' if record.rehearsal else ''}"
+    return f"mayfly status {record.run_id}{place_named(record.place).flag}"

@@ -262,7 +262,7 @@ def _begun(
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
     by = {"preflight_at": began, "now": home.cloud.now()}
-    record = prepare_record(run_id, job, plan, code, home.outputs, rehearsal=home.access.rehearsal, **by)
+    record = prepare_record(run_id, job, plan, code, home.outputs, place=home.access.place, **by)
     check_account(home.access, home.outputs, record, sweep=True)
     try:
         register_prepare(record, job, code, inputs, plan.offers, objects)

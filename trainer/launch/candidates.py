@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from trainer.aws.place import Place
 from trainer.job.job import Job
 from trainer.launch.gpu_table import on_gpus, too_large
 from trainer.launch.images import verdict_on
@@ -82,7 +83,7 @@ def weigh(
     machine: InstanceType,
     offers: Offers,
     *,
-    rehearsal: bool,
+    place: Place,
     rate: Rate | None = None,
 ) -> PlanCandidate:
     """Return one row of the plan: time, price and cost, or the reason for the refusal."""
@@ -94,12 +95,12 @@ def weigh(
     }
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
-    rate = rate or rate_of(profile_on(machine, rehearsal=rehearsal), job)
-    on_aws = not rehearsal and job.model.is_measured
+    rate = rate or rate_of(profile_on(machine, place), job)
+    on_aws = not place.chip and job.model.is_measured
     together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
     sharded = bool(together and together.placement and together.placement.sharded)
     places = len(job.script.places(machine.num_workers)) if job.is_script else 0
-    time = estimate(work, machine, rehearsal=rehearsal, rate=rate, sharded=sharded, script_places=places)
+    time = estimate(work, machine, place=place, rate=rate, sharded=sharded, script_places=places)
     refused = note = ""
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
@@ -112,17 +113,17 @@ def weigh(
         refused = f"it has {machine.num_workers} of the {job.script.gpus:g} GPUs that a value takes"
     elif not on_demand:
         refused = "no list price known, so no deadline can be made"
-    elif rehearsal and not machine.launchable:
+    elif not place.binding and not machine.launchable:
         note = "retired by AWS in 2026: rehearsals only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    elif not rehearsal and not (verdict := verdict_on(machine, offers.image_line)).works:
+    elif place.binding and not (verdict := verdict_on(machine, offers.image_line)).works:
         refused = verdict.why
     elif together and together.refused:
         refused = together.refused
     elif on_aws and not together and not job.is_script and (large := too_large(job, work, machine)):
         refused = large
-    elif not rehearsal and verdict.unproven:
+    elif place.binding and verdict.unproven:
         note = UNPROVEN
     if together and together.note and not refused:
         note = f"{note + '; ' if note else ''}{together.note}"

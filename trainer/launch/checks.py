@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from trainer.aws.access import Access, error_code
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
-from trainer.launch.preflight import ask_at_once, limit_seconds
+from trainer.launch.preflight import ask_at_once
 from trainer.launch.quotas import quota_note
 from trainer.runs.record import Rung
 
@@ -39,7 +39,7 @@ def account_checks(
     """
     checks: dict[str, Callable[[], str]] = {
         "the bucket's versioning": partial(versioning, access, outputs),
-        "the quotas": partial(quota_note, access, ladder, seconds=limit_seconds(access)),
+        "the quotas": partial(quota_note, access, ladder, seconds=access.place.answer_seconds),
     }
     if sweep:
         checks["the sweeper"] = partial(sweeper, access, outputs)
@@ -50,7 +50,7 @@ def account_checks(
 
 def versioning(access: Access, outputs: StackOutputs) -> str:
     """Check that the bucket keeps versions. Raises ConfigError if it does not."""
-    s3 = access.client("s3", total_max_attempts=2, timeout_seconds=limit_seconds(access))
+    s3 = access.client("s3", total_max_attempts=2, timeout_seconds=access.place.answer_seconds)
     status = s3.get_bucket_versioning(Bucket=outputs.bucket).get("Status", "Disabled")
     if status != "Enabled":
         why = f"its versioning is {status.lower()}: models could be lost, and inputs can't be pinned"
@@ -73,7 +73,7 @@ def function_answers(
     """Invoke a function of the stack, and wait. Raises ConfigError if it fails; `without` names the
     consequence.
     """
-    client = access.client("lambda", total_max_attempts=1, timeout_seconds=limit_seconds(access))
+    client = access.client("lambda", total_max_attempts=1, timeout_seconds=access.place.answer_seconds)
     answer = client.invoke(
         FunctionName=arn, InvocationType="RequestResponse", Payload=json.dumps(event).encode()
     )
@@ -91,7 +91,7 @@ def function_answers(
 
 def spot_role(access: Access) -> str:
     """Check for the role by which EC2 buys spot instances. Raises ConfigError if there is none."""
-    iam = access.client("iam", total_max_attempts=2, timeout_seconds=limit_seconds(access))
+    iam = access.client("iam", total_max_attempts=2, timeout_seconds=access.place.answer_seconds)
     try:
         iam.get_role(RoleName=SPOT_ROLE)
     except ClientError as error:

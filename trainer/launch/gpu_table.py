@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.aws.place import ACCOUNT
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.launch.images import verdict_on
@@ -88,7 +89,7 @@ class OnGpus:
 def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None = None) -> OnGpus:
     """Return a job's model on all GPUs of a type, at the rate of one of them."""
     assert work.together is not None
-    profile, link = profile_on(machine, rehearsal=False), link_of(machine)
+    profile, link = profile_on(machine, ACCOUNT), link_of(machine)
     rate = rate or rate_of(profile, job)
     bars = max((piece.bars for piece in work.pieces), default=0)
     try:
@@ -102,7 +103,7 @@ def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None =
         )
     except UsageError as error:
         return OnGpus(machine=machine, link=link.name, refused=f"{error.what} ({error.why})")
-    time = estimate(work, machine, rehearsal=False, rate=rate, sharded=placement.sharded)
+    time = estimate(work, machine, place=ACCOUNT, rate=rate, sharded=placement.sharded)
     return OnGpus(
         machine=machine,
         link=link.name,
@@ -158,7 +159,7 @@ def too_large(job: Job, work: Workload, machine: InstanceType) -> str:
     """Return why one model of the job does not fit a GPU of a type that trains it alone; '' if it does."""
     try:
         fit(
-            profile_on(machine, rehearsal=False),
+            profile_on(machine, ACCOUNT),
             job,
             memory_gib=machine.gpu_memory_gib,
             features=len(job.data.inputs),

@@ -19,7 +19,7 @@ from trainer.base.errors import ConfigError, QuotaError
 from trainer.launch import checks
 from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
-from trainer.launch.preflight import find_image, is_baked, limit_seconds
+from trainer.launch.preflight import find_image, is_baked
 from trainer.launch.quotas import read_quotas
 from trainer.machines.instances import catalogue
 from trainer.runs.launching import QUOTA_CONSOLE
@@ -180,7 +180,7 @@ def quotas(access: Access, outputs: StackOutputs) -> str:
             if code
         }
     )
-    known, unread = read_quotas(access, codes, seconds=limit_seconds(access))
+    known, unread = read_quotas(access, codes, seconds=access.place.answer_seconds)
     none = [quota for quota in known.values() if quota.value == 0]
     links = ", ".join(f"{quota.name}: {QUOTA_CONSOLE}/{quota.code}" for quota in none)
     if none and len(none) == len(known):

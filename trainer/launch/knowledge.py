@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job
 from trainer.job.pieces import takes_all_devices
@@ -24,13 +25,13 @@ from trainer.runs.boot import Boots, boots_from
 from trainer.runs.store import Objects
 
 
-def profiles_of(job: Job, machines: Iterable[InstanceType], *, rehearsal: bool) -> tuple[GpuProfile, ...]:
-    """Return the profile that will apply on each machine; in a rehearsal the CPU's."""
-    if rehearsal:
-        return (named_profile("cpu"),)
+def profiles_of(job: Job, machines: Iterable[InstanceType], place: Place) -> tuple[GpuProfile, ...]:
+    """Return the profile that will apply on each machine."""
+    if place.chip:
+        return (named_profile(place.chip),)
     if job.machine.gpu_profile:
         return (named_profile(job.machine.gpu_profile),)
-    profiles = (profile_on(machine, rehearsal=False) for machine in machines)
+    profiles = (profile_on(machine, place) for machine in machines)
     return tuple({profile.key: profile for profile in profiles}.values())
 
 
@@ -67,14 +68,14 @@ def known_boots(objects: Objects) -> Boots:
 
 
 def known_rates(
-    job: Job, machines: Sequence[InstanceType], objects: Objects, *, rehearsal: bool
+    job: Job, machines: Sequence[InstanceType], objects: Objects, place: Place
 ) -> dict[str, Rate]:
-    """Return instance type -> the rate of one of its GPUs (in a rehearsal: of a core) for the job's models.
+    """Return instance type -> the rate of one of its GPUs, or of a core, for the job's models.
 
     Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another
     chip's, is ignored.
     """
-    profiles = {machine.name: profile_on(machine, rehearsal=rehearsal) for machine in machines}
+    profiles = {machine.name: profile_on(machine, place) for machine in machines}
     known = known_tunings(job, list(profiles.values()), objects)
     shapes = shapes_of(job)
     by_name = {machine.name: shapes.get(machine.num_workers, shapes[1]) for machine in machines}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainer.aws.place import ACCOUNT
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.launch.images import refuse_other_vendors
@@ -97,7 +98,7 @@ def _option(machine: InstanceType, work: Workload | None) -> str:
     price = on_demand_price(machine)
     if work is None:
         return f"{machine.name} (${price:.2f}/h)"
-    time = estimate(work, machine, rehearsal=False)
+    time = estimate(work, machine, place=ACCOUNT)
     return (
         f"{machine.name} (about {max(1, round(time.seconds_p50 / 60))} min,"
         f" ${dollars(time.seconds_p50, price):.2f})"

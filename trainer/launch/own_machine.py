@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trainer.aws.place import HERE
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job, with_settings
 from trainer.job.pieces import pieces_of
@@ -47,7 +48,6 @@ def here_record(
     now: datetime,
     preflight_at: datetime,
     named: bool,
-    rehearsal: bool,
 ) -> RunRecord:
     """Return the record of a run that begins now, in state "running". Without a `max_duration` it has the
     longest default.
@@ -60,12 +60,11 @@ def here_record(
     return RunRecord(
         format=HERE_FORMAT,
         run_id=new_run_id(job.name, now),
-        driver="here",
         work="script" if job.is_script else "train",
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
-        rehearsal=rehearsal,
+        place=HERE.name,
         bucket=outputs.bucket,
         user_id=user_id,
         host=host,
@@ -112,7 +111,7 @@ def here_manifest(
     return build_manifest(
         run_id=record.run_id,
         created_at=record.created_at,
-        rehearsal=record.rehearsal,
+        place=record.place,
         job=job,
         bundle=bundle,
         image_line="",
@@ -150,7 +149,7 @@ def _common(record: RunRecord, bundle: BundleName) -> dict[str, Any]:
     return {
         "run_id": record.run_id,
         "created_at": iso(record.created_at),
-        "rehearsal": record.rehearsal,
+        "place": record.place,
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
         "image": {"line": "", "id": ""},

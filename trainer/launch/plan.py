@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from trainer.aws.place import Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -46,10 +47,10 @@ class LaunchPlan:
     hard_stop: TimeLimit  # of an attempt on the first rung, by the formula that the run uses
     hard_stop_usd: float  # the most that an attempt on any rung can cost, at on-demand prices
     budget_usd: float
-    rehearsal: bool
+    place: Place
     region: str
     prices_are: str  # the source of the prices, as text
-    baking: Baking | None = None  # savings of a baked image on the first candidate; None in a rehearsal
+    baking: Baking | None = None  # savings of a baked image on the first candidate, where there are images
     storage: StorageCost
     gpus: tuple[OnGpus, ...] = ()  # the model on all GPUs of other types, if GPUs train it together
 
@@ -89,7 +90,7 @@ class LaunchPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as `--dry-run --json` prints it."""
         return {
-            "rehearsal": self.rehearsal,
+            "place": self.place.name,
             "region": self.region,
             "pieces": [piece.description for piece in self.pieces],
             "candidates": [candidate.to_dict() for candidate in self.candidates],
@@ -116,7 +117,7 @@ def make_plan(
     *,
     subnets: dict[str, str],
     region: str,
-    rehearsal: bool,
+    place: Place,
     cap: timedelta,
     rates: Mapping[str, Rate] | None = None,
     storage: StorageCost | None = None,
@@ -130,11 +131,11 @@ def make_plan(
     Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget or no plan
     ends before its hard stop, UsageError for a `max_duration` beyond the cap.
     """
-    rates_on_aws = {} if rehearsal else rates or {}  # a rehearsal's are this machine's cores'
-    asked = [] if rehearsal else offers.priced.machines
+    rates_on_aws = {} if place.chip else rates or {}  # others are this machine's cores'
+    asked = [] if place.chip else offers.priced.machines
     table = gpu_table(job, work, asked=asked, image_line=offers.image_line, rates=rates_on_aws)
     weighed = [
-        weigh(job, work, machine, offers, rehearsal=rehearsal, rate=(rates or {}).get(machine.name))
+        weigh(job, work, machine, offers, place=place, rate=(rates or {}).get(machine.name))
         for machine in offers.priced.machines
     ]
     if not job.machine.instance:
@@ -150,7 +151,7 @@ def make_plan(
     candidates = _within_budget(weighed, job.machine.budget, table)
     usable = [candidate for candidate in candidates if not candidate.refused]
     run_limit = _run_limit(job, max(candidate.default_duration for candidate in usable), cap)
-    if not rehearsal:  # a rehearsal shows what happens at the hard stop, and its times are this desk's
+    if place.binding:
         candidates = _within_time(candidates, run_limit, job, table)
         usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = build_ladder(
@@ -171,11 +172,11 @@ def make_plan(
             for limit, rung in zip(limits, ladder, strict=True)
         ),
         budget_usd=job.machine.budget,
-        rehearsal=rehearsal,
+        place=place,
         region=region,
         prices_are=offers.priced.basis,
         storage=storage or storage_cost("s3", throughput="", input_bytes=0),
-        baking=None if rehearsal else _baking(usable[0], offers, boots or {}),
+        baking=None if place.chip else _baking(usable[0], offers, boots or {}),
         gpus=table,
     )
 

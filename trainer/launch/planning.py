@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainer.aws.access import Access
+from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
 from trainer.job.job import Job, with_settings
@@ -70,7 +71,7 @@ def plan_launch(
     outputs: StackOutputs,
     rates: Mapping[str, Rate],
     *,
-    rehearsal: bool,
+    place: Place,
     boots: Boots | None = None,
 ) -> LaunchPlan:
     """Return the plan of a job whose candles are chosen. Raises a TrainerError as `make_plan` does."""
@@ -80,7 +81,7 @@ def plan_launch(
         offers,
         subnets=outputs.subnets,
         region=outputs.region,
-        rehearsal=rehearsal,
+        place=place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
         boots=boots,
@@ -130,14 +131,14 @@ def plan_retrain(
     TrainerError.
     """
     machines = machines_of(job)
-    if not access.rehearsal:
+    if access.place.binding:
         if job.machine.instance:
             refuse_retired(machines, workload(job, candles.bars))
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     job = with_candles(job, candles)
     spot = job.machine.market == "spot"
     offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)
-    rates = known_rates(job, machines, objects, rehearsal=access.rehearsal)
+    rates = known_rates(job, machines, objects, access.place)
     boots = known_boots(objects)
-    plan = plan_launch(job, candles, offers, outputs, rates, rehearsal=access.rehearsal, boots=boots)
+    plan = plan_launch(job, candles, offers, outputs, rates, place=access.place, boots=boots)
     return PlannedRetrain(job=job, candles=candles, offers=offers, plan=plan)

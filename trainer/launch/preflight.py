@@ -20,8 +20,6 @@ from trainer.launch.prices import PricedTypes, list_prices
 from trainer.machines.instances import InstanceType
 from trainer.runs.record import utc_now
 
-LIMIT_SECONDS = 10.0
-REHEARSAL_LIMIT_SECONDS = 300.0  # the embedded AWS runs the sweeper on this machine, however busy that is
 T = TypeVar("T")
 
 
@@ -72,9 +70,9 @@ def look(
         "the zones": partial(_zones, ec2, names=names),
         "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
     }
-    if spot and not access.rehearsal:  # a rehearsal has no spot market; its dollars are list prices
+    if spot and access.place.spot_prices:
         asked["the spot prices"] = partial(_spot_prices, ec2, names=names)
-    answers = ask_at_once(asked, seconds=limit_seconds(access), doing="cannot look up")
+    answers = ask_at_once(asked, seconds=access.place.answer_seconds, doing="cannot look up")
     return Offers(
         image_line=line,
         image_id=str(answers["the image"]["ImageId"]),
@@ -92,11 +90,6 @@ def look(
         baked=is_baked(answers["the image"], outputs),
         priced=answers["the prices"],
     )
-
-
-def limit_seconds(access: Access) -> float:
-    """Return the time limit of concurrent queries to the account."""
-    return REHEARSAL_LIMIT_SECONDS if access.rehearsal else LIMIT_SECONDS
 
 
 def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: str) -> dict[str, T]:

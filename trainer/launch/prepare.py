@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.aws.access import Access
+from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs, secrets_path
 from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
@@ -106,7 +107,7 @@ def prepare_record(
     code: BundleName,
     outputs: StackOutputs,
     *,
-    rehearsal: bool,
+    place: Place,
     preflight_at: datetime,
     now: datetime,
 ) -> RunRecord:
@@ -118,7 +119,7 @@ def prepare_record(
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
-        rehearsal=rehearsal,
+        place=place.name,
         bucket=outputs.bucket,
         instance_role_id=outputs.prepare_role_id,
         job=job.to_dict(),
@@ -155,7 +156,7 @@ def prepare_manifest(
         "work": record.work,
         "run_id": record.run_id,
         "created_at": iso(record.created_at),
-        "rehearsal": record.rehearsal,
+        "place": record.place,
         "job": job.to_dict(),
         "code": {"key": code.key, "sha256": code.sha256},
         "lock_sha256": code.lock_sha256,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs, script_secrets_path
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job, with_settings
@@ -48,7 +49,7 @@ class KnownTimes:
     shares: Mapping[str, float] = field(default_factory=dict)  # by piece, in the last run on any type
 
 
-def known_times(objects: Objects, names: Iterable[str], sha256: str, *, rehearsal: bool) -> KnownTimes:
+def known_times(objects: Objects, names: Iterable[str], sha256: str, place: Place) -> KnownTimes:
     """Return how long the same script took in its last runs, by the pieces that were done; unreadable
     receipts are skipped.
 
@@ -64,7 +65,7 @@ def known_times(objects: Objects, names: Iterable[str], sha256: str, *, rehearsa
     shares: dict[str, float] = {}
     for receipt in receipts:
         seconds = _seconds_of(receipt, sha256)
-        if not seconds or not receipt["instances"] or receipt.get("rehearsal") != rehearsal:
+        if not seconds or not receipt["instances"] or receipt["place"] != place.name:
             continue
         mean = sum(seconds.values()) / len(seconds)
         basis = f"{EARLIER_RUN} {receipt['created_at'][:10]}"
@@ -94,7 +95,7 @@ def plan_script(
     outputs: StackOutputs,
     *,
     known: KnownTimes,
-    rehearsal: bool,
+    place: Place,
     input_bytes: int,
     boots: Boots | None = None,
 ) -> LaunchPlan:
@@ -112,7 +113,7 @@ def plan_script(
         offers,
         subnets=outputs.subnets,
         region=outputs.region,
-        rehearsal=rehearsal,
+        place=place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates={machine.name: known.rates.get(machine.name, unknown) for machine in offers.priced.machines},
         storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
@@ -173,7 +174,7 @@ def script_manifest(
         "work": KIND,
         "run_id": record.run_id,
         "created_at": iso(record.created_at),
-        "rehearsal": record.rehearsal,
+        "place": record.place,
         "job": with_settings(job, **{"data.folder": "", "script.root": ""}).to_dict(),
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,

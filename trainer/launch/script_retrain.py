@@ -92,7 +92,7 @@ def plan_script_retrain(
     TrainerError.
     """
     machines = machines_of(job)
-    if not access.rehearsal:
+    if access.place.binding:
         if job.machine.instance:
             refuse_retired(machines, None)
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
@@ -103,8 +103,8 @@ def plan_script_retrain(
         job,
         offers,
         outputs,
-        known=known_times(objects, (job.name, retrain), sha256, rehearsal=access.rehearsal),
-        rehearsal=access.rehearsal,
+        known=known_times(objects, (job.name, retrain), sha256, access.place),
+        place=access.place,
         input_bytes=sum(int(entry["bytes"]) for entry in now),
         boots=known_boots(objects),
     )

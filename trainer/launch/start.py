@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from trainer.aws.place import place_named
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -44,7 +45,7 @@ def new_record(
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
-        rehearsal=plan.rehearsal,
+        place=plan.place.name,
         bucket=outputs.bucket,
         instance_role_id=outputs.instance_role_id,
         job=job.to_dict(),
@@ -107,11 +108,11 @@ def register(
         plan = {"key": key, "sha256": hashlib.sha256(candles.plan).hexdigest(), "bytes": len(candles.plan)}
     priced = {machine.name: machine for machine in offers.priced.machines}  # at the region's prices
     machines = [priced[name] for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
-    profiles = profiles_of(job, machines, rehearsal=record.rehearsal)
+    profiles = profiles_of(job, machines, place_named(record.place))
     manifest = build_manifest(
         run_id=record.run_id,
         created_at=record.created_at,
-        rehearsal=record.rehearsal,
+        place=record.place,
         job=job,
         bundle=bundle,
         image_line=offers.image_line,

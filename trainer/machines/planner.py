@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from trainer.aws.place import ACCOUNT, Place
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of, takes_all_devices
 from trainer.job.pieces.piece import Piece, SeriesWork
@@ -31,7 +32,6 @@ SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no back
 SLOWER = 1.6  # P90 over P50, while nothing is measured
 # Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the
 # type's: boot.csv.
-AFTER_SECONDS, REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS = 30.0, 12.0, 6.0
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
 SHORTEST_ATTEMPT, SHORTEST_WORK, LONGEST_DEADLINE = (
     timedelta(minutes=30),
@@ -84,23 +84,23 @@ def estimate(
     work: Workload,
     machine: InstanceType,
     *,
-    rehearsal: bool,
+    place: Place,
     cores: int | None = None,
     rate: Rate | None = None,
     sharded: bool = False,
     script_places: int = 0,
 ) -> Estimate:
-    """Estimate a run on one machine. In a rehearsal its GPUs are processes on this machine's `cores`.
+    """Estimate a run on one machine of a place, whose GPUs may be processes on this machine's `cores`.
 
-    `rate` is that of one GPU (in a rehearsal: of one core) for the job's own models; without one it is the
+    `rate` is that of one GPU (or of one core) for the job's own models; without one it is the
     profile's. Of a script that runs `script_places` times at once it is that of one place, in pieces a
     second. `sharded`: a model that all GPUs train together is divided among them.
     """
-    boot, after = around(machine, rehearsal=rehearsal)
+    boot, after = around(machine, place)
     workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
     if script_places:
         slots, by_profile = script_places, 1.0
-    elif rehearsal:
+    elif place.chip:
         slots = min(workers, cores or os.cpu_count() or 1)
         by_profile = cpu_windows_per_second() / work.window_cost_cpu
     else:
@@ -111,7 +111,7 @@ def estimate(
     places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
     seconds = [piece.estimate * places / device_rate for piece in work.pieces]
     if work.together:
-        link = None if rehearsal else link_of(machine)
+        link = None if place.chip else link_of(machine)
         one = device_rate / places
         training = sum(seconds) / speedup(
             work.together, devices=slots, visits_per_second=one, link=link, sharded=sharded
@@ -123,20 +123,16 @@ def estimate(
     )
 
 
-def around(machine: InstanceType, *, rehearsal: bool) -> tuple[float, float]:
+def around(machine: InstanceType, place: Place) -> tuple[float, float]:
     """Return the seconds before a training (boot, install, fetch) and after it (upload, shutdown), P50."""
-    return (
-        (REHEARSAL_BOOT_SECONDS, REHEARSAL_AFTER_SECONDS)
-        if rehearsal
-        else (machine.boot.expected_seconds, AFTER_SECONDS)
-    )
+    return place.boot_seconds or machine.boot.expected_seconds, place.after_seconds
 
 
 def windows_per_second(machine: InstanceType) -> float:
     """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as
     a T4.
     """
-    rate = figures(profile_on(machine, rehearsal=False))["windows_per_second"].value
+    rate = figures(profile_on(machine, ACCOUNT))["windows_per_second"].value
     return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
 
 
@@ -145,12 +141,10 @@ def cpu_windows_per_second() -> float:
     return float(figures(named_profile("cpu"))["windows_per_second"].value)
 
 
-def profile_on(machine: InstanceType, *, rehearsal: bool) -> GpuProfile:
-    """Return the profile of a machine's own chip; in a rehearsal the CPU's, whatever GPUs the machine would
-    have.
-    """
-    if rehearsal:
-        return named_profile("cpu")
+def profile_on(machine: InstanceType, place: Place) -> GpuProfile:
+    """Return the profile of a machine's own chip, or of what trains instead of it at this place."""
+    if place.chip:
+        return named_profile(place.chip)
     gib = machine.gpu_memory_gib
     return profile_of(Device(name=machine.gpu_model, memory_gib=gib, free_gib=gib))
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import ConfigError
 from trainer.base.extras import needs
@@ -79,7 +80,7 @@ class Server:
             endpoint_url=self.url,
             access_key=own.access_key,
             secret_key=own.secret_key,
-            rehearsal=True,
+            place=REHEARSAL,
         )
 
     def apply_program(self, account: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.base.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
 from trainer.rehearsal.keys import access_key
@@ -201,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         endpoint_url=options.endpoint,
         access_key=access_key(options.account),
         secret_key=sys.stdin.readline().strip(),
-        rehearsal=True,
+        place=REHEARSAL,
     )
     config = dict(pair.partition("=")[::2] for pair in options.set)
     try:

@@ -22,6 +22,7 @@ from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, error_code
+from trainer.aws.place import REHEARSAL
 from trainer.aws.schedule_expressions import parse
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Principal, Redelivery, Rules
@@ -199,7 +200,7 @@ def _call_target(cloud: EmbeddedAccount, delivery: Redelivery) -> None:
         endpoint_url=cloud.endpoint(),
         access_key=own.access_key,
         secret_key=own.secret_key,
-        rehearsal=True,
+        place=REHEARSAL,
     )
     getattr(access.client(service), xform_name(action))(**json.loads(text))
 

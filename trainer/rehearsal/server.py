@@ -31,6 +31,7 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.base.environment import rehearsal_environment
 from trainer.base.errors import ConfigError, TrainerError
 from trainer.rehearsal import alarms, event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
@@ -136,7 +137,7 @@ class EmbeddedAws:
             endpoint_url=self.url,
             access_key=own.access_key,
             secret_key=own.secret_key,
-            rehearsal=True,
+            place=REHEARSAL,
         )
 
     def cloud(self, access: Access) -> EmbeddedAccount:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.aws.place import place_named
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.targets.described import headline
@@ -88,10 +89,10 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
     on = f" on {', '.join(kinds)}" if kinds else ""
     seconds = receipt["seconds"]["total"]
     lasted = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-    rehearsal = ", a rehearsal" if receipt.get("rehearsal") else ""
+    title = place_named(receipt["place"]).title
     known = dollars["estimated"] or not receipt.get("scripts")
     estimated = f"estimated ${dollars['estimated']:.2f}" if known else "not estimated"
-    yield f"{lasted}{on}, ${dollars['spent_high']:.2f} ({estimated}){rehearsal}"
+    yield f"{lasted}{on}, ${dollars['spent_high']:.2f} ({estimated}){f', a {title}' if title else ''}"
 
 
 def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from trainer.aws.place import place_named
 from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
@@ -25,12 +26,6 @@ from trainer.runs.reports import LAST_LINES, MOST_LINE
 FORMAT = 4
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
-REHEARSAL_NOTE = (
-    "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these CPU"
-    " seconds at the type's list price, no forecast."
-)
-
-HERE_NOTE = "No instance: it ran on your own machine, which Mayfly neither pays for nor ends."
 
 Receipt = dict[str, Any]
 
@@ -74,9 +69,9 @@ def make_receipt(
         "data": _data(result.data if result else {}),
         "inputs": dict(result.inputs) if result else {},
         "devices": dict(result.devices) if result else {},
-        "rehearsal": record.rehearsal,
+        "place": record.place,
         "host": record.host,
-        "note": HERE_NOTE if record.is_here else REHEARSAL_NOTE if record.rehearsal else "",
+        "note": place_named(record.place).receipt_note,
         "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }

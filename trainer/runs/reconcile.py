@@ -42,7 +42,7 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     """Return the next actions, in order. `(Wait,)` means that nothing is due."""
     if record.state == "closed":
         return _terminate(observed, "the run is closed") if observed.alive else ()
-    if record.is_here:
+    if not record.has_instances:
         return next_of_here(record, observed, now)
     instances = merge(record, observed, now)
     if instances != record.instances:

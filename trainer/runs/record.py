@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, Meaning, meaning
+from trainer.aws.place import place_named
 from trainer.base.environment import clock_ahead_seconds
 from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
@@ -27,7 +28,7 @@ from trainer.runs.pieces import RunPiece
 FORMAT = 6
 HERE_FORMAT = 7  # of a run on the caller's own machine: older readers refuse these records, and only these
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
-Driver = Literal["desk", "control", "here"]
+Driver = Literal["desk", "control"]
 Work = Literal["train", "prepare", "script"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -165,7 +166,7 @@ class RunRecord:
     project: str
     stack: str
     owner: str
-    rehearsal: bool
+    place: str  # by name: `aws.place.PLACES`
     bucket: str
     job: dict[str, Any]
     ladder: tuple[Rung, ...]
@@ -178,8 +179,7 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
-    # Who starts it: the command at the desk, the control function, or `here`, a command on the caller's own
-    # machine (`runs.here`). Anyone may settle it.
+    # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
     # "prepare" refreshes and checks a data set, "script" runs a user's script: neither makes models
     work: Work = "train"
@@ -204,11 +204,9 @@ class RunRecord:
         return self.attempts[-1] if self.attempts else None
 
     @property
-    def is_here(self) -> bool:
-        """Return whether it runs on the caller's own machine: nothing launches it, and there is no instance
-        to end.
-        """
-        return self.driver == "here"
+    def has_instances(self) -> bool:
+        """Return whether instances do the work: what launches them, and whose end has to be seen."""
+        return place_named(self.place).has_instances
 
     @property
     def nodes(self) -> tuple[NodeKeys, ...]:
@@ -216,7 +214,7 @@ class RunRecord:
         other.
         """
         attempt = self.attempt
-        if self.is_here:
+        if not self.has_instances:
             return (own_keys(self.user_id, self.run_id),)
         if attempt is None or not self.instance_role_id:
             return ()

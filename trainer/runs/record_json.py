@@ -75,8 +75,8 @@ def _check_consistency(record: RunRecord) -> None:
     planned = [job_setting(job, key, 1) for key in ("data.folds", "train.seeds")]
     symbols = job_setting(job, "data.symbols", [])
     wrong = {
-        "no rung": not record.ladder and not record.is_here,
-        "no user of its machine": record.is_here and not re.fullmatch(USER_ID, record.user_id),
+        "no rung": not record.ladder and record.has_instances,
+        "no user of its machine": not record.has_instances and not re.fullmatch(USER_ID, record.user_id),
         "a rung without a price": any(rung.on_demand_usd_per_hour <= 0 for rung in record.ladder),
         "an invalid boot allowance": not all(
             0 < rung.boot_seconds <= LONGEST_BOOT.total_seconds() for rung in record.ladder
@@ -91,7 +91,7 @@ def _check_consistency(record: RunRecord) -> None:
         ),
         "no instance although it is running": (
             record.state == "running"
-            and not record.is_here
+            and record.has_instances
             and (record.last_launch is None or record.last_launch.outcome != "created")
         ),
         "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,

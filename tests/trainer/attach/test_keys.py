@@ -19,6 +19,7 @@ from trainer.attach.host_keys import parse_host_keys, read_host_keys
 from trainer.attach.keys import find_key, forget_ended, forget_key, make_key
 from trainer.attach.request import Forward, parse_forward, shell_line
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.cli.verbs import launch
 from trainer.node.ssh import PUBLIC_KEY
@@ -179,7 +180,7 @@ def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(
     assert PUBLIC_KEY.fullmatch(launch._attach_key(ready, RUN, access, console)) and find_key(RUN)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         find_key(OTHER)  # of a run that has ended
-    rehearsed = Access(region="us-east-1", rehearsal=True)
+    rehearsed = Access(region="us-east-1", place=REHEARSAL)
     assert launch._attach_key(ready, "run-2", rehearsed, console) == "" and not lines  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "paramiko", None)
     assert launch._attach_key(ready, "run-3", access, console) == ""  # type: ignore[arg-type]

@@ -15,27 +15,28 @@ from botocore.exceptions import (
 
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access, aws_error, own_access, user_session
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
-REHEARSAL = Access(
+EMBEDDED = Access(
     region="us-east-1",
     endpoint_url="http://127.0.0.1:1",
     access_key="AKIA0000000000010000",
     secret_key="x",
-    rehearsal=True,
+    place=REHEARSAL,
 )
 
 
 def test_a_rehearsal_is_deaf_to_the_users_aws_settings(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    client = REHEARSAL.client("ec2")
+    client = EMBEDDED.client("ec2")
     assert (client.meta.region_name, client.meta.endpoint_url) == ("us-east-1", "http://127.0.0.1:1")
 
 
 def test_many_threads_may_ask_for_clients_at_once():
     with ThreadPoolExecutor(max_workers=8) as pool:
-        clients = list(pool.map(REHEARSAL.client, ["s3", "ssm", "ec2", "scheduler"] * 8))
+        clients = list(pool.map(EMBEDDED.client, ["s3", "ssm", "ec2", "scheduler"] * 8))
     assert {client.meta.service_model.service_name for client in clients} == {"s3", "ssm", "ec2", "scheduler"}
 
 
@@ -62,7 +63,7 @@ def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
 
 @pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
 def test_an_answer_that_was_cut_short_is_a_connection_that_failed(body):
-    client = REHEARSAL.client("ec2")
+    client = EMBEDDED.client("ec2")
     answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, RawResponse(body))  # noqa: E731
     client.meta.events.register("before-send.ec2", answer, unique_id="cut")
     try:
@@ -106,18 +107,18 @@ def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    assert not own_access().rehearsal
+    assert own_access().place is ACCOUNT
     (tmp_path / "credentials").write_text(
         f"[default]\naws_access_key_id = {access.access_key}\naws_secret_access_key = x\n"
     )
-    assert own_access().rehearsal
+    assert own_access().place is REHEARSAL
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
-    assert not own_access().rehearsal
+    assert own_access().place is ACCOUNT
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.access_key)
-    assert own_access().rehearsal
+    assert own_access().place is REHEARSAL
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    assert not own_access().rehearsal  # and the verb says that there is no such profile
+    assert own_access().place is ACCOUNT  # and the verb says that there is no such profile
 
 
 @pytest.mark.parametrize(

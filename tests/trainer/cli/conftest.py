@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer.aws.access import Access
+from trainer.aws.place import ACCOUNT
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 
@@ -44,7 +45,7 @@ def rehearsed(applied: Access, connect: Callable[[Access], Access]) -> Access:
 @pytest.fixture
 def as_aws(applied: Access, connect: Callable[[Access], Access]) -> Access:
     """The same account, taken for a real one: the verb asks, and refuses what AWS refuses."""
-    return connect(dataclasses.replace(applied, rehearsal=False))
+    return connect(dataclasses.replace(applied, place=ACCOUNT))
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
+from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
@@ -150,7 +151,7 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(
     mayfly("retrains", "run", "night")  # which was never published: control refuses it
 
     # What the verbs do in an account that is not a rehearsal, in another region, and after a lost answer.
-    as_aws = replace(account.user, rehearsal=False)
+    as_aws = replace(account.user, place=ACCOUNT)
     types = [instance_type("g6.xlarge")]
     look(as_aws, outputs=account.outputs, machines=types, spot=True)
     list_prices(as_aws, types, region="eu-west-1", today=utc_now().date())

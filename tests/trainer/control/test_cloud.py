@@ -10,7 +10,7 @@ import pytest
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError
 from trainer.control.cloud import AwsCloud, schedule_request
-from trainer.control.drive import drive, pace, start
+from trainer.control.drive import drive, start
 from trainer.control.fleet import create_fleet_request
 from trainer.runs.record import Attempt, Launch, new_run_id
 from trainer.runs.store import create_record, open_objects
@@ -58,7 +58,7 @@ def armed(applied, make_record, rungs_of):
         preflight_at=now,
         created_at=now,
         deadline=now + timedelta(hours=1),
-        rehearsal=True,
+        place="rehearsal",
     )
     return AwsCloud(access, outputs), access, outputs, record
 
@@ -114,7 +114,7 @@ def test_without_a_schedule_group_nothing_can_be_armed_and_nothing_is_launched(a
     with pytest.raises(ConfigError, match="cannot arm"):
         AwsCloud(access, broken).arm_sweep(name="n", run_id="r", at=AT)
     create_record(open_objects(access, outputs.bucket), record)
-    receipt = drive(AwsCloud(access, broken), record.run_id, poll_seconds=pace(access))
+    receipt = drive(AwsCloud(access, broken), record.run_id, poll_seconds=access.place.poll_seconds)
     assert (receipt["state"], receipt["exit_code"], receipt["instances"]) == ("failed", 103, [])
     assert "cannot arm" in receipt["error"]["what"]
     assert cloud.instances(run_id=record.run_id) == ()
@@ -124,7 +124,7 @@ def test_full_pools_are_walked_through_and_the_end_is_exit_101(armed, aws_server
     _, access, outputs, record = armed
     create_record(open_objects(access, outputs.bucket), record)
     aws_server.world(access).fill(instance_type="g5.12xlarge")
-    receipt = drive(AwsCloud(access, outputs), record.run_id, poll_seconds=pace(access))
+    receipt = drive(AwsCloud(access, outputs), record.run_id, poll_seconds=access.place.poll_seconds)
     assert (receipt["state"], receipt["exit_code"]) == ("failed", 101)
     assert all(rung.availability_zone in receipt["error"]["why"] for rung in record.ladder)
     assert (
@@ -141,7 +141,7 @@ def test_an_instance_that_could_not_start_fails_with_the_reason_that_only_its_st
     world = aws_server.world(access)
     world.full.clear()
     world.end_next_start("Client.InternalError", "Client error on launch")
-    receipt = drive(AwsCloud(access, outputs), record.run_id, poll_seconds=pace(access))
+    receipt = drive(AwsCloud(access, outputs), record.run_id, poll_seconds=access.place.poll_seconds)
     assert (receipt["state"], receipt["exit_code"]) == ("failed", 103)
     assert receipt["error"]["why"] == "Client.InternalError" and "EBS encryption" in receipt["error"]["do"]
 
@@ -155,7 +155,7 @@ def test_a_throttled_call_takes_another_token_and_a_lost_answer_none_and_they_ma
     world.full.clear()  # other tests of this account fill pools
     world.fail_next("CreateFleet", "RequestLimitExceeded", status=503)
     world.fail_next("CreateFleet", "InternalError", after=True)
-    left = start(AwsCloud(access, outputs), record.run_id, poll_seconds=pace(access))
+    left = start(AwsCloud(access, outputs), record.run_id, poll_seconds=access.place.poll_seconds)
     instances = cloud.instances(run_id=record.run_id)
     cloud.terminate(instance_ids=tuple(instance.instance_id for instance in instances))
     throttled, launch = left.attempts[0].launches

@@ -290,12 +290,12 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
 
 
 @pytest.mark.parametrize(
-    ("rehearsal", "command"), [(False, "mayfly status {}"), (True, "mayfly status {} --rehearse")]
+    ("place", "command"), [("account", "mayfly status {}"), ("rehearsal", "mayfly status {} --rehearse")]
 )
 def test_a_press_while_it_ends_gives_up_waiting_and_names_the_deadline_and_the_next_command(
-    make_cloud, rehearsal, command
+    make_cloud, place, command
 ):
-    cloud, record = make_cloud(rehearsal=rehearsal)
+    cloud, record = make_cloud(place=place)
     cloud.node_stops = False
     stop = StopSignal()
 

@@ -55,7 +55,7 @@ def record(rung: Rung, launch: Launch) -> RunRecord:
         project="mayfly",
         stack="dev",
         owner="ada",
-        rehearsal=False,
+        place="account",
         bucket="bucket",
         job=Job().to_dict(),
         ladder=(rung,),

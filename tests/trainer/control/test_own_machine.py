@@ -50,7 +50,7 @@ class Agent:
 @pytest.fixture
 def run(make_cloud: Any) -> tuple[MemoryCloud, RunRecord]:
     about = {
-        "driver": "here",
+        "place": "here",
         "user_id": USER,
         "host": "desk",
         "ladder": (),

@@ -24,6 +24,7 @@ from tests.sessions import forget_sessions
 from tests.trainer.cli.test_launcher_policy import fleet, refusal
 from tests.trainer.conftest import METRICS, weights
 from trainer.aws.access import Access
+from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, parameter_name, webhook_parameter
 from trainer.base.errors import ConfigError
@@ -236,7 +237,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     # What it asks of an account that is no rehearsal, in a region without a table of prices, and that never
     # used spot.
     types = [instance_type("g6.xlarge")]
-    look(replace(stage.own, rehearsal=False), outputs=stage.outputs, machines=types, spot=True)
+    look(replace(stage.own, place=ACCOUNT), outputs=stage.outputs, machines=types, spot=True)
     list_prices(stage.own, types, region="eu-west-1", today=first.date())
     cloud.has_spot_role = False
     with suppress(ConfigError):

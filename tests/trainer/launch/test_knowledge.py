@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import MEASURED
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import PermissionDenied
 from trainer.job.job import Job, job_of
 from trainer.launch.knowledge import known_rates, known_tunings, own_profiles, profiles_of
@@ -38,16 +39,16 @@ def measured(profile: str, *jobs: Job, entry: Entry = MEASURED) -> Bucket:
 
 
 def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
-    assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=False)] == ["l4", "a10g"]
-    assert [profile.name for profile in profiles_of(job_of(gpu_profile="t4"), MACHINES, rehearsal=False)] == [
+    assert [profile.name for profile in profiles_of(Job(), MACHINES, place=ACCOUNT)] == ["l4", "a10g"]
+    assert [profile.name for profile in profiles_of(job_of(gpu_profile="t4"), MACHINES, place=ACCOUNT)] == [
         "t4"
     ]
-    assert [profile.name for profile in profiles_of(Job(), MACHINES, rehearsal=True)] == ["cpu"]
+    assert [profile.name for profile in profiles_of(Job(), MACHINES, place=REHEARSAL)] == ["cpu"]
 
 
 def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
     bucket = measured("l4", Job(), job_of(hidden=128))
-    profiles = profiles_of(Job(), MACHINES, rehearsal=False)
+    profiles = profiles_of(Job(), MACHINES, place=ACCOUNT)
     assert known_tunings(Job(), profiles, bucket) == {"l4": {shape_of(Job()): MEASURED}}
     assert known_tunings(job_of(hidden=256), profiles, bucket) == {}
     assert known_tunings(Job(), profiles, Bucket(b"{")) == known_tunings(Job(), profiles, Bucket(None)) == {}
@@ -59,22 +60,22 @@ def test_of_the_users_profiles_those_go_along_that_may_be_needed(
     file = tmp_path / "mine.toml"
     file.write_text("[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[workshop]\nmemory_gib = 48\n")
     monkeypatch.setenv("MAYFLY_PROFILES", str(file))
-    profiles = profiles_of(Job(), MACHINES, rehearsal=False)
+    profiles = profiles_of(Job(), MACHINES, place=ACCOUNT)
     assert own_profiles(Job(), profiles) == {"l4": {"models_per_gpu": 3}}
     named = job_of(gpu_profile="my_a10g")
-    assert own_profiles(named, profiles_of(named, MACHINES, rehearsal=True)) == {
+    assert own_profiles(named, profiles_of(named, MACHINES, place=REHEARSAL)) == {
         "my_a10g": {"memory_gib": 20}
     }
 
 
 def test_a_measured_rate_is_that_of_the_machines_own_chip():
-    found = known_rates(Job(), MACHINES, measured("l4", Job()), rehearsal=False)
+    found = known_rates(Job(), MACHINES, measured("l4", Job()), place=ACCOUNT)
     assert [found[machine.name].basis for machine in MACHINES] == [
         "measured on 2026-11-21",
         "measured on 2026-11-21",
         "estimate",
     ]
-    named = known_rates(job_of(gpu_profile="t4"), MACHINES, measured("t4", Job()), rehearsal=False)
+    named = known_rates(job_of(gpu_profile="t4"), MACHINES, measured("t4", Job()), place=ACCOUNT)
     assert {rate.basis for rate in named.values()} == {"estimate"}, "the T4's is no rate of an L4"
 
 
@@ -82,7 +83,7 @@ def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
     sequential = {**MEASURED, "strategy": "sequential", "pack": 1, "windows_per_second": 4_000.0}
     memory, p3 = measured("cpu", Job(), entry=sequential), [instance_type("p3.8xlarge")]
     rehearsed, launched = (
-        known_rates(Job(), p3, memory, rehearsal=rehearsal)["p3.8xlarge"] for rehearsal in (True, False)
+        known_rates(Job(), p3, memory, place)["p3.8xlarge"] for place in (REHEARSAL, ACCOUNT)
     )
     assert (rehearsed.per_second, rehearsed.basis) == (4_000.0, "measured on 2026-11-21")
     assert launched.is_estimate and launched.per_second > 100_000
@@ -92,8 +93,8 @@ def test_where_gpus_train_one_model_together_the_shape_is_that_of_a_ranks_share(
     job = job_of(batch=64, distributed="always")
     share = job_of(batch=16, distributed="always", strategy="sequential", pack=1)
     bucket, (one, four, _) = measured("l4", share), MACHINES
-    assert known_tunings(job, profiles_of(job, MACHINES, rehearsal=False), bucket) == {
+    assert known_tunings(job, profiles_of(job, MACHINES, place=ACCOUNT), bucket) == {
         "l4": {shape_of(share): MEASURED}
     }
-    found = known_rates(job, MACHINES, bucket, rehearsal=False)
+    found = known_rates(job, MACHINES, bucket, place=ACCOUNT)
     assert found[four.name].is_measured and found[one.name].is_estimate

@@ -13,7 +13,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
     manifest = build_manifest(
         run_id="run-1",
         created_at=datetime(2026, 11, 20, tzinfo=timezone.utc),
-        rehearsal=True,
+        place="rehearsal",
         job=job,
         bundle=Bundle(content=b"", sha256="abc", lock_sha256="def"),
         image_line="line",
@@ -34,7 +34,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         "format": 4,
         "run_id": "run-1",
         "created_at": "2026-11-20T00:00:00Z",
-        "rehearsal": True,
+        "place": "rehearsal",
         "job": {**job.to_dict(), "data": {**job.to_dict()["data"], "path": ""}},
         "code": {"key": "code/abc.whl", "sha256": "abc"},
         "lock_sha256": "def",

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from trainer.aws.place import ACCOUNT, REHEARSAL, Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view
@@ -29,7 +30,7 @@ def plan(
     *,
     zones: dict[str, tuple[str, ...]] | None = None,
     spot: dict[tuple[str, str], float] | None = None,
-    rehearsal: bool = False,
+    place: Place = ACCOUNT,
     cap: timedelta = timedelta(hours=12),
     rates: dict[str, Rate] | None = None,
     bars: dict[str, int] | None = None,
@@ -47,7 +48,7 @@ def plan(
     )
     work = workload(job, bars or {"BTC-USD": 3_700_000})
     known = {"subnets": SUBNETS, "region": "us-east-1", "cap": cap, "rates": rates}
-    return make_plan(job, work, offers, rehearsal=rehearsal, **known)
+    return make_plan(job, work, offers, place=place, **known)
 
 
 def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
@@ -148,7 +149,7 @@ def test_a_longer_run_than_the_template_allows_is_refused():
 
 
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
-    made = plan(job_of(instance=("p3.8xlarge",)), rehearsal=True)
+    made = plan(job_of(instance=("p3.8xlarge",)), place=REHEARSAL)
     assert made.first.note == "retired by AWS in 2026: rehearsals only; 3 of 4 GPUs idle"
 
 
@@ -252,7 +253,7 @@ def test_a_type_too_slow_for_the_duration_is_not_asked_and_says_both_times():
 
 
 def test_a_rehearsal_shows_what_happens_at_the_hard_stop():
-    made = plan(job_of(instance=("g6.xlarge",), epochs=200, max_duration="1m"), rehearsal=True)
+    made = plan(job_of(instance=("g6.xlarge",), epochs=200, max_duration="1m"), place=REHEARSAL)
     assert made.first.seconds_p50 > made.hard_stop.duration.total_seconds()
 
 
@@ -300,7 +301,7 @@ def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dolla
 
 def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
     assert plan(job_of(**{**SEVERAL, "distributed": "never"})).gpus == ()
-    assert plan(job_of(**SEVERAL), rehearsal=True).gpus != ()  # it is what AWS would take
+    assert plan(job_of(**SEVERAL), place=REHEARSAL).gpus != ()  # it is what AWS would take
     own = job_of(**{**SEVERAL, "model": "my_net.py:MyNet"})
     assert plan(own).gpus == ()
 

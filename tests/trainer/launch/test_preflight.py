@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.launch import preflight
@@ -70,7 +71,7 @@ def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(appl
 def test_spot_prices_are_the_newest_of_each_zone_and_a_rehearsal_has_none(applied, monkeypatch):
     outputs = read_stack(applied, stack="dev")
     assert look(applied, outputs=outputs, machines=TYPES, spot=True).spot_usd_per_hour == {}
-    real = dataclasses.replace(applied, rehearsal=False)
+    real = dataclasses.replace(applied, place=ACCOUNT)
     offers = look(real, outputs=outputs, machines=TYPES, spot=True)
     assert {name for name, _ in offers.spot_usd_per_hour} <= {"p3.8xlarge", "g6.xlarge"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
 from trainer.job.job import job_of
@@ -103,7 +104,7 @@ def record_and_plan():
         OFFERS,
         subnets=OUTPUTS.subnets,
         region="us-east-1",
-        rehearsal=True,
+        place=REHEARSAL,
         cap=timedelta(hours=12),
     )
     return new_record(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.candles import fewest
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.bars.check import describe, join
 from trainer.base.errors import DataError, NotVersioned
 from trainer.cli.sources import overlaps, taken
@@ -131,7 +132,7 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
         write_candles(tmp_path / name / f"{symbol}_1m.parquet", [make_candles(600, symbol=symbol, seed=seed)])
         synced(access, bucket, tmp_path / name, name)
     objects = open_objects(access, bucket)
-    found = find_candles(Job(), {}, None, objects, rehearsal=True)
+    found = find_candles(Job(), {}, None, objects, place=REHEARSAL)
     assert found.candles and [item.key for item in found.candles.inputs] == [
         "raw/main/AAA_1m.parquet",
         "raw/main/BBB_1m.parquet",
@@ -140,7 +141,7 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
         found.notes[0]
         == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
     )
-    demo = find_candles(job_of(set="demo"), {}, None, objects, rehearsal=True)
+    demo = find_candles(job_of(set="demo"), {}, None, objects, place=REHEARSAL)
     assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.job.job import job_of
 from trainer.machines.instances import catalogue, instance_type
 from trainer.machines.planner import (
@@ -63,31 +64,31 @@ def test_every_fold_and_seed_is_work_and_older_folds_have_less_of_it():
 def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
     work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
     one = work.pieces[0].estimate / cpu_windows_per_second()
-    extra = sum(around(instance_type("g6.xlarge"), rehearsal=True))
-    two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2)
+    extra = sum(around(instance_type("g6.xlarge"), place=REHEARSAL))
+    two_cores = estimate(work, instance_type("p3.8xlarge"), place=REHEARSAL, cores=2)
     assert two_cores.seconds_p50 == pytest.approx(extra + 2 * one)
-    one_gpu = estimate(work, instance_type("p3.2xlarge"), rehearsal=True, cores=2)
+    one_gpu = estimate(work, instance_type("p3.2xlarge"), place=REHEARSAL, cores=2)
     assert one_gpu.seconds_p50 == pytest.approx(extra + 4 * one)
 
 
 def test_on_aws_four_gpus_take_four_symbols_at_once():
     work = workload(JOB, dict.fromkeys("ABCD", 4_000_000))
-    extra = sum(around(instance_type("g6.xlarge"), rehearsal=False))
-    four = estimate(work, instance_type("g6.12xlarge"), rehearsal=False).seconds_p50 - extra
-    one = estimate(work, instance_type("g6.xlarge"), rehearsal=False).seconds_p50 - extra
+    extra = sum(around(instance_type("g6.xlarge"), place=ACCOUNT))
+    four = estimate(work, instance_type("g6.12xlarge"), place=ACCOUNT).seconds_p50 - extra
+    one = estimate(work, instance_type("g6.xlarge"), place=ACCOUNT).seconds_p50 - extra
     assert one == pytest.approx(4 * four)
 
 
 def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
     work, extra = (
         workload(JOB, dict.fromkeys("ABCD", 4_000_000)),
-        sum(around(instance_type("g6.xlarge"), rehearsal=False)),
+        sum(around(instance_type("g6.xlarge"), place=ACCOUNT)),
     )
     one = work.pieces[0].estimate
     rate = Rate(per_second=50_000.0, basis="measured on 2026-11-20")
 
     def seconds(name: str, rate: Rate) -> float:
-        return estimate(work, instance_type(name), rehearsal=False, rate=rate).seconds_p50 - extra
+        return estimate(work, instance_type(name), place=ACCOUNT, rate=rate).seconds_p50 - extra
 
     assert seconds("g6.xlarge", rate) == pytest.approx(4 * one / 50_000)
     assert seconds("g6.12xlarge", rate) == pytest.approx(one / 50_000)
@@ -101,17 +102,17 @@ def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
 def test_a_rehearsals_measured_rate_is_a_cores():
     work, extra = (
         workload(JOB, dict.fromkeys("ABCD", 100_000)),
-        sum(around(instance_type("p3.8xlarge"), rehearsal=True)),
+        sum(around(instance_type("p3.8xlarge"), place=REHEARSAL)),
     )
     one = work.pieces[0].estimate
     rate = Rate(per_second=4_000.0, basis="")
-    two_cores = estimate(work, instance_type("p3.8xlarge"), rehearsal=True, cores=2, rate=rate)
+    two_cores = estimate(work, instance_type("p3.8xlarge"), place=REHEARSAL, cores=2, rate=rate)
     assert two_cores.seconds_p50 - extra == pytest.approx(2 * one / 4_000)
 
 
 def test_the_slow_estimate_is_above_the_middle_one():
-    time = estimate(workload(JOB, {"A": 100_000}), instance_type("g6.xlarge"), rehearsal=False)
-    assert time.seconds_p90 > time.seconds_p50 > sum(around(instance_type("g6.xlarge"), rehearsal=False))
+    time = estimate(workload(JOB, {"A": 100_000}), instance_type("g6.xlarge"), place=ACCOUNT)
+    assert time.seconds_p90 > time.seconds_p50 > sum(around(instance_type("g6.xlarge"), place=ACCOUNT))
 
 
 def test_every_chip_of_the_catalogue_has_a_rate():

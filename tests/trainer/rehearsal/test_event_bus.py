@@ -13,7 +13,7 @@ import pytest
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import pace, start
+from trainer.control.drive import start
 from trainer.rehearsal.event_bus import matches
 from trainer.rehearsal.scheduling import wait_for_deliveries
 from trainer.rehearsal.server import EmbeddedAws
@@ -67,10 +67,10 @@ def test_a_run_whose_desk_is_gone_gets_its_receipt_when_its_machine_ends(
         preflight_at=now,
         created_at=now,
         deadline=now + timedelta(hours=1),
-        rehearsal=True,
+        place="rehearsal",
     )
     begin_run(objects, record)
-    left = start(AwsCloud(access, outputs), record.run_id, poll_seconds=pace(access))
+    left = start(AwsCloud(access, outputs), record.run_id, poll_seconds=access.place.poll_seconds)
     assert left.last_launch is not None
     access.client("ec2").terminate_instances(InstanceIds=list(left.last_launch.instance_ids))
     cloud.fire_schedules = True

@@ -163,7 +163,7 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
             run_id=run_id,
             owner=net.outputs.owner,
             instance_role_id=net.outputs.instance_role_id,
-            rehearsal=True,
+            place="rehearsal",
             preflight_at=now,
             created_at=now,
             deadline=net.deadline,

@@ -23,7 +23,7 @@ def receipt(**fields: Any) -> dict[str, Any]:
         "instances": [{"instance_type": "g6.xlarge"}],
         "seconds": {"total": 312.0},
         "dollars": {"estimated": 0.06, "spent_low": 0.05, "spent_high": 0.07},
-        "rehearsal": False,
+        "place": "account",
         **fields,
     }
 

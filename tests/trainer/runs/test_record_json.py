@@ -28,7 +28,7 @@ def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
         project="mayfly",
         stack="dev",
         owner="me",
-        rehearsal=True,
+        place="rehearsal",
         bucket="b",
         job={"epochs": 1},
         ladder=(RUNG,),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL, Place
 from trainer.base.errors import ConfigError, DataError
 from trainer.cli.output import counted
 from trainer.cli.sources.check_child import INDEXED, CheckChild
@@ -104,7 +105,7 @@ def find_candles(
     check: DataCheck | None,
     objects: Objects,
     *,
-    rehearsal: bool,
+    place: Place,
     dry_run: bool = False,
 ) -> CheckedCandles:
     """Find what to train on: what `--data` names, else what the job's data set holds, else, in a rehearsal,
@@ -127,12 +128,12 @@ def find_candles(
     sets = [
         name for name in objects.folders(prefix=RAW) if not name.startswith(".")
     ]  # what scripts read is not a data set
-    if not rehearsal and sets:
+    if place is not REHEARSAL and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
         raise DataError(
             f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do
         )
-    if not rehearsal:
+    if place is not REHEARSAL:
         return CheckedCandles(job=job, candles=None)
     from trainer.rehearsal import client, home  # only a rehearsal has this folder
 

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainer.aws.access import Access, own_access
+from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import counted
@@ -177,12 +178,12 @@ def script_preflight(
     """Check account and prices concurrently, and make the plan. Writes nothing but the receipts of
     old runs.
     """
-    if not access.rehearsal:
+    if access.place.binding:
         refuse_unfit(machines, outputs, named=bool(script.job.machine.instance))
     refuse_secrets_without_role(script.job, outputs)
     if not arguments.rehearse:  # a rehearsal's packages were resolved before it started
         script = script.with_packages(
-            line_for(machines, outputs), rehearsal=access.rehearsal, console=console
+            line_for(machines, outputs), rehearsal=access.place is REHEARSAL, console=console
         )
     job, objects = script.job, open_objects(access, outputs.bucket)
     hashes = script.hashes
@@ -194,9 +195,9 @@ def script_preflight(
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, script_files=script.files)
         boots = pool.submit(known_boots, objects)
-        known = pool.submit(known_times, objects, [job.name], sha256, rehearsal=access.rehearsal)
+        known = pool.submit(known_times, objects, [job.name], sha256, access.place)
     report_settled(settled, console)
-    if not access.rehearsal:
+    if access.place.binding:
         refuse_retired(machines if job.machine.instance else (), None)
     offers = offered.result()
     input_bytes = sum(file.bytes for file in script.data)
@@ -212,7 +213,7 @@ def script_preflight(
             offers,
             outputs,
             known=known.result(),
-            rehearsal=access.rehearsal,
+            place=access.place,
             input_bytes=input_bytes,
             boots=boots.result(),
         ),

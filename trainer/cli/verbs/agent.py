@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer.aws.access import Access, aws_error, own_access
+from trainer.aws.place import HERE, REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base import environment
@@ -38,7 +39,6 @@ from trainer.cli.sources.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
 from trainer.cli.verbs.launch import given_settings
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import pace
 from trainer.control.own_machine import close_last, follow_here
 from trainer.control.stop import StopSignal
 from trainer.data.read.paths import check_path
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         if work.resumable:
             console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
-        record = _record(prepared, outputs, user_id, began, named=named, rehearsal=access.rehearsal)
+        record = _record(prepared, outputs, user_id, began, named=named)
         manifest = here_manifest(record, prepared.job, prepared.bundle, prepared.inputs, objects)
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
             watch = Watch(console, stop, here=True)
             receipt = None
             if not arguments.detach:
-                seconds = pace(access) if access.folder is None else 0.5
+                seconds = HERE.poll_seconds if access.folder else access.place.poll_seconds
                 receipt = follow_here(
                     cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event
                 )
@@ -274,7 +274,7 @@ def _training(
     check = DataCheck(job) if job.data.path else None
     if check:
         ends.callback(check.close)
-    found = find_candles(job, settings, check, objects, rehearsal=access.rehearsal)
+    found = find_candles(job, settings, check, objects, place=access.place)
     for note in found.notes:
         console.line(note)
     if found.candles is None:
@@ -315,7 +315,7 @@ def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> An
 
 
 def _record(
-    prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime, *, named: bool, rehearsal: bool
+    prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime, *, named: bool
 ) -> RunRecord:
     return here_record(
         prepared.job,
@@ -327,7 +327,6 @@ def _record(
         now=utc_now(),
         preflight_at=began,
         named=named,
-        rehearsal=rehearsal,
     )
 
 
@@ -345,7 +344,7 @@ def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutp
 
 def _lend(access: Access, pid: int) -> None:
     """Keep a rehearsal's AWS up for as long as the agent lives, also after this command has ended."""
-    if access.rehearsal and access.access_key:
+    if access.place is REHEARSAL and access.access_key:
         from trainer.rehearsal.client import default_root, lease_server
 
         lease_server(default_root(), holder=pid)

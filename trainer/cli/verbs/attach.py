@@ -15,6 +15,7 @@ from trainer.attach.keys import find_key, forget_ended
 from trainer.attach.request import AttachRequest, Forward, parse_forward, shell_line
 from trainer.attach.ssm import attach_by_session_manager
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
@@ -76,7 +77,7 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
         forget_ended(cloud.objects, ended=[run_id])
         do = f"mayfly logs {run_id} and mayfly pull {run_id} have what it left."
         raise UsageError(f"{run_id} has ended: there is no machine to attach to", do=do)
-    if access.rehearsal:
+    if access.place is REHEARSAL:
         why = "its machine is simulated by processes on this one"
         raise UsageError(
             f"there is nothing to attach to in a rehearsal: {run_id}",

@@ -20,7 +20,6 @@ from trainer.cli.output import duration, say_json
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.table import FittedTable, Inline, TableColumn, lines, styled
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.runs.record import iso
 from trainer.runs.reports import Heartbeat
@@ -82,7 +81,7 @@ def _follow(cloud: Cloud, access: Access, run_id: str, beat: Heartbeat | None) -
             if not console.live and sample != shown:
                 show(_now(cloud, beat))
             shown = sample
-            time.sleep(pace(access))
+            time.sleep(access.place.poll_seconds)
             beat, ended = _look(cloud, run_id)
     finally:
         console.close()

@@ -36,7 +36,7 @@ from trainer.cli.sources.script_launch import DeskScript, read_data, script_pref
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import drive, pace, start
+from trainer.control.drive import drive, start
 from trainer.control.settle import settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.data.read.paths import check_path
@@ -155,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
                     cloud,
                     record.run_id,
                     known=record,
-                    poll_seconds=pace(access),
+                    poll_seconds=access.place.poll_seconds,
                     on_event=watch.on_event,
                     stop=stop,
                 )
@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
                 cloud,
                 record.run_id,
                 known=record,
-                poll_seconds=pace(access),
+                poll_seconds=access.place.poll_seconds,
                 on_event=watch.on_event,
                 stop=stop,
             )
@@ -204,7 +204,7 @@ def _preflight(
     runs.
     """
     job = job_from(settings)
-    if not access.rehearsal:
+    if access.place.binding:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=5) as pool:
@@ -213,14 +213,14 @@ def _preflight(
         )
         settled = None if arguments.dry_run else pool.submit(settle_unwatched, access, outputs)
         bundle = pool.submit(build_bundle, own_files=contents(job))
-        rates = pool.submit(known_rates, job, machines, objects, rehearsal=access.rehearsal)
+        rates = pool.submit(known_rates, job, machines, objects, access.place)
         boots = pool.submit(known_boots, objects)
         dry_run = bool(arguments.dry_run)
-        candles = find_candles(job, settings, check, objects, rehearsal=access.rehearsal, dry_run=dry_run)
+        candles = find_candles(job, settings, check, objects, place=access.place, dry_run=dry_run)
     for note in candles.notes:
         console.line(note)
     report_settled(settled, console)
-    if not access.rehearsal:
+    if access.place.binding:
         refuse_retired(
             machines if job.machine.instance else (),
             workload(candles.job, candles.candles.bars) if candles.candles else None,
@@ -239,7 +239,7 @@ def _preflight(
         offers.result(),
         outputs,
         rates.result(),
-        rehearsal=access.rehearsal,
+        place=access.place,
         boots=boots.result(),
     )
     return ReadyToTrain(
@@ -281,7 +281,7 @@ def _checked(ready: Ready, access: Access, *, sweep: bool) -> list[str]:
 
 def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
     """Raise UsageError if money would be spent and there is no terminal to ask on."""
-    if access.rehearsal or arguments.yes:
+    if not access.place.asks or arguments.yes:
         return
     if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "--json was given" if arguments.json else "there is no terminal to ask on"
@@ -294,7 +294,7 @@ def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
 
 def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
-    if access.rehearsal or arguments.yes:
+    if not access.place.asks or arguments.yes:
         return
     unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
@@ -306,7 +306,7 @@ def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> 
     """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended
     runs.
     """
-    if ready.outputs.attach != "ssh" or access.rehearsal:
+    if ready.outputs.attach != "ssh" or not access.place.asks:
         return ""
     try:
         needs("paramiko")

@@ -16,7 +16,6 @@ from trainer.cli.terminal import show
 from trainer.cli.views.curves import SHOWN_EPOCHS, curves_view, read_events
 from trainer.control.boot_log import bootstrap_log
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.drive import pace
 from trainer.control.settle import settle_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.store import read_record
@@ -54,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             say_text(reader.read_new())
             if ended:
                 break
-            time.sleep(pace(access))
+            time.sleep(access.place.poll_seconds)
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.aws.schedule_expressions import skipped_times
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
@@ -119,7 +120,7 @@ def _publish_script(
         console = Console(plain=True)
         ends.callback(console.close)
         desk = desk.with_packages(
-            line_for(machines_of(job), outputs), rehearsal=access.rehearsal, console=console
+            line_for(machines_of(job), outputs), rehearsal=access.place is REHEARSAL, console=console
         )
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
@@ -184,7 +185,7 @@ def plan_now(
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)
     listed_inputs(job, objects)
-    found = find_candles(job, {}, None, objects, rehearsal=access.rehearsal)
+    found = find_candles(job, {}, None, objects, place=access.place)
     assert found.candles is not None
     ready = plan_retrain(job, found.candles, access, outputs, objects, pinned_image=image_id)
     _refuse_beyond_month(ready.plan, schedule)

@@ -27,7 +27,6 @@ from trainer.cli.sources.local import folder_of_run
 from trainer.cli.verbs.logs import LogReader
 from trainer.cli.views.curves import OBSERVED, CurveFiles, EventsReader
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.drive import pace
 from trainer.control.script_files import outputs_seen
 from trainer.control.settle import Settled, settle_run
 from trainer.store.listing import Model, models_of_run, save_model
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _announce(new, pulled)
             if pulled.ended or not arguments.live:
                 break
-            time.sleep(pace(access))
+            time.sleep(access.place.poll_seconds)
     if arguments.json:
         say_json(pulled.document())
     elif not pulled.ended:

@@ -14,7 +14,7 @@ from trainer.cli.terminal import Console, show
 from trainer.cli.views.receipt import receipt_view
 from trainer.cli.views.watch import Watch
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import drive, pace
+from trainer.control.drive import drive
 from trainer.control.stop import StopSignal, Wish, request_stop
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.stored_receipt import read_receipt
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
                     cloud,
                     record.run_id,
                     known=record,
-                    poll_seconds=pace(access),
+                    poll_seconds=access.place.poll_seconds,
                     on_event=watch.on_event,
                     stop=stop,
                 )

@@ -40,7 +40,7 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
         Inline(
             [
                 styled(job.name, STRONG),
-                *(["rehearsal"] if plan.rehearsal else []),
+                *([plan.place.title] if plan.place.title else []),
                 _models(plan, job, candles),
             ]
         ),
@@ -62,7 +62,7 @@ def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> Renderab
         Inline(
             [
                 styled(job.name, STRONG),
-                *(["rehearsal"] if plan.rehearsal else []),
+                *([plan.place.title] if plan.place.title else []),
                 f"script: {job.script.command}",
             ]
         ),
@@ -180,11 +180,8 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     yield styled(_storage(plan.storage), "dim")
     if plan.baking:
         yield styled(_baking(plan.baking), "dim")
-    if plan.rehearsal:
-        yield styled(
-            "A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price.",
-            "dim",
-        )
+    if plan.place.plan_note:
+        yield styled(plan.place.plan_note, "dim")
         if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
             yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
 

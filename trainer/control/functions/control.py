@@ -22,7 +22,6 @@ from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
 from trainer.base.errors import TrainerError
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.drive import pace
 from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
 from trainer.retrains.entries import ScheduledRun
@@ -47,7 +46,10 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
     ends_at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - LEFT_AT_END
     home = RetrainHome(access=access, outputs=outputs, cloud=cloud, publish=publisher(access, outputs))
     report = answer(
-        event or {}, home, poll_seconds=pace(access), time_is_left=lambda: time.monotonic() < ends_at
+        event or {},
+        home,
+        poll_seconds=access.place.poll_seconds,
+        time_is_left=lambda: time.monotonic() < ends_at,
     )
     print(json.dumps(report))
     if report["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainer.aws.place import ACCOUNT
 from trainer.base.errors import DataError
 from trainer.cli.sources.candles import DataCheck, demo_data, find_candles
 from trainer.cli.sources.check_child import CheckChild
@@ -81,6 +82,6 @@ def test_the_demos_bars_are_made_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_what_scripts_read_is_no_data_set_to_choose():
     objects = SimpleNamespace(list=lambda prefix: (), folders=lambda prefix: (".files", "forex"))
     with pytest.raises(DataError, match=r"there is no data set 'main' .*Choose one with data.set: forex; or"):
-        find_candles(job_of(), {}, None, objects, rehearsal=False)
+        find_candles(job_of(), {}, None, objects, place=ACCOUNT)
     objects.folders = lambda prefix: (".files",)
-    assert find_candles(job_of(), {}, None, objects, rehearsal=False).candles is None
+    assert find_candles(job_of(), {}, None, objects, place=ACCOUNT).candles is None

@@ -29,6 +29,7 @@ from trainer.attach import by_ssh
 from trainer.attach.keys import find_key, make_key
 from trainer.attach.ssh import connection
 from trainer.aws.access import Access
+from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.cli.main import main
@@ -70,7 +71,7 @@ def attach(
 
     @contextmanager
     def connected(**_: object) -> Iterator[Access]:
-        yield replace(access, rehearsal=False)
+        yield replace(access, place=ACCOUNT)
 
     monkeypatch.setattr("trainer.cli.verbs.attach.connected", connected)
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer.aws.access import Access, own_access
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.cli.main import main
 from trainer.runs.record import RunRecord, utc_now
 from trainer.runs.store import Objects, create_record
@@ -22,7 +23,7 @@ NEW_RUN = "20261122-120000-crypto-new1"
 @pytest.fixture(autouse=True)
 def taken_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the embedded AWS for an account: there is nothing to take down in a rehearsal."""
-    monkeypatch.setattr("trainer.cli.verbs.down.own_access", lambda: replace(own_access(), rehearsal=False))
+    monkeypatch.setattr("trainer.cli.verbs.down.own_access", lambda: replace(own_access(), place=ACCOUNT))
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_rehearsing_shell_is_refused(
     account: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.undo()
-    monkeypatch.setattr("trainer.cli.verbs.down.own_access", lambda: Access(rehearsal=True))
+    monkeypatch.setattr("trainer.cli.verbs.down.own_access", lambda: Access(place=REHEARSAL))
     assert main(["down"]) == 2
     assert "mayfly rehearse --stop" in capsys.readouterr().err
 

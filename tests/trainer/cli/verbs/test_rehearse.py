@@ -54,7 +54,7 @@ def test_a_shell_borrows_the_embedded_aws_and_ends_it(
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["000000000001", "True", "1", "stopped"]
     assert "000000000001" not in ended.stderr
-    assert json.loads((tmp_path / "plan.json").read_text())["rehearsal"] is True
+    assert json.loads((tmp_path / "plan.json").read_text())["place"] == "rehearsal"
     assert json.loads((tmp_path / "status.json").read_text()) == {"runs": []}
     names = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
     assert not names & STALE.keys() and "AWS_PAGER" in names

@@ -10,6 +10,7 @@ import pytest
 from tests.trainer.launch.test_start import OUTPUTS
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.base.errors import ConnectionFailed
 from trainer.control.drive import start
 from trainer.control.functions.control import answer
@@ -27,7 +28,7 @@ ENDED = {"source": "aws.ec2", "detail-type": "EC2 Instance State-change Notifica
 def home_of(cloud, publish, retrains=(WEEKLY,)):
     """Return control's home in a cloud, in a stack with one retrain, or with these."""
     outputs = replace(OUTPUTS, retrains=[schedule.to_dict() for schedule in retrains])
-    return RetrainHome(access=Access(rehearsal=True), outputs=outputs, cloud=cloud, publish=publish)
+    return RetrainHome(access=Access(place=REHEARSAL), outputs=outputs, cloud=cloud, publish=publish)
 
 
 def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(WEEKLY,)):

@@ -15,6 +15,7 @@ import pytest
 from tests.predictions import predict_file
 from tests.trainer.outside.script import SCRIPT
 from trainer.aws.access import Access
+from trainer.aws.place import ACCOUNT
 from trainer.base.errors import DataError
 from trainer.data.read.reading import read_candles
 from trainer.data.read.writing import write_candles
@@ -70,7 +71,7 @@ def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receip
         ("script_AAA", ("AAA",)),
         ("script_BBB", ("BBB",)),
     ]
-    assert estimate(work, instance_type("g6.xlarge"), rehearsal=False).seconds_p50 > 0
+    assert estimate(work, instance_type("g6.xlarge"), place=ACCOUNT).seconds_p50 > 0
     record = record_from_json(to_json(make_record(job=job.to_dict(), pieces=recorded(work.pieces))))
     # The training: a worker dies, and its piece is tried again.
     arguments = ["--data", str(data), "--out", str(tmp_path / "models"), "--events", str(tmp_path / "events")]

@@ -1,0 +1,73 @@
+"""Places where runs happen: an account, a rehearsal, the caller's own machine.
+
+A place is a value with everything that follows from it: its pace, limits, checks and words. Records and
+receipts keep its name. Nothing else asks which place it is: a further one is one more value in PLACES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.base.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One place. The defaults are those of an account."""
+
+    name: str
+    title: str = ""  # beside a plan's and a message's first words
+    flag: str = ""  # of commands that look at its runs later
+    plan_note: str = ""
+    receipt_note: str = ""
+    no_stack: str = ""  # what to do where there is none; '': create it
+    poll_seconds: float = 5.0  # between two looks at a run
+    answer_seconds: float = 10.0  # for queries to the account that run at once
+    chip: str = ""  # the GPU profile of whatever trains there; '': that of the machine's own GPUs
+    boot_seconds: float = 0.0  # before a training, P50; 0: by the type
+    after_seconds: float = 30.0  # after it: upload and shutdown
+    has_instances: bool = True  # EC2 instances do the work, and their end has to be seen
+    asks: bool = True  # before money is spent
+    spot_prices: bool = True  # there is a spot market whose prices differ from the list's
+    binding: bool = True  # machines that do not fit, and times beyond the hard stop, are refused
+
+
+ACCOUNT = Place(name="account")
+REHEARSAL = Place(
+    name="rehearsal",
+    title="rehearsal",
+    flag=" --rehearse",
+    plan_note=(
+        "A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price."
+    ),
+    receipt_note=(
+        "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these"
+        " CPU seconds at the type's list price, no forecast."
+    ),
+    no_stack="A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse.",
+    poll_seconds=1.0,  # a look takes six requests, and a node reports every three seconds
+    answer_seconds=300.0,  # the embedded AWS runs the sweeper on this machine, however busy that is
+    chip="cpu",
+    boot_seconds=12.0,
+    after_seconds=6.0,
+    asks=False,
+    spot_prices=False,
+    binding=False,  # it shows what happens at the hard stop, and its times are this desk's
+)
+HERE = Place(
+    name="here",
+    receipt_note="No instance: it ran on your own machine, which Mayfly neither pays for nor ends.",
+    poll_seconds=0.5,
+    has_instances=False,
+    asks=False,
+    spot_prices=False,
+    binding=False,
+)
+PLACES = {place.name: place for place in (ACCOUNT, REHEARSAL, HERE)}
+
+
+def place_named(name: str) -> Place:
+    """Return the place that a record names. Raises ConfigError for one that this version does not know."""
+    if name not in PLACES:
+        raise ConfigError(f"there is no place {name[:80]!r}", do="Use the Mayfly that wrote the record.")
+    return PLACES[name]
