@@ -122,7 +122,7 @@ class Retrains(pulumi.ComponentResource):
                 name=schedule.name,
                 description="Calls control, which runs what was published for this retrain.",
                 group_name=group.name,
-                schedule_expression=schedule.cron,
+                schedule_expression=cron(schedule),
                 schedule_expression_timezone=schedule.time_zone,
                 flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
                 state="ENABLED",
@@ -145,3 +145,9 @@ class Retrains(pulumi.ComponentResource):
 def rate(minutes: int) -> str:
     """Write a rate expression. EventBridge takes `1 minute`, and refuses `1 minutes`."""
     return f"rate({minutes} minute{'' if minutes == 1 else 's'})"
+
+
+def cron(schedule: RetrainSchedule) -> str:
+    """Write a cron expression. EventBridge wants `?` for the day of month or weekday that is not given."""
+    days = f"{schedule.day_of_month} * ?" if schedule.day_of_month else f"? * {','.join(schedule.weekdays)}"
+    return f"cron({schedule.minute} {schedule.hour} {days} *)"

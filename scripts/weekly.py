@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access
-from trainer.aws.schedule_expressions import next_times
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, secrets_path, webhook_parameter
 from trainer.base.environment import rehearsal_environment
@@ -47,7 +46,8 @@ NAME = "sunday"
 SETTINGS = [
     {
         "name": NAME,
-        "cron": "cron(0 3 ? * SUN *)",
+        "weekdays": ["SUN"],
+        "hour": 3,
         "time_zone": "America/New_York",
         "budget": 5,
         "budget_month": 20,
@@ -112,7 +112,7 @@ class Weeks:
     def next_sunday(self) -> datetime:
         """Move the clock to a second after the next scheduled time, and return that time."""
         cloud = self.aws.cloud(self.access)
-        (coming,) = next_times(self.schedule.expression, cloud.clock.now(), 1)
+        coming = next(self.schedule.times(cloud.clock.now()))
         cloud.advance((coming + timedelta(seconds=1) - cloud.clock.now()).total_seconds())
         return coming
 

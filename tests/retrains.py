@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainer.rehearsal.account import EmbeddedAccount
 
+SUNDAYS = {"weekdays": ["SUN"], "hour": 3}
 RETRAINS = [
-    {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 0.2, "budget_month": 1},
+    {"name": "weekly", **SUNDAYS, "budget": 0.2, "budget_month": 1},
     {
         "name": "waiting",
-        "cron": "cron(0 3 ? * SUN *)",
+        **SUNDAYS,
         "budget": 1,
         "budget_month": 9,
         "overlap": "wait",
@@ -23,14 +24,16 @@ RETRAINS = [
     },
     {
         "name": "night",
-        "cron": "cron(30 2 ? * SUN *)",
+        **SUNDAYS,
+        "hour": 2,
+        "minute": 30,
         "time_zone": "America/New_York",
         "budget": 1,
         "budget_month": 9,
     },
     {
         "name": "sunday",
-        "cron": "cron(0 3 ? * SUN *)",
+        **SUNDAYS,
         "time_zone": "America/New_York",
         "budget": 5,
         "budget_month": 20,

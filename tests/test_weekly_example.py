@@ -107,4 +107,4 @@ def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
 def test_its_readme_has_a_schedule_that_the_stack_takes() -> None:
     shown = (EXAMPLE / "README.md").read_text().split("```")[1]
     (schedule,) = read_schedules(yaml.safe_load(shown)["config"]["mayfly:retrains"])
-    assert (schedule.name, schedule.expression.zone.key) == ("coins", "UTC")
+    assert (schedule.name, schedule.time_zone) == ("coins", "UTC")

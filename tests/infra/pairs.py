@@ -9,7 +9,7 @@ from itertools import combinations, product
 from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC
 
 Values = Mapping[str, str]  # settings that only make sense together, as `pulumi config set` takes them
-RETRAINS = [{"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20}]
+RETRAINS = [{"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20}]
 EXISTING_KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 IN_EXISTING = {"vpc_id": EXISTING_VPC}
 # A line for each setting, or group of settings: the default first, as {}. A new setting comes in by a line of

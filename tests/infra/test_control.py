@@ -32,10 +32,10 @@ assert callable(function.handler)
 for service in services.split():
     boto3.client(service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
 assert all(module.__file__.startswith(sys.argv[1]) for module in (function, boto3))
-if expressions := sys.modules.get("trainer.aws.schedule_expressions"):  # Lambda's images may have no files of time zones
+if recurrence := sys.modules.get("trainer.retrains.recurrence"):  # Lambda's images may have no files of time zones
     import zoneinfo
     zoneinfo.reset_tzpath([])
-    assert expressions.parse("cron(0 3 ? * SUN *)", "America/New_York").zone.key == "America/New_York"
+    assert recurrence.read_time_zone("America/New_York").key == "America/New_York"
 print(boto3.__version__)
 """
 

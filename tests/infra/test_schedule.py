@@ -1,12 +1,14 @@
-"""The standing sweep and its group, as the program registers them."""
+"""The schedules, as the program registers them, and their expressions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from infra.schedule import rate
+from infra.schedule import cron, rate
+from trainer.retrains.schedule import RetrainSchedule
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -31,3 +33,9 @@ def test_both_functions_are_called_every_few_minutes(
 @pytest.mark.parametrize(("minutes", "expression"), [(1, "rate(1 minute)"), (2, "rate(2 minutes)")])
 def test_a_rate_is_written_as_eventbridge_reads_it(minutes: int, expression: str) -> None:
     assert rate(minutes) == expression
+
+
+def test_a_cron_is_written_as_eventbridge_reads_it() -> None:
+    twice = RetrainSchedule(name="w", weekdays=("MON", "THU"), hour=3, minute=5, budget=5, budget_month=20)
+    assert cron(twice) == "cron(5 3 ? * MON,THU *)"
+    assert cron(replace(twice, weekdays=(), day_of_month=28)) == "cron(5 3 28 * ? *)"

@@ -68,7 +68,7 @@ def test_defaults_make_sense(configure: Any) -> None:
 
 
 def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure: Any) -> None:
-    weekly = {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20}
+    weekly = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20}
     configure(retrains=json.dumps([weekly]))
     (schedule,) = read_settings().retrains
     assert (schedule.name, schedule.time_zone, schedule.overlap, schedule.budget) == (
@@ -77,8 +77,8 @@ def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure:
         "skip",
         5,
     )
-    configure(retrains=json.dumps([weekly, {**weekly, "name": "other", "cron": "cron(0 25 ? * SUN *)"}]))
-    with pytest.raises(pulumi.RunError, match=r"retrain 2: .*hours.*pulumi config set"):
+    configure(retrains=json.dumps([weekly, {**weekly, "name": "other", "hour": 25}]))
+    with pytest.raises(pulumi.RunError, match=r"retrain 2: .*hour: 25.*hour: 23.*pulumi config set"):
         read_settings()
 
 

@@ -16,7 +16,6 @@ from functools import partial
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, aws_error
-from trainer.aws.schedule_expressions import last_time
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.control.check_account import check_account
@@ -133,8 +132,8 @@ def overdue(home: RetrainHome, *, changed_at: datetime) -> list[str]:
     """Return the published retrains whose last scheduled time has no entry a quarter of an hour later: it was
     missed.
 
-    `changed_at`: when the stack's outputs were last written. A time before that may be one of a new cron
-    alone.
+    `changed_at`: when the stack's outputs were last written. A time before that may be one of a new
+    schedule alone.
     """
     now, late = home.cloud.now(), []
     for schedule in read_schedules(home.outputs.retrains):
@@ -142,7 +141,7 @@ def overdue(home: RetrainHome, *, changed_at: datetime) -> list[str]:
         if published_at is None:
             continue
         since = max(published_at, changed_at, now - LOOKED_BACK)
-        expected = last_time(schedule.expression, now - GRACE, since=since)
+        expected = schedule.last_time(now - GRACE, since=since)
         if expected and home.cloud.objects.head(key=entry_key(schedule.name, expected)) is None:
             late.append(f"{schedule.name} of {iso(expected)}")
     return late

@@ -23,13 +23,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, error_code
 from trainer.aws.place import REHEARSAL
-from trainer.aws.schedule_expressions import parse
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, Delivery, EmbeddedAccount, Principal, Redelivery, Rules
 from trainer.rehearsal.authorization import demand
 from trainer.rehearsal.iam_policies import Authorization
 from trainer.rehearsal.identities import trusts
 from trainer.rehearsal.queues import send_as
+from trainer.rehearsal.schedule_expressions import parse
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing
 from trainer.runs.record import iso

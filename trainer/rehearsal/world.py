@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.aws.schedule_expressions import At, Expression, first_fire, next_fire
 from trainer.rehearsal.faults import AwsError as AwsError
 from trainer.rehearsal.faults import Faults
 from trainer.rehearsal.faults import Pool as Pool
 from trainer.rehearsal.filters import matches
+from trainer.rehearsal.schedule_expressions import Expression, first_fire, next_fire
 
 MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (EC2 user guide)
 STATE_CODES = {
@@ -375,7 +375,7 @@ class World(Faults):
             completed = schedule.next_at is None and schedule.delete_after_completion
             if completed:
                 del self.schedules[key]
-            if not schedule.end or at <= schedule.end or isinstance(schedule.expression, At):
+            if not schedule.end or at <= schedule.end or isinstance(schedule.expression, datetime):
                 firings.append(
                     Firing(
                         group=schedule.group,

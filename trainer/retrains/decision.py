@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from trainer.aws.schedule_expressions import next_fire
 from trainer.base.errors import BudgetError, ConfigError, Interrupted, TrainerError
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.published import PublishedRetrain
@@ -46,8 +45,7 @@ def decide(
         return Verdict(step="begin")
     running = f"the run of {iso(before[-1].scheduled_at)} has not ended"
     do = "Give it less to do, or more time between two runs."
-    following = next_fire(schedule.expression, start=entry.scheduled_at, after=entry.scheduled_at)
-    if schedule.overlap == "skip" or (following is not None and now >= following):
+    if schedule.overlap == "skip" or now >= next(schedule.times(entry.scheduled_at)):
         rule = (
             "overlap is skip"
             if schedule.overlap == "skip"

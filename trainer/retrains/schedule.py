@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from trainer.aws.schedule_expressions import Cron, parse
+from trainer.base.errors import nearest
+from trainer.retrains.recurrence import Recurrence, cron_refusal
 
 # Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before
 # 2026-11-22: no scripts.
@@ -26,12 +27,10 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # run ids contain it,
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrainSchedule:
+class RetrainSchedule(Recurrence):
     """One retrain's schedule. Raises ValueError for a value that makes no sense."""
 
     name: str
-    cron: str  # as EventBridge writes it, such as cron(0 3 ? * SUN *)
-    time_zone: str = "UTC"
     budget: float  # dollars that one run may cost at most
     budget_month: float  # dollars that its runs of one calendar month may cost together
     promote: str = (
@@ -41,33 +40,24 @@ class RetrainSchedule:
     overlap: str = "skip"
 
     def __post_init__(self) -> None:
-        kinds = {"name": str, "cron": str, "time_zone": str, "overlap": str, "promote": str}
-        for key, kind in kinds.items():
-            if not isinstance(getattr(self, key), kind):
-                raise ValueError(f"{key} must be text")
+        for key in ("name", "time_zone", "overlap", "promote"):
+            if not isinstance(getattr(self, key), str):
+                raise ValueError(f"{key} must be text.")
         if not is_name(self.name):
-            raise ValueError(f"name {self.name!r} must be at most 24 lower case letters, digits and dashes")
-        if not isinstance(parse(self.cron, self.time_zone), Cron):
-            raise ValueError(f"cron {self.cron!r} must be cron(...)")
+            raise ValueError(f"name {self.name!r} must be at most 24 lower case letters, digits and dashes.")
+        super().__post_init__()
         for key in ("budget", "budget_month"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e6:
-                raise ValueError(f"{key} {value!r} must be dollars above 0")
+                raise ValueError(f"{key} {value!r} must be dollars above 0.")
         if self.promote not in PROMOTIONS:
-            raise ValueError(f"promote {self.promote!r} must be {' or '.join(PROMOTIONS)}")
+            raise ValueError(f"promote {self.promote!r} must be {' or '.join(PROMOTIONS)}.")
         if self.overlap not in OVERLAPS:
-            raise ValueError(f"overlap {self.overlap!r} must be {' or '.join(OVERLAPS)}")
-
-    @property
-    def expression(self) -> Cron:
-        """Return the cron, parsed."""
-        expression = parse(self.cron, self.time_zone)
-        assert isinstance(expression, Cron)
-        return expression
+            raise ValueError(f"overlap {self.overlap!r} must be {' or '.join(OVERLAPS)}.")
 
     def local(self, moment: datetime) -> datetime:
         """Return an instant in the schedule's time zone."""
-        return moment.astimezone(self.expression.zone)
+        return moment.astimezone(self.zone)
 
     def same_month(self, one: datetime, other: datetime) -> bool:
         """Return whether two instants are in the same calendar month of the schedule's time zone."""
@@ -79,8 +69,9 @@ class RetrainSchedule:
         return self.local(moment).replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as in the stack's outputs."""
-        return asdict(self)
+        """Return it as in the stack's outputs: with weekdays or day_of_month."""
+        values = {"name": self.name, **asdict(self), "weekdays": list(self.weekdays)}
+        return {key: value for key, value in values.items() if value not in ([], None)}
 
 
 def is_name(text: str) -> bool:
@@ -92,22 +83,33 @@ def read_schedules(entries: Iterable[Mapping[str, Any]]) -> tuple[RetrainSchedul
     """Read the setting `retrains`. Raises ValueError for the first entry that makes no sense, by its number
     from 1.
     """
-    known = {item.name for item in fields(RetrainSchedule)}
     schedules = []
     for number, entry in enumerate(entries, start=1):
         try:
-            if not isinstance(entry, Mapping):
-                raise ValueError("it must be a table of name, cron, budget and budget_month")
-            if unknown := sorted(entry.keys() - known):
-                raise ValueError(f"unknown key {', '.join(unknown)}")
-            schedules.append(RetrainSchedule(**entry))
+            schedules.append(RetrainSchedule(**_values(entry)))
         except TypeError as error:  # a key that is missing
-            raise ValueError(f"retrain {number}: {str(error).partition('missing ')[2] or error}") from error
+            raise ValueError(f"retrain {number}: {str(error).partition('missing ')[2] or error}.") from error
         except ValueError as error:
             raise ValueError(f"retrain {number}: {error}") from error
     names = [schedule.name for schedule in schedules]
     if len(set(names)) < len(names):
-        raise ValueError("two retrains have the same name")
+        raise ValueError("two retrains have the same name.")
     if len(names) > MOST_RETRAINS:
-        raise ValueError(f"there are {len(names)} retrains; a stack has {MOST_RETRAINS} at most")
+        raise ValueError(f"there are {len(names)} retrains; a stack has {MOST_RETRAINS} at most.")
     return tuple(schedules)
+
+
+def _values(entry: Any) -> dict[str, Any]:
+    """Return the values of an entry by field. A key without a value counts as left out."""
+    if not isinstance(entry, Mapping):
+        raise ValueError("it must be a table of name, weekdays, hour, budget and budget_month.")
+    if "cron" in entry:
+        raise cron_refusal(str(entry["cron"]))
+    known = {item.name for item in fields(RetrainSchedule)}
+    if unknown := sorted(map(str, entry.keys() - known)):
+        raise ValueError(f"unknown key {', '.join(unknown)}. {nearest(unknown[0], known)}".rstrip())
+    return {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in entry.items()
+        if value is not None
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.aws.schedule_expressions import parse
+from trainer.rehearsal.schedule_expressions import parse
 from trainer.rehearsal.world import AwsError, Delays, Instance, Pool, World
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)

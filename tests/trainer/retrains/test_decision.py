@@ -16,7 +16,7 @@ from trainer.retrains.schedule import RetrainSchedule
 
 SUNDAY = datetime(2026, 11, 22, 3, tzinfo=timezone.utc)
 WEEK = timedelta(days=7)
-WEEKLY = RetrainSchedule(name="weekly", cron="cron(0 3 ? * SUN *)", budget=5.0, budget_month=20.0)
+WEEKLY = RetrainSchedule(name="weekly", weekdays=("SUN",), hour=3, budget=5.0, budget_month=20.0)
 PUBLISHED = PublishedRetrain(
     name="weekly",
     job_key=f"code/{'a' * 64}.json",

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from trainer.aws.stack_outputs import PARAMETER_LIMIT_BYTES
-from trainer.retrains.schedule import MOST_RETRAINS, RetrainSchedule, read_schedules
+from trainer.retrains.recurrence import WEEKDAYS
+from trainer.retrains.schedule import MOST_RETRAINS, read_schedules
 
-WEEKLY: dict[str, Any] = {"name": "weekly", "cron": "cron(0 3 ? * SUN *)", "budget": 5, "budget_month": 20.0}
+WEEKLY: dict[str, Any] = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20.0}
 
 
 def test_what_is_left_out_has_a_default_and_the_outputs_carry_all_of_it() -> None:
@@ -24,19 +25,44 @@ def test_what_is_left_out_has_a_default_and_the_outputs_carry_all_of_it() -> Non
     [
         ({"name": "Weekly"}, "name 'Weekly' must be"),
         ({"name": "w" * 25}, "name"),
-        ({"cron": "rate(7 days)"}, r"must be cron\(...\)"),
-        ({"cron": "cron(0 3 ? * SUN)"}, "Invalid Schedule Expression"),
-        ({"time_zone": "Mars/Olympus"}, "Timezone"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone 'Mars/Olympus' is not a time zone"),
+        ({"time_zone": 3}, "time_zone must be text"),
         ({"budget": 0}, "budget 0 must be dollars"),
         ({"budget_month": "20"}, "budget_month '20' must be dollars"),
         ({"overlap": "both"}, "must be skip or wait"),
-        ({"zone": "UTC"}, "unknown key zone"),
-        ({"cron": 3}, "cron must be text"),
+        ({"zone": "UTC"}, "unknown key zone. Did you mean time_zone"),
     ],
 )
 def test_a_senseless_value_is_named_with_the_number_of_its_entry(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=f"retrain 2: .*{why}"):
         read_schedules([WEEKLY, {**WEEKLY, "name": "other", **change}])
+
+
+@pytest.mark.parametrize(
+    ("times", "nearest"),
+    [
+        ({"weekdays": "SUN", "hour": 3}, "weekdays: [SUN], hour: 3, minute: 0"),
+        ({"weekdays": ["sunday", "SUN"], "hour": 3.0}, "weekdays: [SUN], hour: 3, minute: 0"),
+        ({"weekdays": ["SUN#1"], "hour": 25}, "weekdays: [SUN], hour: 23, minute: 0"),
+        ({"weekdays": ["SUN"], "day_of_month": 1, "hour": 3}, "weekdays: [SUN], hour: 3, minute: 0"),
+        ({"hour": 3}, "weekdays: [MON, TUE, WED, THU, FRI, SAT, SUN], hour: 3, minute: 0"),
+        ({"day_of_month": 31, "hour": "3"}, "day_of_month: 28, hour: 3, minute: 0"),
+        ({"day_of_month": 0, "hour": [3, 15], "minute": -1}, "day_of_month: 1, hour: 3, minute: 0"),
+        ({"day_of_month": 1, "hour": True}, "day_of_month: 1, hour: 0, minute: 0"),
+        (
+            {"cron": "cron(0/20 8-17 ? * MON-FRI *)"},
+            "weekdays: [MON, TUE, WED, THU, FRI], hour: 8, minute: 0",
+        ),
+        ({"cron": "cron(30 4 ? * 6L *)"}, "weekdays: [FRI], hour: 4, minute: 30"),
+        ({"cron": "cron(0 */6 3W JAN ? 2027)"}, "day_of_month: 3, hour: 0, minute: 0"),
+        ({"cron": "cron(0 3 L * ? *)"}, "day_of_month: 28, hour: 3, minute: 0"),
+        ({"cron": "rate(7 days)"}, "weekdays: [SUN], hour: 3, minute: 0"),
+    ],
+)
+def test_other_times_are_refused_with_the_nearest_form(times: dict[str, Any], nearest: str) -> None:
+    with pytest.raises(ValueError) as failed:
+        read_schedules([{"name": "weekly", "budget": 5, "budget_month": 20, **times}])
+    assert str(failed.value).endswith(f" is `{nearest}`.")
 
 
 def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
@@ -51,17 +77,14 @@ def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
 def test_as_many_as_a_stack_may_have_leave_half_of_its_parameter_to_the_rest() -> None:
     import json
 
-    longest = {
-        **WEEKLY,
-        "cron": "cron(30 23 ? * MON,WED,FRI *)",
-        "time_zone": "America/Argentina/Buenos_Aires",
-    }
+    zone = "America/Argentina/Buenos_Aires"
+    longest = {**WEEKLY, "weekdays": WEEKDAYS, "hour": 23, "minute": 30, "time_zone": zone}
     schedules = read_schedules([{**longest, "name": f"{number:024d}"} for number in range(MOST_RETRAINS)])
     assert len(json.dumps([schedule.to_dict() for schedule in schedules])) < PARAMETER_LIMIT_BYTES / 2
 
 
 def test_a_month_is_one_of_the_schedules_own_time_zone() -> None:
-    schedule = RetrainSchedule(**{**WEEKLY, "time_zone": "America/New_York"})
+    (schedule,) = read_schedules([{**WEEKLY, "time_zone": "America/New_York"}])
     late, next_day = (
         datetime(2026, 12, 1, 3, tzinfo=timezone.utc),
         datetime(2026, 12, 1, 6, tzinfo=timezone.utc),

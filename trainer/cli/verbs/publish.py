@@ -18,7 +18,6 @@ from typing import Any
 import trainer
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
-from trainer.aws.schedule_expressions import skipped_times
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.sources.candles import find_candles
@@ -222,13 +221,12 @@ def refuse_skipped_times(schedule: RetrainSchedule, now: datetime) -> None:
     """Raise UsageError for a schedule with a local time that a clock change skips: Scheduler would not run
     it.
     """
-    skipped = skipped_times(schedule.expression, now, days=GAP_DAYS)
+    skipped = schedule.skipped_days(now, days=GAP_DAYS)
     if skipped:
-        why = f"{schedule.cron}: clocks go forward there on that day, and EventBridge leaves the run out"
+        what = f"{skipped[0]} {schedule.hour:02}:{schedule.minute:02} does not exist in {schedule.time_zone}"
+        why = "clocks go forward there on that day, and EventBridge leaves the run out"
         do = "Choose another hour, or time_zone UTC, in the stack's setting `retrains`."
-        raise UsageError(
-            f"{skipped[0]:%Y-%m-%d %H:%M} does not exist in {schedule.time_zone}", why=why, do=do
-        )
+        raise UsageError(what, why=why, do=do)
 
 
 def _refuse_own_profile(job: Job) -> None:

@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.aws.access import Access, aws_error
-from trainer.aws.schedule_expressions import next_times
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError, nearest
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
     schedules = {schedule.name: schedule for schedule in read_schedules(outputs.retrains)}
     if name not in schedules:
-        do = nearest(name, schedules) or "Add it with name, cron, budget and budget_month, and run pulumi up."
+        do = nearest(name, schedules) or "Add it with its times and budgets, and run pulumi up."
         raise UsageError(f"the stack's setting `retrains` has no '{name}'", do=do)
     return schedules[name]
 
@@ -226,17 +226,16 @@ def _entries(objects: Objects, keys: Iterable[str]) -> Iterator[ScheduledRun]:
 
 
 def _coming(schedule: RetrainSchedule) -> list[datetime]:
-    return next_times(schedule.expression, utc_now(), SHOWN_TIMES)
+    return list(islice(schedule.times(utc_now()), SHOWN_TIMES))
 
 
 def _times(schedule: RetrainSchedule) -> list[str]:
     """Return the next scheduled times in words."""
     zone = schedule.time_zone
-    lines = [
+    return [
         f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}   {at:%Y-%m-%d %H:%M} UTC"
         for at in _coming(schedule)
     ]
-    return lines or [f"{schedule.cron} names no time in the next five years"]
 
 
 def _state(retrain: PublishedRetrain | None) -> str:
@@ -244,11 +243,11 @@ def _state(retrain: PublishedRetrain | None) -> str:
 
 
 def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None) -> list[str]:
-    coming = _coming(schedule)
-    local = f"{schedule.local(coming[0]):%a %Y-%m-%d %H:%M} {schedule.time_zone}" if coming else "never"
-    utc = f"{coming[0]:%Y-%m-%d %H:%M}" if coming else ""
+    coming = next(schedule.times(utc_now()))
+    local = f"{schedule.local(coming):%a %Y-%m-%d %H:%M} {schedule.time_zone}"
     ended = f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-"
-    return [schedule.name, local, utc, _state(retrain), ended, money(last.spent_usd) if last else "-"]
+    spent = money(last.spent_usd) if last else "-"
+    return [schedule.name, local, f"{coming:%Y-%m-%d %H:%M}", _state(retrain), ended, spent]
 
 
 def _history_row(entry: ScheduledRun) -> list[str]:
