@@ -28,7 +28,6 @@ from trainer.base.strict_json import Unsound, read_object
 from trainer.base.symbols import path_flaw
 from trainer.cli.verbs import receipts as receipts_table
 from trainer.cli.verbs import retrains, status
-from trainer.cli.verbs.gpu import gpu_view
 from trainer.cli.views.curves import RunEvents, curves_view
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.progress import picture
@@ -235,7 +234,7 @@ def progress_is_shown_or_refused(body: bytes) -> None:
     progress = progress_of(look, NOON)
     shown = status._of_progress(progress, NOON)
     table = FittedTable(status.COLUMNS, [status._row(shown)])
-    for view in (status._detail(shown), table, picture(progress, seconds=9), gpu_view(beat, NOON)):
+    for view in (status._detail(shown), table, picture(progress, seconds=9)):
         _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
 

@@ -235,7 +235,6 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: job_of(epochs="many"),
         lambda _: job_of(epochs=-1),
         lambda _: job_of(model="gru"),
-        lambda _: job_of(nodes=2),
         lambda _: job_of(test_fraction=0.8),
         lambda _: job_of(name="No Name"),
         lambda _: job_of(batch=-2),
@@ -250,15 +249,15 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         *(
             (lambda _, words=words: write("candles/AAA_1m.csv", "") and main(words.split()))
             for words in (
-                "bench --set batch=4",
-                "bench --set model=lstm",
-                "bench --price -1",
-                "bench --bars -1",
+                "profiles bench --set batch=4",
+                "profiles bench --set model=lstm",
+                "profiles bench --price -1",
+                "profiles bench --bars -1",
                 "logs 20261120-120000-crypto-k3v9 --tail -1",
                 "logs 20261120-120000-crypto-k3v9 --follow --json",
-                "gpu 20261120-120000-crypto-k3v9 --follow --json",
+                "status 20261120-120000-crypto-k3v9 --follow --json",
                 "attach 20261120-120000-crypto-k3v9 --forward tensorboard",
-                "attach 20261120-120000-crypto-k3v9 --tensorboard -- nvidia-smi",
+                "attach 20261120-120000-crypto-k3v9 --forward 8888:8888 -- nvidia-smi",
                 "predict nowhere.safetensors --data candles/AAA_1m.csv --last 0",
                 "predict nowhere.safetensors --data candles/AAA_1m.csv",
                 "predict --data candles/AAA_1m.csv",
@@ -266,8 +265,8 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
                 "predict broken.toml --data candles/AAA_1m.csv",
                 "launch --rehearse --data nowhere",
                 "launc",
-                "tune --seconds 0",
-                "tune --set batch=auto",
+                "profiles tune --seconds 0",
+                "profiles tune --set batch=auto",
                 "launch --instance g5.12xlage",
                 "launch --set gpu_profile=h2000",
                 "launch --set gpu_profile=cpu",
@@ -336,34 +335,9 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: read_rows(Path("no-values.csv")),
         lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
         lambda _: refuse_script(
-            job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "tune"
+            job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "profiles tune"
         ),
     ],
-    "imports": (
-        [
-            (lambda _, text=text: write("task.yaml", text) and main(["import", "task.yaml"]))
-            for text in (
-                "",
-                "- a",
-                "run: [a",
-                "a: &a [x]\nrun: *a",
-                "run: " + "[" * 3_000,
-                "#" * 300_000,
-                "service: {}\nrun: a",
-                "type: service",
-                "name: x",
-                "run: [a]",
-                "run: a\nresources: x",
-                "type: task\ncommands: a",
-                "run: a\nworkdir: gone",
-                "resources: {}",
-            )
-        ]
-        + [
-            lambda _: main(["import", "no-task.yaml"]),
-            lambda _: [main(["import", "twice.yaml"]) for _ in (write("twice.yaml", "run: a"), 1)],
-        ]
-    ),
     "machines and prices": [
         lambda _: instance_type("p3.8xlage"),
         lambda _: machines_of(job_of(gpu_profile="cpu")),

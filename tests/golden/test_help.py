@@ -11,23 +11,33 @@ from trainer.cli.main import main
 from trainer.cli.parser import build_parser
 
 
-def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the words of a parser and of every one below it."""
-    yield words
+def commands(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Yield a parser and every one below it, with their words."""
+    yield words, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
                 yield from commands(below, (*words, name))
 
 
-@pytest.mark.parametrize(
-    "words", list(commands(build_parser())), ids=lambda words: "-".join(words) or "mayfly"
-)
+COMMANDS = dict(commands(build_parser()))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "mayfly")
 def test_help(
     words: tuple[str, ...], golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--help"]) == 0
     golden(f"help-{'-'.join(words) or 'mayfly'}", capsys.readouterr().out)
+
+
+def test_there_are_17_verbs_and_at_most_20_flags_a_command() -> None:
+    assert len([words for words in COMMANDS if len(words) == 1]) == 17
+    for words, parser in COMMANDS.items():
+        flags = [action for action in parser._actions if action.option_strings and action.dest != "help"]
+        assert len(flags) <= 20, words
 
 
 def test_help_of_the_launcher_as_a_module(

@@ -11,6 +11,7 @@ from tests.golden.test_plans_and_receipts import at_each_width, record, result
 from tests.trainer.cli.views.test_curves import epochs
 from tests.trainer.cli.views.test_progress import TRAIN
 from tests.trainer.cli.views.test_watch import SEEN
+from tests.trainer.node.test_sampling import A10G, CPU
 from trainer.cli.verbs import models, receipts, status
 from trainer.cli.views.curves import RunEvents, curves_view
 from trainer.cli.views.progress import PhaseEnded, picture
@@ -18,13 +19,21 @@ from trainer.cli.views.table import FittedTable, lines
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import RunRecord
+from trainer.runs.samples import NodeSample
 from trainer.store.listing import Model
 
 Golden = Callable[[str, str], None]
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 # As long as ids are, but none: tests/golden/conftest.py would shorten those, and columns with them.
 RUN, INSTANCE = "20261120-120000-cryptos-k3v99", "i-0123456789abcdefg"
-RUNNING = replace(TRAIN, run_id=RUN, elapsed_seconds=75.0, instances=(replace(SEEN, instance_id=INSTANCE),))
+SAMPLE = NodeSample(at=NOON - timedelta(seconds=4), gpus=(A10G,), cpu=CPU)
+RUNNING = replace(
+    TRAIN,
+    run_id=RUN,
+    elapsed_seconds=75.0,
+    instances=(replace(SEEN, instance_id=INSTANCE),),
+    sample=SAMPLE,
+)
 
 
 def receipt_of(make_record: Callable[..., RunRecord]) -> dict[str, Any]:

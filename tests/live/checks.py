@@ -214,7 +214,7 @@ def attach(live: Live) -> None:
         live.run(*up_again)
         run_id = _detached(live, "--epochs", "5000", "--set", "patience=5000")
         ends = time.monotonic() + timedelta(minutes=15).total_seconds()
-        while not (seen := live.mayfly("gpu", run_id))["gpus"]:
+        while not (seen := live.mayfly("status", run_id)["runs"][0]["sample"] or {}).get("gpus"):
             require(time.monotonic() < ends, f"no figures of {run_id} after 15 minutes: {seen}")
             time.sleep(20)
         live.say(json.dumps(seen))
@@ -402,7 +402,7 @@ CHECKS = (
     ),
     Check(
         name="attach",
-        what="a machine's GPU by mayfly gpu, and by attach = ssm, which is off again afterwards",
+        what="a machine's GPU by mayfly status, and by attach = ssm, which is off again afterwards",
         dollars=0.41,
         minutes=25,
         run=attach,

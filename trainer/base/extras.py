@@ -23,7 +23,7 @@ EXTRAS = {
     ),
     "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),
-    "scripts": ("uv", "yaml"),
+    "scripts": ("uv",),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 

@@ -1,6 +1,7 @@
 """Every verb and flag of the command line. argparse and nothing else: `--help` must answer at once.
 
-A verb is implemented in `trainer/cli/<verb>.py`, imported after its arguments are parsed.
+A verb is implemented in `trainer/cli/<verb>.py`, imported after its arguments are parsed; an action may set
+another `verb`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ def build_parser(prog: str = "mayfly") -> Parser:
     status.add_argument(
         "run", nargs="?", metavar="RUN", help="one run (default: open runs and the last ones)"
     )
+    status.add_argument(
+        "-f", "--follow", action="store_true", help="show one run, its GPUs' use included, until it ends"
+    )
     _where_flags(status, local=True)
 
     logs = verbs.add_parser("logs", help="print a run's log, from S3")
@@ -60,20 +64,10 @@ def build_parser(prog: str = "mayfly") -> Parser:
     )
     _where_flags(logs, local=True)
 
-    gpu = verbs.add_parser("gpu", help="show use, memory and power of a running node's GPUs, from S3")
-    gpu.add_argument("run", metavar="RUN", help="run id")
-    gpu.add_argument(
-        "-f", "--follow", action="store_true", help="keep showing the newest figures until the run ends"
-    )
-    _where_flags(gpu, local=True)
-
     attach = verbs.add_parser(
         "attach", help="open a shell, run a command or forward a port on a running machine"
     )
-    attach.usage = (
-        "%(prog)s [-h] [--forward LOCAL:REMOTE] [--tensorboard] [--stack NAME] [--rehearse] RUN [-- COMMAND"
-        " ...]"
-    )
+    attach.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
     attach.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
     attach.add_argument(
         "--forward",
@@ -81,9 +75,6 @@ def build_parser(prog: str = "mayfly") -> Parser:
         default=[],
         metavar="LOCAL:REMOTE",
         help="forward a local port to a port of the machine",
-    )
-    attach.add_argument(
-        "--tensorboard", action="store_true", help="open the learning curves of the running machine"
     )
     _where_flags(attach, json=False)
 
@@ -129,14 +120,6 @@ def build_parser(prog: str = "mayfly") -> Parser:
     down.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
     down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
-    task = verbs.add_parser("import", help="turn a SkyPilot or dstack task file into a job")
-    task.add_argument("file", metavar="FILE", help="task file: SkyPilot's YAML, or .dstack.yml of type task")
-    task.add_argument(
-        "--out", default="", metavar="FILE.toml", help="job file to write (default: beside the task's files)"
-    )
-    task.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    task.set_defaults(verb="import_task")
-
     _models_verb(verbs)
     add_retrains_verb(verbs, _where_flags)
 
@@ -165,10 +148,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
         "train", add_help=False, help="train every model of a job on this machine, without any cloud"
     )
 
-    profiles = verbs.add_parser("profiles", help="list GPU profiles and the one that applies on this machine")
-    profiles.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-
-    _measuring_verbs(verbs)
+    _profiles_verb(verbs)
 
     rehearse = verbs.add_parser("rehearse", help="point this shell at the embedded AWS, or end it")
     action = rehearse.add_mutually_exclusive_group(required=True)
@@ -233,8 +213,16 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
         _where_flags(parser, local=True)
 
 
-def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
-    tune = verbs.add_parser(
+def _profiles_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
+    profiles = verbs.add_parser(
+        "profiles", help="list GPU profiles, or measure this machine's fastest settings and its price"
+    )
+    profiles.set_defaults(json=False)
+    actions = profiles.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    listing = actions.add_parser(
+        "list", help="list GPU profiles and the one that applies on this machine (default)"
+    )
+    tune = actions.add_parser(
         "tune", help="measure this machine's fastest settings for a job's models; its next runs use them"
     )
     tune.add_argument("--job", metavar="FILE", help="job file (TOML)")
@@ -245,7 +233,7 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         metavar="N",
         help="time to measure, 60 at most (default: 20)",
     )
-    bench = verbs.add_parser(
+    bench = actions.add_parser(
         "bench", help="measure a large model on this machine: chunks per second, memory, dollars"
     )
     bench.add_argument(
@@ -273,7 +261,20 @@ def _measuring_verbs(verbs: argparse._SubParsersAction[Parser]) -> None:
         parser.add_argument(
             "--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: a GPU if there is one"
         )
-        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    tune.set_defaults(verb="tune")  # modules of their own
+    bench.set_defaults(verb="bench")
+    for parser in (
+        profiles,
+        listing,
+        tune,
+        bench,
+    ):  # either side of the action; a default would undo the other
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="print one JSON document on stdout",
+        )
 
 
 def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -50,7 +49,7 @@ class Ready:
         """Upload the desk's data, and return the inputs that `register` pins."""
         raise NotImplementedError
 
-    def register(self, record: RunRecord, uploaded: Any, attach: Mapping[str, str]) -> None:
+    def register(self, record: RunRecord, uploaded: Any, ssh_key: str) -> None:
         """Write the run's objects, then its record. `attach`: the access that people have to the machine."""
         raise NotImplementedError
 

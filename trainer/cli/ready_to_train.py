@@ -5,7 +5,6 @@ receipt.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -63,8 +62,8 @@ class ReadyToTrain(Ready):
         )
         return upload_candles(self.candles, files, access, bucket=bucket, data_set=data_set)
 
-    def register(self, record: RunRecord, uploaded: ChosenCandles, attach: Mapping[str, str]) -> None:
-        register(record, self.job, self.bundle, uploaded, self.offers, self.objects, attach=attach)
+    def register(self, record: RunRecord, uploaded: ChosenCandles, ssh_key: str) -> None:
+        register(record, self.job, self.bundle, uploaded, self.offers, self.objects, ssh_key=ssh_key)
 
     def looks(self, receipt: Receipt) -> list[str]:
         run_id, here = receipt["run_id"], self.checked.job.data.path

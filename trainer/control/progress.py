@@ -16,6 +16,7 @@ from trainer.runs.deadline import Deadline
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
+from trainer.runs.samples import NodeSample
 
 LOUD_AFTER = timedelta(
     minutes=2
@@ -54,6 +55,7 @@ class RunProgress:
     pieces: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
     )  # by piece, as the node's heartbeat has it
+    sample: NodeSample | None = None  # the node's last look at its hardware
     models_total: int = 0
     models_done: int = 0
     work: str = "train"  # as in the record; a script's pieces are its values
@@ -105,6 +107,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         deadline=record.effective_deadline,
         instances=record.instances,
         pieces=heartbeat.progress if heartbeat else {},
+        sample=heartbeat.sample if heartbeat else None,
         models_total=heartbeat.models_total if heartbeat else 0,
         models_done=heartbeat.models_done if heartbeat else 0,
         work=record.work,

@@ -27,7 +27,7 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
 from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record, register_prepare
-from trainer.launch.start import attach_entry, new_record, register
+from trainer.launch.start import new_record, register
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     PREFIX,
@@ -380,8 +380,7 @@ def _registered(
     notes = [*check_account(access, home.outputs, record, sweep=True), *candles.refused]
     notes += other_image(published, ready.offers.image_id)
     try:
-        attach = attach_entry(home.outputs)
-        register(record, ready.job, code, candles, ready.offers, objects, attach=attach)
+        register(record, ready.job, code, candles, ready.offers, objects)
     except Conflict:  # the same schedule, delivered twice at once
         if not _is_registered(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None

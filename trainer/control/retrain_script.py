@@ -14,7 +14,6 @@ from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.script import register_script, script_manifest, script_record
 from trainer.launch.script_retrain import plan_script_retrain
-from trainer.launch.start import attach_entry
 from trainer.retrains.published import PublishedRetrain, other_image, verified_script
 from trainer.runs.store import Objects
 
@@ -65,7 +64,6 @@ def register_script_run(
         ready.inputs,
         ready.offers,
         sha256=script.sha256,
-        attach=attach_entry(outputs),
     )
     register_script(record, manifest, objects)
     return most, tuple(notes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainer.base.errors import UsageError
-from trainer.base.settings import bad_value, check_values, setting
+from trainer.base.settings import check_values, setting
 
 MARKETS = ("on_demand", "spot")
 LONGEST = timedelta(days=366)
@@ -28,14 +28,9 @@ class MachineSettings:
     max_duration: str = setting(
         "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
     )
-    nodes: int = setting(1, "Instances of the run.", least=1, most=1_000)
 
     def __post_init__(self) -> None:
         check_values("machine", self)
-        if self.nodes != 1:
-            raise bad_value(
-                "machine.nodes", self.nodes, "1 (several instances a run come with a later version)"
-            )
         if self.max_duration:
             parse_duration(self.max_duration)
 

@@ -172,11 +172,6 @@ class ScriptSettings:
         return made
 
 
-def is_secret_name(name: str) -> bool:
-    """Return whether a variable has a name like a secret's."""
-    return bool(_SECRET.search(name))
-
-
 def variables_in(word: str) -> list[str]:
     """Return the names of the variables in a word."""
     return [plain or braced for plain, braced in _VARIABLE.findall(word)]

@@ -8,17 +8,8 @@ from collections.abc import Sequence
 
 from trainer.aws.stack_outputs import StackOutputs, architecture_of
 from trainer.base.errors import ConfigError, UsageError
-from trainer.machines.compatibility import Compatibility, chip_of, judge, system_of
+from trainer.machines.compatibility import Compatibility, judge, system_of
 from trainer.machines.instances import InstanceType
-
-
-def refuse_other_vendors(names: Sequence[str]) -> None:
-    """Raise UsageError for a type whose GPU is of a vendor that no image has a driver for."""
-    for name in names:
-        chip = chip_of(name)
-        if chip is not None and chip.vendor != "NVIDIA":
-            verdict = judge(name, "", system=chip.system)
-            raise UsageError(f"{name} cannot train here", why=verdict.why, do=verdict.do)
 
 
 def line_for(machines: Sequence[InstanceType], outputs: StackOutputs) -> str:

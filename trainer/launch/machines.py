@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from trainer.aws.place import ACCOUNT
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.launch.images import refuse_other_vendors
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import check_fits
 from trainer.machines.instances import InstanceType, instance_type, replacements
@@ -26,7 +25,6 @@ def machines_of(job: Job) -> list[InstanceType]:
     The manifest carries a user's own profile. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
-    refuse_other_vendors(job.machine.instance)
     machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]
     if not job.machine.gpu_profile:
         return machines

@@ -62,7 +62,7 @@ def build_manifest(
     ladder: Sequence[Rung],
     tuned: Mapping[str, Any],
     gpu_profiles: Mapping[str, Any],
-    attach: Mapping[str, str],
+    ssh_key: str,
 ) -> dict[str, Any]:
     """Return the manifest. `job` has its symbols and timeframe; the path of its candles is left out."""
     return {
@@ -103,7 +103,7 @@ def build_manifest(
         },
         "tuned": dict(tuned),
         "gpu_profiles": dict(gpu_profiles),
-        "attach": dict(attach),  # people's access to the machine, and the run's public key; {}: none
+        "ssh_key": ssh_key,  # the run's public key, which may sign in; empty: none
     }
 
 

@@ -101,7 +101,7 @@ def here_manifest(
             "inputs": [dict(entry) for entry in inputs.data],
             "pieces": [{"model": piece.model, **piece.identity, "estimate": 1.0} for piece in record.pieces],
             "secrets": {},
-            "attach": {},
+            "ssh_key": "",
             "instance_types": {},
         }
     plan, key = None, plan_key(record.run_id)
@@ -123,7 +123,7 @@ def here_manifest(
         ladder=(),
         tuned={},
         gpu_profiles=user_tables(),
-        attach={},
+        ssh_key="",
     )
 
 

@@ -162,7 +162,7 @@ def script_manifest(
     offers: Offers,
     *,
     sha256: str,
-    attach: Mapping[str, str],
+    ssh_key: str = "",
 ) -> dict[str, Any]:
     """Return the manifest: code, script and data by hash, and the pieces. Paths at the desk are left out.
 
@@ -180,7 +180,7 @@ def script_manifest(
         "lock_sha256": bundle.lock_sha256,
         "script_files": dict(files),
         "script_sha256": sha256,
-        "attach": dict(attach),
+        "ssh_key": ssh_key,
         "secrets": {
             name: f"{script_secrets_path(record.project, record.stack)}{name}" for name in job.script.secrets
         },

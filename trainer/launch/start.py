@@ -7,7 +7,7 @@ Nothing here starts a machine. If it is killed half-way, it leaves a manifest th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 from trainer.aws.place import place_named
@@ -62,15 +62,6 @@ def new_record(
     )
 
 
-def attach_entry(outputs: StackOutputs, public_key: str = "") -> dict[str, str]:
-    """Return the manifest's entry for a stack's setting `attach`: {} if it is off; with the run's key, if it
-    has one.
-    """
-    if outputs.attach == "off":
-        return {}
-    return {"mode": outputs.attach, **({"public_key": public_key} if public_key else {})}
-
-
 def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     """Return pieces as a record keeps them: by name, kind and series."""
     return tuple(
@@ -94,12 +85,12 @@ def register(
     offers: Offers,
     objects: Objects,
     *,
-    attach: Mapping[str, str],
+    ssh_key: str = "",
 ) -> None:
     """Write plan, manifest, index entry and record, in this order, so that everything that a record names
     exists.
 
-    `attach` is the manifest's entry on access (`attach_entry`). The code was uploaded before.
+    `ssh_key`: the run's public key, if its stack has attach = ssh. The code was uploaded before.
     Raises Conflict if the run's manifest or record exists.
     """
     plan, key = None, plan_key(record.run_id)
@@ -124,7 +115,7 @@ def register(
         ladder=record.ladder,
         tuned=known_tunings(job, profiles, objects),
         gpu_profiles=own_profiles(job, profiles),
-        attach=attach,
+        ssh_key=ssh_key,
     )
     write_manifest(manifest, objects)
     begin_run(objects, record)

@@ -25,10 +25,9 @@ class Chip:
     """The GPU of some families of instance types."""
 
     families: tuple[str, ...]
-    vendor: str
     gpu: str
     system: str  # the CPU's architecture: x86_64 or arm64
-    capability: str  # compute capability, or an AMD GPU's target
+    capability: str  # compute capability
     last_driver: int  # the last driver branch that knows it; 0: none has dropped it
     source: str
 
@@ -51,7 +50,6 @@ class Build:
 
     torch: str
     index: str
-    vendor: str
     system: str
     capabilities: tuple[str, ...]
     first_driver: int
@@ -61,8 +59,6 @@ class Build:
         """Return whether it runs on a chip: by its own code, an earlier minor's of the same major, or PTX (a
         +).
         """
-        if chip.vendor != "NVIDIA":
-            return chip.capability in self.capabilities
         wanted = _numbers(chip.capability)
         for text in self.capabilities:
             known = _numbers(text.removesuffix("+"))
@@ -130,8 +126,6 @@ def judge(instance_type: str, line: str, *, system: str) -> Compatibility:
     chip = chip_of(instance_type)
     if chip is None:
         return Compatibility(unproven=True)
-    if chip.vendor != "NVIDIA":
-        return _of_another_vendor(chip)
     if chip.system != system:
         return Compatibility(
             why=f"its CPU is {chip.system}, and {line} is built for {system}",
@@ -166,19 +160,6 @@ def judge(instance_type: str, line: str, *, system: str) -> Compatibility:
         )
         return Compatibility(why=why, do="Choose a type with a newer GPU.")
     return Compatibility(unproven=instance_type.split(".")[0] not in image.families)
-
-
-def _of_another_vendor(chip: Chip) -> Compatibility:
-    indexes = [one for one in matrix().builds if one.vendor == chip.vendor]
-    names = ", ".join(one.index for one in indexes)
-    if any(one.has_code_for(chip) for one in indexes):
-        why = (
-            f"no Deep Learning image has a driver of {chip.vendor}; at a desk torch's wheels of {names} run"
-            f" on its {chip.gpu}"
-        )
-    else:
-        why = f"torch's wheels of {names} have no code for {chip.capability}, its {chip.vendor} {chip.gpu}"
-    return Compatibility(why=why, do="Choose a type with an NVIDIA GPU, such as g6.xlarge.")
 
 
 def _numbers(capability: str) -> tuple[int, int]:

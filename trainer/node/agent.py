@@ -25,7 +25,6 @@ from trainer.base import environment
 from trainer.base.errors import Stopped, TrainerError, TrainingFailed
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
-from trainer.node.curves_page import serve_curves
 from trainer.node.devices import find_devices, own_devices, smoke_test
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity, read_identity
@@ -152,7 +151,6 @@ def check_machine(node: Node, manifest: dict[str, Any]) -> None:
         check_own_machine(node, manifest)
         return
     open_ssh(node, manifest)
-    serve_curves(node, manifest)
     identity, torch = node.status.identity, check_torch()
     machine = manifest["instance_types"][identity.instance_type]
     node.status.devices = devices = find_devices(expected=machine["gpu_count"], rehearsal=node.rehearsal)

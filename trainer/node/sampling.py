@@ -1,4 +1,4 @@
-"""Sample the use, memory and power of GPUs and the use of processors every few seconds, for `mayfly gpu`.
+"""Sample the use, memory and power of GPUs and the use of processors every few seconds, for `mayfly status`.
 
 Sources: nvidia-smi and Linux's /proc. If a driver does not answer, the sample has a note; nothing else waits
 for it.

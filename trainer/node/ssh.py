@@ -28,7 +28,7 @@ OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="loc
 
 def open_ssh(node: Node, manifest: Mapping[str, Any], *, etc: Path = Path("/etc")) -> None:
     """Authorize the run's key and publish the host keys, if the manifest has a key; log a failure."""
-    key = (manifest.get("attach") or {}).get("public_key", "")
+    key = manifest.get("ssh_key", "")
     if not key or node.rehearsal:
         return
     if not isinstance(key, str) or not PUBLIC_KEY.fullmatch(key):

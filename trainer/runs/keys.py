@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CURVES_PORT = 6006  # TensorBoard's default port, on the loopback of a node that people may attach to
 LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
 OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
 

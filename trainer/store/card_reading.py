@@ -115,12 +115,9 @@ def _fitted(fields: Fields) -> dict[str, Any]:
 def _panel(fields: Fields, inputs: int) -> dict[str, Any]:
     """Return the fields of CardPanel."""
     parts = fields.exactly(("scaler_of", "scaler", "fitted", "calendar", "horizon"))
-    scaler = _scaler(parts["scaler"].fields(), inputs)
-    if not scaler:
-        raise Unsound(f"{fields.name}.scaler is empty")
     return {
         "scaler_of": parts["scaler_of"].choice(PANEL_SCALERS),
-        "scaler": scaler,
+        "scaler": _scaler(parts["scaler"].fields(), inputs),
         "fitted": _fitted(fields),
         "calendar": parts["calendar"].text(),
         "horizon": parts["horizon"].whole(most=MOST_BARS),
@@ -147,14 +144,11 @@ def _names(fields: Fields, key: str) -> list[str]:
 
 
 def _scaler(fields: Fields, inputs: int) -> dict[str, Any]:
-    """Return the scaler, with a mean and a deviation for each input; {} for a script's model, which scales by
-    itself.
+    """Return the scaler, with a mean and a deviation for each input.
 
     Cards without a target also have the target's fitted values in it.
     """
     scaler = dict(fields.values)
-    if not scaler:
-        return {}
     for key, least in (("mean", -MOST_CARD_NUMBER), ("std", 0.0)):
         values = fields.value(key)
         scaler[key] = [item.number(least=least, most=MOST_CARD_NUMBER) for item in values.items()]

@@ -195,8 +195,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     }
     emit({"event": "started", **started, "data": surveyed.data})
     settings = WorkerSettings(job=job, data=data, out=options.out, machine=machine, choice=chosen.choice)
-    # A runner blocks its worker: pieces queued behind it could train on another.
-    places = 1 if any(piece.runner for piece in surveyed.pieces) else places_of(job, kind)
+    places = places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":
         from trainer.train.observing.gpu_watch import GpuWatch

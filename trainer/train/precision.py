@@ -60,7 +60,7 @@ def _has_bf16() -> bool:
 
 def _has_bf16_recurrence() -> bool:
     version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return torch.version.hip is None and version is not None and version >= _CUDNN_OF_BF16_RECURRENCE
+    return version is not None and version >= _CUDNN_OF_BF16_RECURRENCE
 
 
 def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
@@ -72,8 +72,7 @@ def resolve_precision(job: Job, device: torch.device) -> torch.dtype:
     """
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-        if torch.version.hip is None:  # AMD's library reads the variable, too, but needs 128 MiB
-            environment.set_cublas_workspace(_CUBLAS_WORKSPACE)
+        environment.set_cublas_workspace(_CUBLAS_WORKSPACE)
     return matmul_dtype(job, device)
 
 

@@ -177,13 +177,13 @@ def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(
     lines: list[str] = []
     console: Any = SimpleNamespace(line=lines.append)
     access = Access(region="us-east-1")
-    assert PUBLIC_KEY.fullmatch(launch._attach_key(ready, RUN, access, console)) and find_key(RUN)  # type: ignore[arg-type]
+    assert PUBLIC_KEY.fullmatch(launch._ssh_key(ready, RUN, access, console)) and find_key(RUN)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         find_key(OTHER)  # of a run that has ended
     rehearsed = Access(region="us-east-1", place=REHEARSAL)
-    assert launch._attach_key(ready, "run-2", rehearsed, console) == "" and not lines  # type: ignore[arg-type]
+    assert launch._ssh_key(ready, "run-2", rehearsed, console) == "" and not lines  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "paramiko", None)
-    assert launch._attach_key(ready, "run-3", access, console) == ""  # type: ignore[arg-type]
+    assert launch._ssh_key(ready, "run-3", access, console) == ""  # type: ignore[arg-type]
     assert "attaching to this run will not be possible" in lines[0] and "mayfly[attach]" in lines[0]
     ready.outputs = SimpleNamespace(attach="ssm")
-    assert launch._attach_key(ready, "run-4", access, console) == ""  # type: ignore[arg-type]
+    assert launch._ssh_key(ready, "run-4", access, console) == ""  # type: ignore[arg-type]

@@ -61,7 +61,6 @@ def test_every_verb_on_runs_speaks_json_and_rehearses(words):
         *(
             ["status"],
             ["logs", "RUN"],
-            ["gpu", "RUN"],
             ["stop", "RUN"],
             ["receipts"],
             ["pull", "RUN"],
@@ -229,7 +228,7 @@ def test_botocore_errors_read_as_what_they_mean(monkeypatch, capsys):
     "words",
     [
         ["predict", "m.safetensors", "--data", ".", "--last", "9" * 30],
-        ["bench", "--bars", "9" * 30],
+        ["profiles", "bench", "--bars", "9" * 30],
         ["train", "--data", ".", "--out", "models", "--workers", "9" * 30],
         ["train", "--data", ".", "--out", "models", "--workers", "100000"],
     ],

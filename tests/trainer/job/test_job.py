@@ -108,7 +108,6 @@ def test_an_unknown_key_names_the_nearest_with_its_table_or_who_has_it(keys, lin
         ({"budget": float("inf")}, "0 or more"),
         ({"learning_rate": float("inf")}, "above 0"),
         ({"epochs": True}, "a whole number"),
-        ({"nodes": 2}, "later version"),
         ({"batch": -3}, "0 or more"),
         ({"test_fraction": 0.8}, "a tenth of the bars"),
         ({"model": "tcn", "batch": "auto"}, "batch = auto is for models that read windows"),

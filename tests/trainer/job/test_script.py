@@ -74,8 +74,8 @@ def test_a_script_job_has_its_own_tables_and_a_model_job_no_trace_of_one():
     assert (kind_of(job).name, kind_of(job_of()).name) == ("script", "symbol")
     (piece,) = pieces_of(job, (), timeframe="")
     assert (piece.name, piece.title, piece.kind, piece.series) == ("script_mayfly", "mayfly", "script", ())
-    with pytest.raises(UsageError, match="tune takes no script"):
-        refuse_script(job, "tune")
+    with pytest.raises(UsageError, match="profiles tune takes no script"):
+        refuse_script(job, "profiles tune")
 
 
 def test_a_job_file_names_files_and_data_from_its_own_folder(tmp_path):

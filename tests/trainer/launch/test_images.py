@@ -9,9 +9,7 @@ import pytest
 
 from trainer.aws.stack_outputs import FORMAT, StackOutputs
 from trainer.base.errors import ConfigError, UsageError
-from trainer.job.job import job_of
 from trainer.launch.images import line_for, refuse_unfit, verdict_on
-from trainer.launch.machines import machines_of
 from trainer.machines.instances import InstanceType, instance_type
 
 X86, ARM = (
@@ -90,8 +88,3 @@ def test_a_retired_type_keeps_its_own_refusal_and_a_type_that_works_is_taken() -
     volta = replace(instance_type("p3.8xlarge"), status="current")
     with pytest.raises(ConfigError, match="driver 580 is the last for its V100"):
         refuse_unfit([volta], outputs(X86), named=True)
-
-
-def test_a_gpu_of_another_vendor_is_refused_by_its_family_alone() -> None:
-    with pytest.raises(UsageError, match=r"g4ad.xlarge cannot train here .*rocm7.2 have no code for gfx1011"):
-        machines_of(job_of(instance=("g4ad.xlarge",)))

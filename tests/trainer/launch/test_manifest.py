@@ -28,7 +28,7 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         ladder=[],
         tuned={"cpu": {"a shape": {"pack": 1}}},
         gpu_profiles={"mine": {"memory_gib": 20}},
-        attach={},
+        ssh_key="",
     )
     assert manifest == {
         "format": 4,
@@ -62,5 +62,5 @@ def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk
         "program": [*PROGRAM, "--plan", "$PLAN"],
         "tuned": {"cpu": {"a shape": {"pack": 1}}},
         "gpu_profiles": {"mine": {"memory_gib": 20}},
-        "attach": {},
+        "ssh_key": "",
     }

@@ -17,7 +17,7 @@ from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, table_prices
-from trainer.launch.start import attach_entry, new_record, register
+from trainer.launch.start import new_record, register
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 from trainer.runs.index import INDEX_KEY
@@ -126,17 +126,13 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     memory, bundle = Memory(), build_bundle()
     item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
-    attach = attach_entry(replace(OUTPUTS, attach="ssh"), "ssh-ed25519 AAAA")
-    register(record, JOB, bundle, chosen, OFFERS, memory, attach=attach)
+    register(record, JOB, bundle, chosen, OFFERS, memory, ssh_key="ssh-ed25519 AAAA")
     keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
     assert list(memory.written) == list(keys)
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
     assert manifest["inputs"] == [item.pinned()]
-    assert (
-        manifest["attach"] == {"mode": "ssh", "public_key": "ssh-ed25519 AAAA"}
-        and attach_entry(OUTPUTS) == {}
-    )
+    assert manifest["ssh_key"] == "ssh-ed25519 AAAA"
     assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
 
@@ -151,9 +147,9 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
     for minutes in (0, 10):
         with pytest.raises(Conflict):  # that call may still be at work
             later = replace(record, created_at=NOW + timedelta(minutes=minutes))
-            register(later, JOB, bundle, chosen, OFFERS, memory, attach={})
+            register(later, JOB, bundle, chosen, OFFERS, memory)
     later = replace(record, created_at=NOW + timedelta(minutes=16))
-    register(later, JOB, bundle, chosen, OFFERS, memory, attach={})
+    register(later, JOB, bundle, chosen, OFFERS, memory)
     assert json.loads(memory.written[manifest_key(record.run_id)])["run_id"] == record.run_id
     manifest, stored = memory.written[manifest_key(record.run_id)], memory.written[record_key(record.run_id)]
     assert record_from_json(stored.decode()) == later
@@ -165,7 +161,6 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
             chosen,
             OFFERS,
             memory,
-            attach={},
         )
     assert memory.written[manifest_key(record.run_id)] == manifest
 
@@ -175,7 +170,7 @@ def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
     memory, machine = Memory(), replace(instance_type("g6.xlarge"), price_usd_per_hour=1.23)
     offers = replace(OFFERS, priced=PricedTypes(machines=(machine,), basis="list prices of eu-west-1"))
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
-    register(record, JOB, build_bundle(), chosen, offers, memory, attach={})
+    register(record, JOB, build_bundle(), chosen, offers, memory)
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["instance_types"]["g6.xlarge"]["usd_per_hour"] == 1.23
 
@@ -188,7 +183,7 @@ def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
     ]
     memory, chosen = Memory(), ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
     record = replace(record, ladder=(*rungs, *record.ladder))
-    register(record, JOB, build_bundle(), chosen, OFFERS, memory, attach={})
+    register(record, JOB, build_bundle(), chosen, OFFERS, memory)
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     prices = manifest["instance_types"]["g6.xlarge"]
     assert prices["spot_usd_per_hour"] == {"us-east-1a": 0.31, "us-east-1b": 0.35}
@@ -205,10 +200,10 @@ def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it
     with pytest.raises(
         DataError, match=f"the encoder one.safetensors is not in the bucket .there is no raw/.files/{sha256}"
     ):
-        register(record, job, bundle, chosen, OFFERS, memory, attach={})
+        register(record, job, bundle, chosen, OFFERS, memory)
     assert not memory.written
     memory.written[f"raw/.files/{sha256}"] = b"weights"
-    register(record, job, bundle, chosen, OFFERS, memory, attach={})
+    register(record, job, bundle, chosen, OFFERS, memory)
     manifest = json.loads(memory.written[manifest_key(record.run_id)])
     assert manifest["encoder"] == {
         "key": f"raw/.files/{sha256}",

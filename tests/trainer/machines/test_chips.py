@@ -21,7 +21,6 @@ ASKED_FOR = {
     "h100",
     "h200",
     "b200",
-    "mi300x",
     "cpu",
 }
 INSTANCES = Path(__file__).parents[3] / "trainer" / "machines" / "instances.csv"

@@ -35,7 +35,6 @@ def no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
         ("NVIDIA H100 80GB HBM3", 79.6, "h100"),
         ("NVIDIA GeForce RTX 5080", 15.9, "rtx_5080"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95.6, "rtx_pro_6000"),
-        ("AMD Instinct MI300X", 191.98, "mi300x"),
         ("Quadro P400", 2.0, "unknown"),
     ],
 )

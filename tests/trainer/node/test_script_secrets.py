@@ -120,7 +120,7 @@ def run(
     key = f"raw/.files/{sha256}"
     version = access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=b"1,2")["VersionId"]
     entry = {"path": "x.csv", "key": key, "version_id": version, "sha256": sha256, "bytes": 3}
-    manifest = script_manifest(record, job, plan, CODE, {"run.sh": ""}, [entry], offers, sha256="", attach={})
+    manifest = script_manifest(record, job, plan, CODE, {"run.sh": ""}, [entry], offers, sha256="")
     assert (
         SECRET not in json.dumps(manifest)
         and manifest["secrets"]["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"

@@ -37,6 +37,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"lookback": 1.5},
         {"lookback": 10**30},
         {"horizon": -1},
+        {"scaler": {}},
         {"scaler": {"mean": [0.1], "std": [1.0]}},
         {"scaler": {"mean": [0.1, 0.2], "std": [1.0]}},
         {"scaler": {"mean": [0.1, "0.2"], "std": [1.0, 1.0]}},

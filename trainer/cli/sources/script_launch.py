@@ -111,7 +111,7 @@ class ReadyToRun(Ready):
         )
         return upload_data(self.folder, access, bucket=self.outputs.bucket)
 
-    def register(self, record: RunRecord, uploaded: list[dict[str, Any]], attach: Mapping[str, str]) -> None:
+    def register(self, record: RunRecord, uploaded: list[dict[str, Any]], ssh_key: str) -> None:
         manifest = script_manifest(
             record,
             self.job,
@@ -121,7 +121,7 @@ class ReadyToRun(Ready):
             uploaded,
             self.offers,
             sha256=self.sha256,
-            attach=attach,
+            ssh_key=ssh_key,
         )
         register_script(record, manifest, self.objects)
 

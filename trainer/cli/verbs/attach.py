@@ -5,10 +5,7 @@ allows it.
 from __future__ import annotations
 
 import argparse
-import sys
-import webbrowser
 from dataclasses import dataclass
-from functools import partial
 
 from trainer.attach.host_keys import read_host_keys
 from trainer.attach.keys import find_key, forget_ended
@@ -24,9 +21,9 @@ from trainer.cli.connect import connected
 from trainer.cli.output import warn
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run
-from trainer.runs.keys import CURVES_PORT, NodeKeys
+from trainer.runs.keys import NodeKeys
 
-HOW = "Set it: docs/attach.md. mayfly logs, gpu and pull --live show a running machine without it."
+HOW = "Set it: docs/attach.md. mayfly status, logs and pull --live show a running machine without it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     forwarded.
     """
     forwards = [parse_forward(text) for text in arguments.forward]
-    if arguments.tensorboard:
-        forwards.append(Forward(local=CURVES_PORT, remote=CURVES_PORT))
     if forwards and arguments.command:
         raise UsageError("a command and forwarded ports don't go together", do="Use two terminals.")
-    line, browser = shell_line(arguments.command), arguments.tensorboard and sys.stdout.isatty()
     with connected(rehearse=arguments.rehearse, program=False) as access:
         machine = find_machine(access, read_stack(access, stack=arguments.stack), arguments.run)
         instance_id = machine.keys.instance_id
-        by_ssh = machine.outputs.attach == "ssh"
-        announce = partial(
-            _announce, browser=browser and by_ssh
-        )  # Session Manager's ports open some seconds later
-        request = AttachRequest(line=line, forwards=tuple(forwards), announce=announce)
-        if not by_ssh:
+        line = shell_line(arguments.command)
+        request = AttachRequest(line=line, forwards=tuple(forwards), announce=_announce)
+        if machine.outputs.attach != "ssh":
             return attach_by_session_manager(instance_id, request, region=machine.outputs.region)
         needs("paramiko")
         from trainer.attach.by_ssh import attach_by_ssh  # late: paramiko takes a third of a second
@@ -82,7 +73,7 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
         raise UsageError(
             f"there is nothing to attach to in a rehearsal: {run_id}",
             why=why,
-            do="mayfly logs, gpu and pull show it.",
+            do="mayfly status, logs and pull show it.",
         )
     if outputs.attach == "off":
         raise ConfigError(
@@ -103,11 +94,8 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
     return Machine(outputs=outputs, cloud=cloud, keys=nodes[-1])
 
 
-def _announce(forward: Forward, *, browser: bool) -> None:
-    here = f"http://127.0.0.1:{forward.local}"
-    warn(f"{here} leads to port {forward.remote} of the machine, until Ctrl-C")
-    if browser and forward.remote == CURVES_PORT:
-        webbrowser.open(here)
+def _announce(forward: Forward) -> None:
+    warn(f"http://127.0.0.1:{forward.local} leads to port {forward.remote} of the machine, until Ctrl-C")
 
 
 def address_of(access: Access, instance_id: str, *, attach_from: str) -> str:

@@ -1,5 +1,5 @@
-"""`mayfly bench`: measure the training of a large model on this machine: seconds, memory and dollars for each
-batch size.
+"""`mayfly profiles bench`: measure the training of a large model on this machine: seconds, memory and dollars
+for each batch size.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
         if key.removeprefix("train.") in ("batch", "activation_checkpointing"):
             raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
     if job.model.name != model:
-        raise UsageError(f"bench measures a {model}", do="`mayfly tune` is for models that read windows.")
+        raise UsageError(
+            f"bench measures a {model}", do="`mayfly profiles tune` is for models that read windows."
+        )
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
         raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")
     if not 0 <= arguments.bars <= MOST_BARS:

@@ -53,7 +53,6 @@ from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_launch, with_candles
 from trainer.launch.preflight import look
 from trainer.launch.script_files import script_files
-from trainer.launch.start import attach_entry
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import workload
 from trainer.runs.deadline import CAUSES
@@ -144,8 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             upload_bundle(ready.bundle, ready.objects)
-            attach = attach_entry(ready.outputs, _attach_key(ready, record.run_id, access, console))
-            ready.register(record, uploaded, attach)
+            ready.register(record, uploaded, _ssh_key(ready, record.run_id, access, console))
             console.line()
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC"]))
             watch = Watch(console, stop)
@@ -302,7 +300,7 @@ def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> Non
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 
-def _attach_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
+def _ssh_key(ready: Ready, run_id: str, access: Access, console: Console) -> str:
     """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended
     runs.
     """

@@ -1,6 +1,4 @@
-"""`mayfly profiles`: list GPU profiles and the one that applies on this machine. Needs torch only for AMD's
-chips.
-"""
+"""`mayfly profiles`: list GPU profiles and the one that applies on this machine. Needs no torch."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     If $GPU_PROFILE names one that can't apply, the list is printed before the error.
     """
-    gpus = gpus_here() or _amd_gpus()
+    gpus = gpus_here()
     known = {**profiles(), "cpu": choose("cpu", None).profile}
     try:
         here = choose("", min(gpus, key=lambda gpu: gpu.free_gib) if gpus else None)
@@ -129,12 +127,3 @@ def _as_dict(profile: GpuProfile) -> dict[str, Any]:
 
 def _state(path: Path) -> str:
     return str(path) if path.exists() else f"{path} (none yet)"
-
-
-def _amd_gpus() -> tuple[Device, ...]:
-    """Return AMD's GPUs by torch, if AMD's compute driver is loaded: nvidia-smi does not list them."""
-    if not Path("/dev/kfd").exists():
-        return ()
-    from trainer.train.workers.devices import gpus_of_torch  # torch takes 1.2 s, so only here
-
-    return gpus_of_torch()

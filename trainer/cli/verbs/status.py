@@ -1,26 +1,33 @@
-"""`mayfly status [RUN]`: the state of runs. A run that no command drives is settled before it is shown."""
+"""`mayfly status [RUN]`: the state of runs, and the use of a running machine's GPUs. A run that no command
+drives is settled before it is shown.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.attach.keys import forget_ended
 from trainer.aws.stack import read_stack
-from trainer.base.errors import TrainerError
+from trainer.base.errors import TrainerError, UsageError
 from trainer.cli.connect import connected
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
-from trainer.cli.terminal import show
+from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import share_done
 from trainer.cli.views.receipt import receipt_view, set_by
+from trainer.cli.views.sample import sample_view
 from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
 from trainer.runs.record import from_iso, iso
+from trainer.runs.samples import NodeSample
 from trainer.runs.stored_receipt import read_receipt
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
@@ -46,10 +53,17 @@ PIECES = (  # behind the name
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show one run, or every open run and the last ended ones; newest last."""
+    """Show one run, or every open run and the last ended ones; newest last. With --follow, show one run
+    until it has ended.
+    """
+    if arguments.follow and (arguments.json or not arguments.run):
+        do = "Leave --json out." if arguments.json else "Name a run."
+        raise UsageError("--follow shows one run until it ends", do=do)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
-        if arguments.run:
+        if arguments.follow:
+            shown = [_followed(cloud, arguments.run, seconds=access.place.poll_seconds)]
+        elif arguments.run:
             shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
         else:
             shown = runs_shown(cloud)
@@ -66,6 +80,24 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         say("no runs yet")
     return 0
+
+
+def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
+    """Show a run until it has ended: redrawn on a terminal, elsewhere with each new phase and sample. Return
+    it as it ended.
+    """
+    console, before = Console(sys.stdout), object()
+    try:
+        while (item := _shown(settle_run(cloud, run_id), cloud.now()))["receipt"] is None:
+            console.draw(partial(_detail, item))
+            news = (item["state"], item["phase"], item["sample"] and item["sample"]["at"])
+            if not console.live and news != before:
+                show(_detail(item))
+            before = news
+            time.sleep(seconds)
+    finally:
+        console.close()
+    return item
 
 
 def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
@@ -94,6 +126,7 @@ def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
         **nothing,
         **numbers,
         "deadline_in_seconds": None,
+        "sample": None,
         "message": str(error),
         "warning": "",
     }
@@ -122,6 +155,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
         "deadline": receipt["deadline"],
         "deadline_cause": receipt.get("deadline_cause", "unknown"),
         "deadline_in_seconds": None,
+        "sample": None,
         "message": "",
         "warning": "",
         "receipt": receipt,
@@ -152,10 +186,17 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "deadline": iso(progress.deadline.at),
         "deadline_cause": progress.deadline.cause,
         "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
+        "sample": _sample(progress.sample, now),
         "message": progress.last_error or progress.message,
         "warning": progress.warning,
         "receipt": None,
     }
+
+
+def _sample(sample: NodeSample | None, now: datetime) -> dict[str, Any] | None:
+    if sample is None:
+        return None
+    return {**sample.to_dict(), "age_seconds": round((now - sample.at).total_seconds(), 3)}
 
 
 def _row(item: dict[str, Any]) -> list[str]:
@@ -200,6 +241,8 @@ def _detail(item: dict[str, Any]) -> RenderableType:
     if instance:
         names = ("instance_id", "instance_type", "market", "availability_zone", "state")
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
+    if item["sample"]:
+        entries.append(("use", sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
         rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))

@@ -1,5 +1,5 @@
-"""`mayfly tune`: measure the fastest settings of this machine for a job's models, and store them for its next
-runs.
+"""`mayfly profiles tune`: measure the fastest settings of this machine for a job's models, and store them for
+its next runs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _job(arguments: argparse.Namespace) -> Job:
     present: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     settings = load_job(Path(arguments.job)) if arguments.job else {}
     job = job_from(with_keys(settings, {**present, **parse_assignments(arguments.settings)}))
-    refuse_script(job, "tune")
+    refuse_script(job, "profiles tune")
     if not job.train.batch and not job.data.path:
         raise UsageError(
             "batch = auto, but no candles",

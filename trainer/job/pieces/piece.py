@@ -43,7 +43,6 @@ class Piece:
     fold: int = 1  # of the job's, oldest first
     seed: int = 0
     draws: str = ""  # the name that, with the seed, determines its random numbers; empty: its own
-    runner: str = ""  # package.module:function that trains it (`train.runner`); empty: the training loop
     threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
 
     @property

@@ -17,7 +17,7 @@ from trainer.store.card import Card, CardPanel, CardSeries
 from trainer.train.evaluate.scores import Scores, SeriesScores
 from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
-from trainer.train.inputs.source import JobData, Origin, code_sha256, origin_of
+from trainer.train.inputs.source import Origin, code_sha256
 from trainer.train.loop import Run
 from trainer.train.packs.pack import architecture_of
 from trainer.train.precision import matmul_dtype
@@ -55,12 +55,18 @@ def card_of_training(
 ) -> Card:
     """Return the card of a piece that the training loop trained."""
     return Card(
-        **_common(piece, job, origin),
+        model=piece.name,
+        piece=piece.title,
+        kind=piece.kind,
         family=job.model.name,
         target=job.target.name,
         target_settings=data.series[0].target.card_keys(),
         own_files={table: home.card_entry() for table, home in job.own_files.items()},
         parent=parent_of(job),
+        timeframe=origin.timeframe,
+        features=list(job.data.inputs),
+        columns=list(job.data.columns),
+        features_version=FEATURES_VERSION,
         series=_series(data, scored, origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
@@ -72,68 +78,21 @@ def card_of_training(
             "final_learning_rate": run.learning_rate,
             "lowered": run.lowered,
             "history": run.history,
-            **_machine(device, choice),
+            "device": device,
+            "choice": dict(choice),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
             "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
         },
         data={**_data(origin), "ties": sum(one.ties for one in data.series)},
         panel=_panel(data, scored),
+        code_sha256=code_sha256(job),
+        seed=piece.seed,
+        fold=piece.fold,
+        folds=job.data.folds,
+        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        mayfly=trainer.__version__,
     )
-
-
-def card_of_runner(
-    piece: Piece,
-    job: Job,
-    data: JobData,
-    *,
-    metrics: Mapping[str, Any],
-    device: str,
-    choice: Mapping[str, Any],
-) -> Card:
-    """Return the card of a piece that a runner trained; its `family` is the piece's kind."""
-    origin = origin_of(piece, job, data)
-    series = [
-        CardSeries(
-            symbol=entry.symbol, calendar=entry.calendar, horizon=entry.horizon_bars, scaler={}, splits={}
-        )
-        for entry in origin.entries
-    ]
-    return Card(
-        **_common(piece, job, origin),
-        family=piece.kind,
-        series=series,
-        architecture={},
-        lookback=0,
-        metrics=dict(metrics),
-        training=_machine(device, choice),
-        data=_data(origin),
-    )
-
-
-def _common(piece: Piece, job: Job, origin: Origin) -> dict[str, Any]:
-    return {
-        "model": piece.name,
-        "piece": piece.title,
-        "kind": piece.kind,
-        "timeframe": origin.timeframe,
-        "features": list(job.data.inputs),
-        "columns": list(job.data.columns),
-        "features_version": FEATURES_VERSION,
-        "code_sha256": code_sha256(job),
-        "seed": piece.seed,
-        "fold": piece.fold,
-        "folds": job.data.folds,
-        "created_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "mayfly": trainer.__version__,
-    }
-
-
-def _machine(device: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "device": device,
-        "choice": dict(choice),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
 
 
 def _data(origin: Origin) -> dict[str, Any]:

@@ -8,7 +8,6 @@ on staging.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -188,23 +187,12 @@ def mark_of(piece: Piece, job: Job, data: JobData) -> str:
     Raises the DataError with which planning refused one of its series.
     """
     marks = {symbol: data.of(symbol).mark for symbol in piece.series}
-    if piece.runner:
-        marks[piece.runner] = _code_of(piece.runner)
     return fingerprint(job, data=marks, code_sha256=code_sha256(job))
 
 
 def code_sha256(job: Job) -> str:
     """Return the hash of the code that trains the job's models."""
     return training_sha256((type(job.model).__module__, type(job.target).__module__))
-
-
-def _code_of(runner: str) -> bytes:
-    """Return the source of a runner's module; b"" for a missing one, which fails when it runs."""
-    try:
-        spec = importlib.util.find_spec(runner.partition(":")[0])
-    except ImportError:
-        spec = None
-    return Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
 
 
 def on_device(source: Source, device: str) -> Source:

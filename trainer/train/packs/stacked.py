@@ -263,10 +263,9 @@ class _Stacked(ABC):
                 self._run()
         main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Record on the warm-up's stream: AMD's libraries initialize once per stream, which a recording
-        # forbids. Record this thread only: others, such as the checkpoint writer, may use the device
-        # meanwhile. Enter `main`'s context first: a recording that fails to end would leave its stream the
-        # current one.
+        # Record on the warm-up's stream, for which libraries have initialized. Record this thread only:
+        # others, such as the checkpoint writer, may use the device meanwhile. Enter `main`'s context first: a
+        # recording that fails to end would leave its stream the current one.
         with torch.cuda.stream(main), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run()
         self._lengths_M.copy_(lengths_M)

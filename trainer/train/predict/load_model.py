@@ -168,8 +168,6 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
     for series in (*card.series, *([card.panel.unknown("the panel")] if card.panel else [])):
         if series.calendar not in (*CALENDARS[1:], *EXCHANGES):
             raise unfit(path, f"the calendar of {series.symbol} is {series.calendar!r}")
-        if not series.scaler:
-            raise unfit(path, f"{series.symbol} has no scaler")
         if missing := [name for name in target.needs_fitted if name not in fitted_of(series)]:
             raise unfit(path, f"{series.symbol} has no {missing[0]}, which {target.name} needs")
     try:

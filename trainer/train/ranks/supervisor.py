@@ -37,13 +37,8 @@ MODULE = "trainer.train.ranks"
 
 
 def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
-    """Raise UsageError for a piece with a runner, or with fewer samples to share than ranks."""
+    """Raise UsageError for a piece with fewer samples to share than ranks."""
     for piece in pieces:
-        if piece.runner:
-            do = "Set train.distributed to never."
-            raise UsageError(
-                f"{piece.title} can't be trained by several devices together", why="it has a runner", do=do
-            )
         shared = min(job.train.batch, piece.windows)
         if 0 < shared < ranks:  # 0: planning refused a series, which is reported when the piece starts
             of = (

@@ -71,10 +71,7 @@ def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
 
     The estimate uses the rate measured for the job's shape on this machine, else the profile's.
     """
-    profile, pieces = (
-        site.profile.profile,
-        [piece for piece in surveyed.pieces if piece.bars and not piece.runner],
-    )
+    profile, pieces = site.profile.profile, [piece for piece in surveyed.pieces if piece.bars]
     limit = 0
     if job.model.reads == WINDOWS:
         limit = batch_limit(
@@ -239,7 +236,7 @@ def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int, 
 
 
 def _fewest_windows(surveyed: Survey) -> int:
-    return min((piece.windows for piece in surveyed.pieces if piece.bars and not piece.runner), default=0)
+    return min((piece.windows for piece in surveyed.pieces if piece.bars), default=0)
 
 
 def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:

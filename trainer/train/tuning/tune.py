@@ -1,8 +1,8 @@
 """The trial: train the job's models on this device with several candidates for a few seconds, and choose the
 fastest.
 
-`mayfly tune` runs it. So does training before its workers start (`trainer.train.tuning.chosen`), in a child
-process, which isolates the CUDA context, its memory and crashes.
+`mayfly profiles tune` runs it. So does training before its workers start (`trainer.train.tuning.chosen`),
+in a child process, which isolates the CUDA context, its memory and crashes.
 
 It chooses slices, strategy, models at a time and activation checkpointing, which change the speed but not the
 model, and the batch only for `batch = "auto"`. The most windows per second win: 10 it/s of 200 windows are as

@@ -57,8 +57,8 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
 
 
 def gpus_of_torch() -> tuple[Device, ...]:
-    """Return the GPUs that torch sees, if there is no nvidia-smi (AMD). Free memory is the total: torch has
-    no context yet.
+    """Return the GPUs that torch sees, where nvidia-smi is missing, as in some containers. Free memory is
+    the total: torch has no context yet.
     """
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(

@@ -30,7 +30,6 @@ from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
-from trainer.train.runner import run_piece
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.parent import end_with_the_parent
 from trainer.train.workers.piece_files import PieceFiles, forget_checkpoints
@@ -144,9 +143,6 @@ class _Desk:
                     forget_checkpoints(self._settings, piece)
                     self.report({**done, "kept": True})
                     continue
-                if piece.runner:
-                    self.report(self._run(piece))
-                    continue
                 opened = open_piece(piece, self._settings.job, self._source(arrival))
             except TrainerError as error:
                 self._fail(piece, error)
@@ -184,7 +180,7 @@ class _Desk:
     def _stage(self, piece: Piece | None) -> None:
         """Read a piece's source ahead, unless the piece needs no training."""
         with suppress(DataError):  # planning refused a symbol: reported when the piece starts
-            if piece is None or (not piece.runner and self._kept(piece) is None):
+            if piece is None or self._kept(piece) is None:
                 self._staging.stage(piece)
 
     def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
@@ -218,12 +214,6 @@ class _Desk:
 
     def _read(self, piece: Piece) -> Source:
         return read_source(piece, self._settings.job, self._settings.data)
-
-    def _run(self, piece: Piece) -> dict[str, Any]:
-        settings = self._settings
-        return run_piece(
-            piece, settings.job, settings.data, out=settings.out, device=self._device, choice=settings.choice
-        )
 
     def _kept(self, piece: Piece) -> dict[str, Any] | None:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)

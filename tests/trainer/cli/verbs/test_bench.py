@@ -22,7 +22,7 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> None:
 
 
 def test_the_table_says_what_counts_and_what_it_costs(capsys):
-    assert main(["bench", *TINY, "--price", "2", "--bars", "100000"]) == 0
+    assert main(["profiles", "bench", *TINY, "--price", "2", "--bars", "100000"]) == 0
     out, err = capsys.readouterr()
     header, *lines = out.splitlines()
     assert header.split()[:5] == ["profile", "batch", "(chunks)", "checkpointing", "it/s"]
@@ -41,7 +41,7 @@ def test_the_table_says_what_counts_and_what_it_costs(capsys):
 
 
 def test_json_has_the_dollars_of_each_row(capsys):
-    assert main(["bench", "--json", *TINY, "--price", "2", "--bars", "100000"]) == 0
+    assert main(["profiles", "bench", "--json", *TINY, "--price", "2", "--bars", "100000"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["profile"] == "cpu" and found["price_usd_per_hour"] == 2
     for row in found["rows"]:
@@ -84,14 +84,14 @@ def test_a_chip_that_aws_does_not_rent_has_no_price():
     ],
 )
 def test_bad_input_is_one_line(wrong, capsys):
-    assert main(["bench", *wrong]) == 2
+    assert main(["profiles", "bench", *wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
 
 
 def test_bad_input_waits_for_no_torch():
     code = (
-        "import sys; from trainer.cli.main import main; main(['bench', '--bars', '-1']); sys.exit('torch' in"
+        "import sys; from trainer.cli.main import main; main(['profiles', 'bench', '--bars', '-1']); sys.exit('torch' in"
         " sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

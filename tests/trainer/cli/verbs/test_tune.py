@@ -38,7 +38,7 @@ def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_it_prints_the_candidates_and_the_next_run_takes_the_first(capsys, tmp_path):
-    assert main(["tune", *TINY]) == 0
+    assert main(["profiles", "tune", *TINY]) == 0
     said = capsys.readouterr()
     assert (
         "windows/s" in said.out and "mislead" in said.out and str(tmp_path / "measurements.json") in said.out
@@ -49,7 +49,7 @@ def test_it_prints_the_candidates_and_the_next_run_takes_the_first(capsys, tmp_p
 
 
 def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
-    assert main(["tune", "--json", *TINY]) == 0
+    assert main(["profiles", "tune", "--json", *TINY]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["profile"] == "cpu" and found["seconds"] == {"most": 0.2, "why": "--seconds"}
     way = {
@@ -64,7 +64,23 @@ def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
 
 def test_with_candles_the_batch_may_be_auto(capsys, candles):
     auto = ["--set", "hidden=4", "--set", "lookback=6", "--set", "batch=auto"]
-    assert main(["tune", "--device", "cpu", "--json", "--data", str(candles), "--seconds", "0.3", *auto]) == 0
+    assert (
+        main(
+            [
+                "profiles",
+                "tune",
+                "--device",
+                "cpu",
+                "--json",
+                "--data",
+                str(candles),
+                "--seconds",
+                "0.3",
+                *auto,
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert (
         found["timings"][0]["candidate"]["batch"] == 16
@@ -80,7 +96,7 @@ def test_it_takes_twenty_seconds_or_what_was_asked_for_and_a_minute_at_most(monk
 
     monkeypatch.setattr("trainer.train.tuning.tune.tune_here", tune_here)
     for words in ([], ["--seconds", "5"], ["--seconds", "900", "--data", str(candles)]):
-        assert main(["tune", "--device", "cpu", *words]) == 2
+        assert main(["profiles", "tune", "--device", "cpu", *words]) == 2
     assert took == [20.0, 5.0, 60.0]
     assert "--seconds; for a run of about" in capsys.readouterr().err
 
@@ -90,7 +106,7 @@ def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(timing_of, "form_pack", form)
-    assert main(["tune", *TINY]) == 2
+    assert main(["profiles", "tune", *TINY]) == 2
     assert "out of memory" in capsys.readouterr().err
     assert not (tmp_path / "measurements.json").exists()
 
@@ -107,14 +123,14 @@ def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, said):
-    assert main(["tune", *arguments]) == 2
+    assert main(["profiles", "tune", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and said in line
 
 
 def test_a_wrong_setting_waits_for_no_torch():
     code = (
-        "import sys; from trainer.cli.main import main; main(['tune', '--set', 'hiden=4']); sys.exit('torch'"
+        "import sys; from trainer.cli.main import main; main(['profiles', 'tune', '--set', 'hiden=4']); sys.exit('torch'"
         " in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

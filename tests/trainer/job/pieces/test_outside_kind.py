@@ -1,4 +1,4 @@
-"""A second kind of piece is a line in the table of kinds: planned, priced, tried again, uploaded, and in the
+"""A kind of piece from outside is a line in the table of kinds: planned, priced, trained, uploaded, and in the
 receipt.
 """
 
@@ -9,15 +9,11 @@ from datetime import datetime, timedelta, timezone
 from functools import reduce
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.predictions import predict_file
-from tests.trainer.outside.script import SCRIPT
+from tests.trainer.outside.pairs import PAIRS
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT
-from trainer.base.errors import DataError
-from trainer.data.read.reading import read_candles
 from trainer.data.read.writing import write_candles
 from trainer.job.job import job_of
 from trainer.job.pieces import KINDS, kind_of
@@ -34,7 +30,7 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import read_result
-from trainer.store.weights import load
+from trainer.store.card import read_card
 from trainer.train.__main__ import main
 
 pytestmark = pytest.mark.slow
@@ -55,38 +51,32 @@ def node(access: Access, tmp_path: Path) -> Node:
     )
 
 
-def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receipt(
-    tmp_path, make_candles, make_record, node, monkeypatch, capsys, forked_children
+def test_pairs_from_outside_are_planned_trained_and_in_the_receipt(
+    tmp_path, make_candles, make_record, node, monkeypatch, forked_children
 ):
-    monkeypatch.setitem(KINDS, "script", SCRIPT)
+    monkeypatch.setitem(KINDS, "pair", PAIRS)
     data = tmp_path / "data"
     data.mkdir()
-    for seed, symbol in enumerate(("AAA", "BBB")):
-        write_candles(data / f"{symbol}_1m.parquet", [make_candles(400, symbol=symbol, seed=seed)])
+    for seed, symbol in enumerate(("AAA", "BBB", "CCC")):
+        write_candles(data / f"{symbol}_1m.parquet", [make_candles(600, symbol=symbol, seed=seed)])
     # The plan: priced, and in the record by name, whatever the one who closes the run knows of kinds.
-    job = job_of(name="scripts", lookback=20, batch=64)
-    assert kind_of(job) is SCRIPT
-    work = workload(job, {"AAA": 400, "BBB": 400})
-    assert [(piece.name, piece.series) for piece in work.pieces] == [
-        ("script_AAA", ("AAA",)),
-        ("script_BBB", ("BBB",)),
+    settings = {"timeframe": "1m", "lookback": 20, "batch": 64, "hidden": 4, "layers": 1, "epochs": 1}
+    job = job_of(name="pairs", **settings)
+    assert kind_of(job) is PAIRS
+    work = workload(job, {"AAA": 600, "BBB": 600, "CCC": 600})
+    assert [(piece.title, piece.series) for piece in work.pieces] == [
+        ("AAA+BBB", ("AAA", "BBB")),
+        ("BBB+CCC", ("BBB", "CCC")),
     ]
     assert estimate(work, instance_type("g6.xlarge"), place=ACCOUNT).seconds_p50 > 0
     record = record_from_json(to_json(make_record(job=job.to_dict(), pieces=recorded(work.pieces))))
-    # The training: a worker dies, and its piece is tried again.
+    # The training, as of any piece.
     arguments = ["--data", str(data), "--out", str(tmp_path / "models"), "--events", str(tmp_path / "events")]
-    keys = [f"--set={key}" for key in ("name=scripts", "lookback=20", "batch=64")]
+    keys = [f"--set={key}={value}" for key, value in {"name": "pairs", **settings}.items()]
     assert main([*arguments, *keys, "--device", "cpu", "--workers", "1"]) == 0
     events = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
-    assert [event["piece"] for event in events if event["event"] == "retry"] == ["AAA"]
-    tensors, card = load(tmp_path / "models" / "script_AAA.safetensors")
-    close = read_candles(data)["AAA"].close
-    assert tensors["mean"].item() == np.float32(close.mean()) and (card.kind, card.family) == (
-        "script",
-        "script",
-    )
-    with pytest.raises(DataError, match="is a script model .this Mayfly knows models lstm, tcn"):
-        predict_file(tmp_path / "models" / "script_AAA.safetensors", data)
+    card = read_card(tmp_path / "models" / f"{work.pieces[0].name}.safetensors")
+    assert (card.kind, card.symbols) == ("pair", ("AAA", "BBB"))
     # The node: uploads and result; and the desk: the receipt.
     node.status.progress = reduce(advance, events, Progress())
     uploads = ModelUploads(node)
@@ -99,12 +89,12 @@ def test_a_script_from_outside_is_planned_tried_again_uploaded_and_in_the_receip
     reported = json.dumps(result(node.status, ended=ended, unfinished="", python_packages=""))
     read = read_result(reported.encode(), models_prefix=node.status.identity.keys.models)
     receipt = make_receipt(record, Observation(result=read))
-    assert (read.state, receipt["retries"], receipt["failed"]) == ("done", 1, [])
+    assert (read.state, receipt["failed"]) == ("done", [])
     assert [(model["piece"], model["kind"], model["series"]) for model in receipt["models"]] == [
-        ("AAA", "script", ["AAA"]),
-        ("BBB", "script", ["BBB"]),
+        ("AAA+BBB", "pair", ["AAA", "BBB"]),
+        ("BBB+CCC", "pair", ["BBB", "CCC"]),
     ]
-    assert receipt["models"][0]["key"].endswith("/script_AAA.safetensors")
+    assert receipt["models"][0]["key"].endswith(f"/{work.pieces[0].name}.safetensors")
     # Given again, nothing runs: what is finished is found by the plan.
     (tmp_path / "events" / "events.jsonl").unlink()
     assert main([*arguments, *keys, "--device", "cpu", "--workers", "1"]) == 0

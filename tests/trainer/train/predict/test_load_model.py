@@ -65,7 +65,6 @@ def test_a_model_as_it_was_written_predicts(family: str, target: str, tmp_path: 
         ("lstm", {"lookback": 10**8}, "at most 100,000"),
         ("lstm", {"lookback": 0}, "1 or more"),
         ("lstm", {"calendar": "sometimes"}, "calendar"),
-        ("lstm", {"scaler": {}}, "SIG-USD has no scaler"),
         ("lstm", {"target_settings": {"horizon": [5]}}, "a whole number"),
         ("lstm", {"target_settings": {"horizon": 10**9}}, "at most 100,000"),
         ("tcn", {"architecture": {"dilations": 5}}, "a list of whole numbers"),

@@ -1,8 +1,9 @@
-"""`mayfly gpu` and `mayfly pull --live` of a run whose machine is up, as they are typed."""
+"""`mayfly status` and `mayfly pull --live` of a run whose machine is up, as they are typed."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -12,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.running import Running
-from tests.trainer.conftest import CLOSED_RUN, OPEN_RUN
+from tests.trainer.conftest import OPEN_RUN
 from tests.trainer.node.test_sampling import A10G, CPU
 from tests.trainer.runs.test_training_events import EPOCH
 from trainer.aws.access import Access
 from trainer.cli.main import main
-from trainer.cli.verbs import gpu, pull
+from trainer.cli.verbs import pull, status
 from trainer.runs.record import utc_now
 from trainer.runs.samples import NodeSample
 from trainer.runs.store import Objects
@@ -40,49 +41,49 @@ def mayfly(account: Objects, capsys: pytest.CaptureFixture[str]) -> Callable[...
     return call
 
 
-def test_gpu_shows_the_newest_figures_of_a_running_node(running: Running, mayfly: Any) -> None:
-    assert mayfly("gpu", OPEN_RUN)[:2] == (0, f"{gpu.NONE_YET}\n")
+def test_status_shows_the_newest_figures_of_a_running_node(running: Running, mayfly: Any) -> None:
+    assert "  use " not in mayfly("status", OPEN_RUN)[1]
+    assert mayfly("status", OPEN_RUN, "--json")[1]["runs"][0]["sample"] is None
     gpus = (A10G, replace(A10G, gpu=1, power_watts=None))
     running.sample(NodeSample(at=utc_now() - timedelta(seconds=4), gpus=gpus, cpu=CPU))
-    code, table, _ = mayfly("gpu", OPEN_RUN)
+    code, shown, _ = mayfly("status", OPEN_RUN)
     assert code == 0
-    first, titles, *rows = table.splitlines()
-    assert first.startswith(f"{running.instance_id} · train · ") and first.endswith("s ago")
-    assert titles.split() == ["gpu", "name", "use", "memory", "power", "temperature"]
-    assert rows == [
+    first, *table = shown[shown.index("  use ") :].splitlines()
+    assert first.split()[0] == "use" and first.endswith("s ago")
+    assert [line.strip() for line in table[:4]] == [
+        "gpu  name         use         memory  power  temperature",
         "0    NVIDIA A10G  97%  14.0/22.5 GiB  290 W        61 °C",
         "1    NVIDIA A10G  97%  14.0/22.5 GiB      -        61 °C",
         "cpu  48 cores     25%    2.0/4.0 GiB      -            -",
     ]
-    _, told, _ = mayfly("gpu", OPEN_RUN, "--json")
-    assert (told["instance_id"], told["gpus"][0]["power_watts"], told["cpu"]["cores"]) == (
-        running.instance_id,
-        289.91,
-        48,
-    )
+    sample = mayfly("status", OPEN_RUN, "--json")[1]["runs"][0]["sample"]
+    assert (sample["gpus"][0]["power_watts"], sample["cpu"]["cores"]) == (289.91, 48)
+    assert 4 <= sample["age_seconds"] < 600 and sample["at"] and sample["note"] == ""
     running.sample(
         NodeSample(at=utc_now(), gpus=(replace(A10G, name="\x1b[2K"),), note="nvidia-smi \x1b]0;x\x07")
     )
-    out = mayfly("gpu", OPEN_RUN)[1]
+    out = mayfly("status", OPEN_RUN)[1]
     assert "\\x1b[2K" in out and "\x1b" not in out  # what a terminal obeys
 
 
-def test_gpu_of_an_ended_run_says_where_its_figures_are(mayfly: Any) -> None:
-    code, _, err = mayfly("gpu", CLOSED_RUN)
-    assert code == 2 and f"mayfly pull {CLOSED_RUN}" in err
-    assert mayfly("gpu", CLOSED_RUN, "-f", "--json")[0] == 2
-
-
-def test_gpu_follows_each_new_sample_until_the_run_ends(
+def test_status_follows_each_new_sample_until_the_run_ends(
     running: Running, mayfly: Any, monkeypatch: Any
 ) -> None:
     steps = iter(
         [lambda: None, lambda: running.sample(NodeSample(at=utc_now(), cpu=CPU, note="no GPU")), running.end]
     )
-    monkeypatch.setattr(gpu.time, "sleep", lambda _: next(steps, running.end)())
-    code, out, _ = mayfly("gpu", OPEN_RUN, "--follow")
+    monkeypatch.setattr(status.time, "sleep", lambda _: next(steps, running.end)())
+    code, out, _ = mayfly("status", OPEN_RUN, "--follow")
     assert code == 0
-    assert out.count(gpu.NONE_YET) == 1 and out.count("48 cores") == 1 and out.rstrip().endswith("no GPU")
+    booting, training, ended = re.split("  state    running|  outcome ", out)[1:]
+    assert "boot" in booting and "48 cores" not in booting
+    assert "48 cores" in training and "no GPU" in training
+    assert "interrupted" in ended and "48 cores" not in ended
+
+
+@pytest.mark.parametrize("words", [("--follow",), (OPEN_RUN, "--follow", "--json")])
+def test_status_follows_one_run_and_prints_no_json(words: tuple[str, ...], mayfly: Any) -> None:
+    assert mayfly("status", *words)[0] == 2
 
 
 def test_pull_live_grows_with_the_run_and_ends_with_its_receipt(

@@ -1,1 +1,0 @@
-"""Task files of other tools, turned into jobs."""
