@@ -1,11 +1,12 @@
-"""Which tests run, in which order and where: what `make quick` leaves out, an order of chance, files kept
-together.
+"""Which tests run, in which order and where: what `make quick` and other systems than Linux leave out, an order
+of chance, files kept together.
 """
 
 from __future__ import annotations
 
 import gc
 import random
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ SLOW_FIXTURES = {
     "tests/trainer/control/test_cloud.py": {"applied"},
     "tests/trainer/train/workers/test_supervisor.py": {"whole"},
 }
+# Rehearsals and nodes need Linux: /proc, os.pidfd_open, prctl.
+LINUX_FOLDERS = ("tests/end_to_end/", "tests/trainer/node/", "tests/trainer/rehearsal/")
+LINUX_FIXTURES = {"aws_server", "fork_server"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +47,12 @@ def slow_fixtures(item: pytest.Item) -> set[str]:
     definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     places = {name: found[-1].func.__code__.co_filename for name, found in definitions.items()}
     return {name for name, place in places.items() if name in SLOW_FIXTURES.get(_relative(place), ())}
+
+
+def needs_linux(item: pytest.Item) -> bool:
+    """Return whether a test starts the embedded AWS, or what runs on a node."""
+    fixtures = LINUX_FIXTURES & set(getattr(item, "fixturenames", ()))
+    return bool(fixtures) or _relative(str(item.path)).startswith(LINUX_FOLDERS)
 
 
 @cache  # a few files hold all fixtures, which thousands of tests use
@@ -93,12 +103,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow, and deal whole runs out over the list: if they all came at once the cores would
-    wait.
+    """Mark what is slow or needs Linux, and deal whole runs out over the list: if they all came at once the
+    cores would wait.
     """
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or slow_fixtures(item):
             item.add_marker(pytest.mark.slow)
+        if sys.platform != "linux" and needs_linux(item):
+            item.add_marker(pytest.mark.skip(reason="rehearsals and nodes need Linux"))
     seed = config.getoption("--random-order")
     if seed is not None:
         random.Random(seed).shuffle(items)

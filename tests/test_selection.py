@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.selection import ROOT, SLOW_FIXTURES, SLOW_FOLDERS, slow_fixtures
+from tests.selection import LINUX_FOLDERS, ROOT, SLOW_FIXTURES, SLOW_FOLDERS, needs_linux, slow_fixtures
 
 
 def test_whatever_begins_a_run_a_training_or_a_stack_is_marked_slow(request: pytest.FixtureRequest) -> None:
@@ -24,3 +24,10 @@ def test_the_fixtures_that_begin_something_are_where_the_table_says(path: str) -
     text = (ROOT / path).read_text()
     for name in SLOW_FIXTURES[path]:
         assert f"def {name}(" in text, "its tests would slip into make quick"
+
+
+def test_a_mac_leaves_out_the_embedded_aws_and_nodes(request: pytest.FixtureRequest) -> None:
+    assert all((ROOT / folder).is_dir() for folder in LINUX_FOLDERS)
+    assert not needs_linux(request.node)
+    request.node.fixturenames.append("aws_server")
+    assert needs_linux(request.node)

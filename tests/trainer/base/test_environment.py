@@ -57,6 +57,7 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
         "NO_COLOR": (environment.colours_refused, True, False),
     }
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     for name, (read, said, default) in readers.items():
@@ -68,6 +69,7 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
 
 def test_state_lies_in_the_users_data_folder_by_the_platforms_convention(monkeypatch, tmp_path):
     monkeypatch.delenv("MAYFLY_HOME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert environment.rehearsal_home() == Path("/data/mayfly")

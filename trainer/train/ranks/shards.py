@@ -5,7 +5,7 @@ DCP decides which rank writes which part of a tensor: a replicated tensor is wri
 one (FSDP2's) by each its part. The storage is ours, since DCP's default metadata is a pickle: one safetensors
 file per rank, then rank 0's `manifest.json` (`trainer.train.checkpoint_files`). `trainer.train.checkpoint`
 reads them and joins the parts, so that any number of ranks can resume; reading needs neither DCP nor other
-ranks. See docs/adr/0021.
+ranks. See docs/adr/0019.
 """
 
 from __future__ import annotations

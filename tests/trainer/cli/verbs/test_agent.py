@@ -15,6 +15,7 @@ from trainer.cli.main import main
 from trainer.cli.verbs.agent import _where as next_commands
 from trainer.cli.verbs.agent import python_of
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="rehearsals and agents need Linux")
 LAUNCH = ("launch", "--rehearse", "--instance", "g6.xlarge")
 
 

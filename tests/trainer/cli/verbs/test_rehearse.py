@@ -86,6 +86,7 @@ def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.delenv("MAYFLY_HOME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     monkeypatch.chdir(folder)
