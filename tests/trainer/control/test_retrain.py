@@ -431,10 +431,10 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert spent.state == "refused" and "month's budget" in str(spent.error)
 
 
-def test_the_lines_of_the_readme_work_as_they_are_printed(
+def test_the_commands_of_the_page_work_as_printed(
     home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Weekly retrains")[2]
+    section = (ROOT / "docs/retrains.md").read_text(encoding="utf-8").partition("## Commands")[2]
     lines = section.split("```")[1].strip().splitlines()
     assert len(lines) == 5
     shown = {}
