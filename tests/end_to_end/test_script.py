@@ -29,6 +29,7 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     before = '    print(f"epoch {epoch}'
     assert before in text
     write_wheel(desk.folder, "tiny", text="size = 3")  # among its files, in the place of an index
+    (desk.folder / "requirements.txt").write_text("tiny\n")
     stops = text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}")
     script.write_text(f"import tiny\n\nassert tiny.size == 3\n{stops}")
     words = (

@@ -36,6 +36,7 @@ from trainer.data.read.reading import read_candles
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
 from trainer.job.machine import parse_duration
+from trainer.job.script import ScriptSettings
 from trainer.job.script_values import read_rows
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
@@ -43,8 +44,7 @@ from trainer.launch.machines import machines_of, refuse_retired, refuse_small_di
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
-from trainer.launch.requirements import check_requirements
-from trainer.launch.script_imports import packages_of
+from trainer.launch.script_needs import PackageList, read_list, refuse_missing
 from trainer.machines.chips import named_profile, profiles
 from trainer.machines.choice import check_fits, choose
 from trainer.machines.cpu_instances import cpu_instance_type
@@ -299,13 +299,21 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             )
         ),
         lambda _: job_from({"script": {"files": ["a.py"]}}),
-        lambda _: check_requirements("requirements.txt", b"-r other.txt"),
-        lambda _: check_requirements(
-            "requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()
+        lambda _: read_list("requirements.txt", b"-r other.txt"),
+        lambda _: read_list("requirements.txt", f"a==1 --hash=sha256:{'0' * 64}\nlightning==2.5".encode()),
+        lambda _: refuse_missing(
+            ScriptSettings(command="python train.py"),
+            {"train.py": b"import lightninng"},
+            PackageList(),
+            resolved=(),
+            brought=(),
         ),
-        lambda _: packages_of({"train.py": b"import lightninng"}, []),
         lambda _: target_of("my-own-line", given="", rehearsal=False),
-        lambda _: resolve(["gone"], Target(python="3.13"), wheels={"a-1-py3-none-any.whl": b""}),
+        lambda _: resolve(
+            read_list("requirements.txt", b"gone"),
+            Target(python="3.13"),
+            wheels={"a-1-py3-none-any.whl": b""},
+        ),
         lambda _: refuse_small_disks([instance_type("p3.2xlarge")], 10**12, volume_gib=100),
         lambda _: job_from({"script": {"command": "a", "secrets": ["LD_PRELOAD"]}}),
         lambda _: job_from({"script": {"command": "a", "secrets": ["A_KEY"], "env": ["A_KEY=1"]}}),
@@ -333,7 +341,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             for text in ("", "a,b\n1\n", "a,a\n1,2\n", 'a\n"x', "a\n" * 600_000)
         ),
         lambda _: read_rows(Path("no-values.csv")),
-        lambda _: check_requirements("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
+        lambda _: read_list("requirements.txt", f"torch==2.13 --hash=sha256:{'0' * 64}".encode()),
         lambda _: refuse_script(
             job_from({"script": {"command": "a"}, "machine": {"max_duration": "2h"}}), "profiles tune"
         ),

@@ -51,8 +51,8 @@ class ScriptSettings:
     root: str = setting("", "Folder of these files at the desk; empty: that of the job file.")
     requirements: str = setting(
         "",
-        "requirements.txt; without hashes it is resolved at the desk. Empty: what the files import, as"
-        " installed there.",
+        "File that lists its packages: requirements.txt, pyproject.toml, or a script with a PEP 723 block."
+        " Empty: the first found of them.",
     )
     python: str = setting(
         "", "Python of the machine, such as 3.13, that packages are resolved for; empty: its image line's."

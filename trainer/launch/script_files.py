@@ -24,11 +24,11 @@ from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
 from trainer.base.errors import DataError, UsageError
 from trainer.base.symbols import path_flaw
 from trainer.job.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
-from trainer.launch.requirements import check_requirements
 
 DATA_PREFIX = "raw/.files/"
 _LEFT_OUT = ("__pycache__",)  # folders, besides names that begin with a dot
 _PARALLEL = 8
+_CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,18 @@ class DataFile:
     path: str
     sha256: str
     bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """One import: its top-level module, and the file that has it.
+
+    It is optional if it is relative, under an `if`, or if its ImportError is caught.
+    """
+
+    top: str
+    file: str
+    optional: bool
 
 
 def script_files(script: ScriptSettings) -> dict[str, bytes]:
@@ -57,7 +69,7 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     size = 0
     for place in (file for path in paths for file in _files_under(root, path)):
-        content = _read(place)
+        content = read_file(place)
         files[place.relative_to(root).as_posix()] = content
         size += len(content)
         if len(files) > MOST_FILES or size > MOST_FILE_BYTES:
@@ -74,8 +86,6 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
         raise UsageError(
             "the script has no file", why=f"no word of {script.command!r} is a file in {root}", do=do
         )
-    if script.requirements:
-        check_requirements(script.requirements, files[Path(script.requirements).as_posix()])
     return dict(sorted(files.items()))
 
 
@@ -210,7 +220,8 @@ def _walk(folder: Path, root: Path | None = None) -> Iterator[Path]:
         yield from (Path(here) / name for name in sorted(names) if not name.startswith("."))
 
 
-def _read(place: Path) -> bytes:
+def read_file(place: Path) -> bytes:
+    """Return a file's content. Raises UsageError for a link, a large file and one that can't be read."""
     try:
         if not stat.S_ISREG(place.lstat().st_mode):
             raise UsageError(f"{place} is not a file", do="Name files and folders in script.files.")
@@ -234,17 +245,39 @@ def _read(place: Path) -> bytes:
 
 def _imported(content: bytes, here: Path, root: Path) -> Iterator[str]:
     """Yield the paths, from the root, of the modules and packages beside a Python file that it imports."""
-    names: set[str] = set()
-    with suppress(SyntaxError, ValueError, RecursionError):  # the node says what is wrong with it
-        for node in ast.walk(ast.parse(content)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names |= (
-                    {node.module.partition(".")[0]} if node.module else {alias.name for alias in node.names}
-                )
-    for name in sorted(names):
+    for name in sorted({item.top for item in imports_in(content)}):
         for place in (here / f"{name}.py", here / name, root / f"{name}.py", root / name):
             if place.is_file() or (place / "__init__.py").is_file():
                 yield place.relative_to(root).as_posix()
                 break
+
+
+def imports_in(content: bytes, file: str = "") -> list[Import]:
+    """Return the static imports of a Python file; none if it can't be parsed: the node says what is wrong."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return list(_imports(ast.parse(content), file, optional=False))
+    return []
+
+
+def _imports(node: ast.AST, file: str, *, optional: bool) -> Iterator[Import]:
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):  # a relative one: a module beside it, or a name of one
+        names = [node.module] if node.module else [alias.name for alias in node.names]
+        optional = optional or node.level > 0
+    elif isinstance(node, ast.Try):
+        optional = optional or any(_catches(handler.type) for handler in node.handlers)
+    elif isinstance(node, ast.If):
+        optional = optional or "__name__" not in ast.unparse(node.test)
+    for name in names:
+        yield Import(top=name.partition(".")[0], file=file, optional=optional)
+    for part in (part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr)):
+        yield from _imports(part, file, optional=optional)
+
+
+def _catches(kind: ast.expr | None) -> bool:
+    if kind is None:
+        return True
+    names = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(isinstance(name, ast.Name) and name.id in _CAUGHT for name in names)

@@ -8,10 +8,7 @@ from trainer.base.errors import DataError, UsageError
 from trainer.job.script import ScriptSettings
 from trainer.launch import script_files as module
 from trainer.launch.bundle import build_bundle
-from trainer.launch.requirements import check_requirements
 from trainer.launch.script_files import data_files, script_files, script_sha256, upload_data
-
-HASH = f"--hash=sha256:{'0' * 64}"
 
 
 def settings(root, command="python train.py --lr 3e-4", **keys) -> ScriptSettings:
@@ -84,36 +81,6 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_FILE_BYTES", 4)
     with pytest.raises(UsageError, match="put it into --data|Put it into --data"):
         script_files(settings(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (f"a==1.0 \\\n    {HASH} \\\n    {HASH}\n# via x\nb[c]==2 ; python_version >= '3.10' {HASH}\n", ""),
-        ("lightning\ntorch\nwandb>=0.20, <1 ; python_version >= '3.12'\r\nb[c]~=2.0\n", ""),
-        (f"a==1 {HASH}\nlightning==2.0\n", "has lightning without a hash"),
-        (f"a==1 {HASH}\nlightning\n", "has 'lightning' (a line with hashes is package==version)"),
-        (f"torch==2.0 {HASH}\n", "names torch (the image brings it"),
-        (f"nvidia_cublas.cu12==1 {HASH}\n", "names nvidia_cublas.cu12"),
-        ("--extra-index-url https://example.com\n", "has '--extra-index-url https://example.com'"),
-        (f"a @ https://example.com/a.whl {HASH}\n", "a line with hashes is package==version"),
-        (
-            "a @ https://example.com/a.whl\n",
-            "a line is a package with versions, such as lightning>=2.5, and nothing else",
-        ),
-        ("-r other.txt\n", "has '-r other.txt'"),
-        (f"a==1 {HASH} --global-option=x\n", "without a hash"),
-    ],
-)
-def test_requirements_have_hashes_or_none_and_with_them_one_version_each_and_leave_the_images_torch_alone(
-    text, line
-):
-    if not line:
-        check_requirements("requirements.txt", text.encode())
-        return
-    with pytest.raises(UsageError) as refused:
-        check_requirements("requirements.txt", text.encode())
-    assert line in str(refused.value)
 
 
 def test_data_is_hashed_by_its_path_and_sent_once(access, tmp_path):

@@ -1,9 +1,8 @@
-"""A script's packages, resolved at the desk for the machine's Python, with hashes: from its imports or its
-requirements.txt.
+"""Resolve a script's packages at the desk, for the machine's Python, with hashes.
 
-uv resolves: unlike pip, it evaluates markers for the machine and not for the desk
-(https://github.com/pypa/pip/issues/11664). The image's torch and what belongs to it are left out. Wheels
-among the script's files replace the index, as on the machine.
+uv resolves the list that the user wrote (trainer/launch/script_needs.py): unlike pip, it evaluates markers
+for the machine and not for the desk (https://github.com/pypa/pip/issues/11664). The image's torch and what
+belongs to it are left out. Wheels among the script's files replace the index, as on the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,16 +23,28 @@ from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
 from trainer.cli.terminal import Console
 from trainer.job.job import Job, with_settings
-from trainer.launch.requirements import IMAGES_OWN, has_hashes, images_own, normalized, requirement_lines
-from trainer.launch.script_imports import packages_of, versions_here
+from trainer.launch.script_needs import (
+    IMAGES_OWN,
+    PIN,
+    PackageList,
+    is_images_own,
+    listed_packages,
+    normalized,
+    refuse_missing,
+    versions_here,
+)
 
 MADE = "# Packages of a script for"  # the beginning of files that this module writes
 RESOLVE_SECONDS = 180.0
 # Python of /opt/pytorch by the end of an image line's name: AWS's release notes of the PyTorch DLAMIs (looked
 # up 2026-11-22). The machine compares it before it installs anything.
 IMAGE_PYTHONS = {"ubuntu-26.04": "3.13"}
-_ALONE = "Try again; or give requirements with hashes, or wheels in script.files: neither asks an index."
 GLIBC = "manylinux_2_34"  # of Amazon Linux 2023, the oldest of the images
+_COMPILE = (
+    "pip compile --no-config --only-binary :all: --generate-hashes --no-header --no-annotate"
+    " --emit-index-annotation --quiet --color never"
+)
+_ALONE = "Try again; or give requirements with hashes, or wheels in script.files: neither asks an index."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +68,7 @@ class Packages:
 
     text: str
     place: Path
-    source: str  # "its imports", or the file's name
+    source: str  # the file's name
     target: Target
     image: tuple[str, ...] = ()  # requirements that are left to the image
 
@@ -91,54 +102,46 @@ def with_packages(
     rehearsal: bool,
     console: Console,
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
-    """Return job and files with the packages that the script needs as its requirements; None if they have
-    hashes already.
+    """Return job and files with the listed packages as requirements, and what was resolved for that.
 
     In a `rehearsal`, and on the caller's own machine, they are for this Python, whose installed packages
-    count; no image line. Raises UsageError for a package that the machine can't have, ConnectionFailed if the
-    index does not answer.
+    count; no image line. Raises UsageError for a package that the machine can't have and for an import that
+    nothing provides, ConnectionFailed if the index does not answer.
     """
-    script, files = job.script, dict(files)
-    name = PurePosixPath(script.requirements).as_posix() if script.requirements else ""
+    listed = listed_packages(job.script, files)
     wheels = {path: content for path, content in files.items() if path.endswith(".whl")}
-    if name and has_hashes(name, files[name]):
-        if wheels or not rehearsal:  # a rehearsal asks no index
-            _refuse_unfit(requirement_lines(name, files[name]), image_line, script.python, wheels, rehearsal)
-        return job, files, None
-    here = versions_here()
     # A rehearsal's image is this environment: what it has needn't be fetched, and a rehearsal needs no
     # network.
-    brought = here if rehearsal else ()
-    lines = (
-        requirement_lines(name, files[name]) if name else packages_of(files, script.words, brought=brought)
-    )
-    if not lines:
-        return job, files, None
-    _refuse_other_torch(lines, here.get("torch", "") if rehearsal else image_line.partition("pytorch-")[2])
-    target = target_of(image_line, given=script.python, rehearsal=rehearsal)
-    console.update(f"resolving packages for {target} ...")
-    text = resolve(
-        lines,
-        target,
-        constraints=() if name else [f"{one}=={version}" for one, version in here.items()],
-        image=brought,
-        wheels=wheels,
-    )
+    brought = versions_here() if rehearsal else {}
+    if listed.hashed:
+        if wheels or not rehearsal:  # a rehearsal asks no index
+            _refuse_unfit(job, listed, image_line, wheels, brought)
+        refuse_missing(job.script, files, listed, resolved=(), brought=brought)
+        return *_with(job, files, listed), None
+    text, target = "", Target(python="")
+    if listed.lines:
+        _refuse_other_torch(listed.lines, brought.get("torch") or image_line.partition("pytorch-")[2])
+        target = target_of(image_line, given=job.script.python, rehearsal=rehearsal)
+        console.update(f"resolving packages for {target} ...")
+        text = resolve(listed, target, image=brought, wheels=wheels)
+    refuse_missing(job.script, files, listed, resolved=_names(text), brought=brought)
     if not _names(text):  # the image has all of them
-        return with_settings(job, **{"script.requirements": ""}), files, None
-    header = f"{MADE} {target}, from {name or 'its imports'}. To keep them: requirements = "
-    place = Path(script.root or ".") / f"{job.name}.requirements.txt"
-    text = f'{header}"{place.name}"\n{text}'
+        return with_settings(job, **{"script.requirements": ""}), dict(files), None
+    place = Path(job.script.root or ".") / f"{job.name}.requirements.txt"
     _refuse_anothers(place)
-    files[place.name] = text.encode()
-    packages = Packages(
-        text=text,
-        place=place,
-        source=name or "its imports",
-        target=target,
-        image=tuple(images_own(lines) if name else ()),
-    )
-    return with_settings(job, **{"script.requirements": place.name}), dict(sorted(files.items())), packages
+    text = f'{MADE} {target}, from {listed.name}. To keep them: requirements = "{place.name}"\n{text}'
+    image = tuple(line for line in listed.lines if is_images_own(line))
+    packages = Packages(text=text, place=place, source=listed.name, target=target, image=image)
+    return *_with(job, files, PackageList(name=place.name, content=text.encode())), packages
+
+
+def _with(job: Job, files: Mapping[str, bytes], listed: PackageList) -> tuple[Job, dict[str, bytes]]:
+    sent = dict(sorted({**files, listed.name: listed.content}.items()))
+    return with_settings(job, **{"script.requirements": listed.name}), sent
+
+
+def _names(text: str) -> list[str]:
+    return [line.removesuffix(" \\") for line in text.splitlines() if line and line[0] not in "# "]
 
 
 def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
@@ -147,7 +150,8 @@ def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
     """
     if rehearsal:
         return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
-    python = given or _known_python(line)
+    known = (python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end))
+    python = given or next(known, "")
     if not python:
         do = 'Set script.python, such as "3.13": `/opt/pytorch/bin/python -V` on the image shows it.'
         raise UsageError(
@@ -157,18 +161,10 @@ def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
     return Target(python=python, platform=f"{machine}-{GLIBC}")
 
 
-def _known_python(line: str) -> str:
-    """Return the Python of an image line's images, '' for a line that is not known."""
-    return next(
-        (python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end)), ""
-    )
-
-
 def resolve(
-    lines: Sequence[str],
+    listed: PackageList,
     target: Target,
     *,
-    constraints: Iterable[str] = (),
     image: Iterable[str] = (),
     wheels: Mapping[str, bytes] | None = None,
     dependencies: bool = True,
@@ -180,41 +176,25 @@ def resolve(
     """
     needs("uv")
     left_out = sorted({"torch", "torchvision", "torchaudio", "triton", *image})
-    words = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "--color", "never"]
-    words += [
-        "--generate-hashes",
-        "--no-header",
-        "--no-annotate",
-        "--only-binary",
-        ":all:",
-        "--python",
-        sys.executable,
-    ]
-    words += [
-        "--python-version",
-        target.python,
-        *(["--python-platform", target.platform] if target.platform else []),
-    ]
+    words = [sys.executable, "-m", "uv", *_COMPILE.split(), "--python", sys.executable]
+    words += ["--python-version", target.python]
+    words += ["--python-platform", target.platform] if target.platform else []
     words += [] if dependencies else ["--no-deps"]
     with TemporaryDirectory(prefix="mayfly-packages-") as made:
-        folder = Path(made)
-        (folder / "wanted.txt").write_text("\n".join(lines) + "\n")
-        (folder / "constraints.txt").write_text("\n".join(constraints) + "\n")
-        (folder / "image.txt").write_text("".join(f"{name}; sys_platform == 'never'\n" for name in left_out))
-        words += ["--constraint", str(folder / "constraints.txt"), "--override", str(folder / "image.txt")]
+        source, image_file = Path(made, PurePosixPath(listed.name).name), Path(made, ".image")
+        image_file.write_text("".join(f"{name}; sys_platform == 'never'\n" for name in left_out))
+        source.write_bytes(listed.content)
         for path, content in (wheels or {}).items():
-            (folder / PurePosixPath(path).name).write_bytes(content)
-        if wheels:
-            words += ["--no-index", "--find-links", made]
-        environ = environment.for_resolver()
+            Path(made, PurePosixPath(path).name).write_bytes(content)
+        words += ["--no-index", "--no-sources", "--find-links", made] if wheels else []
         try:
             done = subprocess.run(
-                [*words, str(folder / "wanted.txt")],
+                [*words, "--override", str(image_file), str(source)],
                 capture_output=True,
                 text=True,
                 check=False,
                 timeout=RESOLVE_SECONDS,
-                env=environ,
+                env=environment.for_resolver(),
                 cwd=made,
             )
         except subprocess.TimeoutExpired as error:
@@ -222,35 +202,9 @@ def resolve(
             raise ConnectionFailed("the script's packages can't be resolved", why=why, do=_ALONE) from error
     if done.returncode:
         raise _failure(done.stderr, target, local=bool(wheels))
-    return _without_images_own(done.stdout)
-
-
-def _names(text: str) -> list[str]:
-    return [line.removesuffix(" \\") for line in text.splitlines() if line and line[0] not in "# "]
-
-
-def _refuse_unfit(
-    lines: Sequence[str], line: str, given: str, wheels: Mapping[str, bytes], rehearsal: bool
-) -> None:
-    """Raise UsageError if a requirement with hashes has no wheel for the machine: it may be for another
-    Python.
-
-    What can't be asked is left to the machine: an index that does not answer, and an image whose Python is
-    not known.
-    """
-    with suppress(ConnectionFailed):
-        if given or rehearsal or _known_python(line):
-            # A rehearsal's image is this environment: pip leaves alone what it has at the version that is
-            # asked for.
-            there = (
-                {f"{name}=={version}": name for name, version in versions_here().items()} if rehearsal else {}
-            )
-            pins = (one.partition("--hash")[0].strip().partition("==") for one in lines)
-            brought = [
-                there[pin] for name, _, version in pins if (pin := f"{normalized(name)}=={version}") in there
-            ]
-            target = target_of(line, given=given, rehearsal=rehearsal)
-            resolve(lines, target, image=brought, wheels=wheels, dependencies=False)
+    if not wheels:
+        _refuse_elsewhere(listed, done.stdout)
+    return re.sub(rf"^(?:{IMAGES_OWN})==.*\n(?: .*\n)*| +# from .*\n", "", done.stdout, flags=re.MULTILINE)
 
 
 def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | UsageError:
@@ -267,38 +221,56 @@ def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | Us
     cause = cause.replace("the provided package locations", "script.files").replace(
         "you require", "the script requires"
     )
-    do = "Add its wheel to script.files, or name the packages in script.requirements."
-    if not local:
-        do = "Name a version that has one in script.requirements, or add a wheel of your own to script.files."
+    do = (
+        "Add its wheel to script.files."
+        if local
+        else "List a version that has one, or add a wheel of your own."
+    )
     return UsageError(
         f"the script's packages can't be installed for {target}", why=cause.rstrip(".")[:400], do=do
     )
 
 
-def _without_images_own(text: str) -> str:
-    """Return requirements with their hashes, without those that the image brings."""
-    kept, lines = True, []
-    for line in text.splitlines():
-        if line and not line.startswith((" ", "#")):
-            kept = not IMAGES_OWN.fullmatch(normalized(line.partition("==")[0].partition("[")[0]))
-        if kept:
-            lines.append(line)
-    return "".join(f"{line}\n" for line in lines)
+def _refuse_unfit(
+    job: Job, listed: PackageList, line: str, wheels: Mapping[str, bytes], brought: Mapping[str, str]
+) -> None:
+    """Raise UsageError if a requirement with hashes has no wheel for the machine: it may be for another
+    Python.
+
+    What can't be asked is left to the machine: an index that does not answer, and an image whose Python is
+    not known. pip leaves alone what a rehearsal's environment has at the version that is asked for.
+    """
+    try:
+        target = target_of(line, given=job.script.python, rehearsal=bool(brought))
+    except UsageError:
+        return
+    pins = [pin for line in listed.lines if (pin := PIN.match(line))]
+    there = [pin[1] for pin in pins if brought.get(normalized(pin[1])) == pin[2]]
+    with suppress(ConnectionFailed):
+        resolve(listed, target, image=there, wheels=wheels, dependencies=False)
 
 
-def _refuse_other_torch(lines: Sequence[str], image: str) -> None:
+def _refuse_other_torch(lines: Iterable[str], image: str) -> None:
     """Raise UsageError if a requirement pins another torch than the image's, whose version is the beginning
     of `image`.
     """
     there = re.match(r"\d+\.\d+", image)
-    for wanted in lines:
-        pinned = re.fullmatch(r"torch\s*==\s*(\d+\.\d+)\S*(\s*;.*)?", wanted)
+    for line in lines:
+        pinned = re.fullmatch(r"torch\s*==\s*(\d+\.\d+)\S*(\s*;.*)?", line)
         if pinned and there and pinned[1] != there[0]:
-            why, do = (
-                f"the image has torch {there[0]}, built for its driver",
-                "Remove the line, or set another image_line.",
-            )
-            raise UsageError(f"the script's requirements name {wanted}", why=why, do=do)
+            why = f"the image has torch {there[0]}, built for its driver"
+            do = "Remove the line, or set another image_line."
+            raise UsageError(f"the script's requirements name {line}", why=why, do=do)
+
+
+def _refuse_elsewhere(listed: PackageList, text: str) -> None:
+    """Raise UsageError for packages that uv took from other places than the public index, and for an index
+    that `--no-config` hides from it: on the public one anybody may have their names.
+    """
+    hidden = text and b"[[tool.uv.index]]" in listed.content and b"explicit" not in listed.content
+    if hidden or re.search(r"^(?![a-z0-9-]+==)\S|# from (?!https://pypi\.org/simple$)", text, re.MULTILINE):
+        why, do = "the machine asks the public index alone", "Add their wheels to script.files."
+        raise UsageError(f"{listed.name} takes packages from an index or a place of its own", why=why, do=do)
 
 
 def _refuse_anothers(place: Path) -> None:

@@ -50,6 +50,7 @@ from trainer.launch.inputs import ChosenCandles
 from trainer.launch.own_machine import ScriptInputs, here_manifest, here_record, register_here, work_sha256
 from trainer.launch.planning import with_candles
 from trainer.launch.script_files import script_files, script_sha256, upload_data
+from trainer.launch.script_needs import listed_packages
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.record_json import USER_ID
@@ -221,10 +222,10 @@ def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) ->
 
     own_secrets(job.script.secrets)
     script = DeskScript(job=job, files=script_files(job.script))
-    if (
-        not python
-    ):  # another Python's packages are not looked at from here: it has them, or the requirements name them
+    if not python:
         script = script.with_packages("", rehearsal=True, console=console)
+    elif job.script.requirements:  # another Python has its packages, or these requirements name them
+        listed_packages(job.script, script.files)
     return replace(script, data=read_data(job, console, ends))
 
 
