@@ -93,13 +93,13 @@ def test_a_missing_permission_reads_as_one(applied):
 def test_an_account_that_does_not_answer_in_time_is_one_line(applied, monkeypatch):
     outputs, release = read_stack(applied, stack="dev"), threading.Event()
     monkeypatch.setattr(preflight, "find_image", lambda *_, **named: release.wait())
-    monkeypatch.setattr(preflight, "REHEARSAL_LIMIT_SECONDS", 0.01)
+    soon = dataclasses.replace(applied, place=dataclasses.replace(applied.place, answer_seconds=0.01))
     monkeypatch.setattr(preflight, "_zones", lambda *_, **named: release.wait())
     try:
         with pytest.raises(
             ConnectionFailed, match=r"cannot look up the image, the zones.* \(no answer within 0 s\)"
         ):
-            look(applied, outputs=outputs, machines=TYPES, spot=False)
+            look(soon, outputs=outputs, machines=TYPES, spot=False)
     finally:
         release.set()
 
