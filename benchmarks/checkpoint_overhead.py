@@ -33,7 +33,7 @@ import torch
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.data.features import FEATURES
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_from
 from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.loop import Run
@@ -42,9 +42,11 @@ from trainer.train.packs.strategy import form_pack
 
 NONE, OURS, INSIDE = "no saves", "ours, background", "torch.save inside"
 JOBS = {
-    "lstm": job_of(hidden=64, batch=256),
-    "tcn, middle": job_of(model="tcn", blocks=8, width=128, chunk=256, batch=2),
-    "tcn, full": job_of(model="tcn", chunk=64, batch=1),
+    "lstm": job_from({"model": {"hidden": 64}, "train": {"batch": 256}}),
+    "tcn, middle": job_from(
+        {"model": {"name": "tcn", "blocks": 8, "width": 128, "chunk": 256}, "train": {"batch": 2}}
+    ),
+    "tcn, full": job_from({"model": {"name": "tcn", "chunk": 64}, "train": {"batch": 1}}),
 }
 STEPS = {"lstm": 40, "tcn, middle": 20, "tcn, full": 6}  # of a round
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -139,7 +141,7 @@ class _Saving:
         self.loss, self.events = 0.0, list[dict[str, Any]]()
         folder.mkdir()
         member = _member(job)
-        self._pack = form_pack([member], with_settings(job, strategy="sequential"))
+        self._pack = form_pack([member], job.with_expert(strategy="sequential"))
         best = {name: weight.detach().clone() for name, weight in self._pack.model(0).state_dict().items()}
         self._run = Run(
             member=member,

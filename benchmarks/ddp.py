@@ -33,7 +33,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job, job_from
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.machine_file import MachineFacts
 from trainer.train.packs.pack import Member, loss_for, new_model
@@ -53,16 +53,14 @@ def job_for(options: argparse.Namespace) -> Job:
     """Return the job: a transformer without dropout, whose random numbers other contenders could not
     reproduce.
     """
-    return job_of(
-        model="transformer",
-        preset=options.preset,
-        lookback=options.lookback,
-        dropout=0.0,
-        hide_series=0.0,
-        target="direction",
-        batch=options.batch,
-        precision=options.precision,
-        compile=options.compile,
+    model = {"preset": options.preset, "lookback": options.lookback, "dropout": 0.0, "hide_series": 0.0}
+    return job_from(
+        {
+            "model": {"name": "transformer", **model},
+            "target": {"name": "direction"},
+            "train": {"batch": options.batch, "precision": options.precision},
+            "expert": {"compile": options.compile},
+        }
     )
 
 

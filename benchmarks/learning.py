@@ -33,7 +33,7 @@ from benchmarks.rounds import machine, write
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, parse_job
 from trainer.store.card import Card, read_card
 from trainer.targets import TARGETS, scores_of
 from trainer.targets.direction.scores import baselines, metrics
@@ -46,49 +46,56 @@ from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
 
-ANNEALED: dict[str, Any] = {"dropout": 0.0, "learning_rate": 1e-2, "schedule": "cosine"}
-SPANS = {"test_fraction": 0.2, "validation_fraction": 0.1}
+ANNEALED: dict[str, Any] = {"model.dropout": 0.0, "train.learning_rate": 1e-2, "train.schedule": "cosine"}
+SPANS = {"data.test_fraction": 0.2, "data.validation_fraction": 0.1}
 FOUND_BY_LSTM: dict[str, Any] = {
-    "hidden": 16,
-    "layers": 1,
-    "lookback": 41,
-    "batch": 64,
-    "epochs": 12,
-    "patience": 12,
+    "model.hidden": 16,
+    "model.layers": 1,
+    "model.lookback": 41,
+    "train.batch": 64,
+    "train.epochs": 12,
+    "train.patience": 12,
     **ANNEALED,
 }
 QUICK_EPOCHS = 6  # for CROSSED: enough for both to find their signal
-PLANTED = job_of(**FOUND_BY_LSTM, **SPANS, horizon=1)
+PLANTED = parse_job({}, {**FOUND_BY_LSTM, **SPANS, "target.horizon": 1})
 NOTHING: dict[str, Any] = {
-    "hidden": 4,
-    "layers": 1,
-    "dropout": 0.0,
-    "lookback": 5,
-    "epochs": 2,
-    "batch": 128,
-    "learning_rate": 3e-3,
-    "validation_fraction": 0.1,
+    "model.hidden": 4,
+    "model.layers": 1,
+    "model.dropout": 0.0,
+    "model.lookback": 5,
+    "train.epochs": 2,
+    "train.batch": 128,
+    "train.learning_rate": 3e-3,
+    "data.validation_fraction": 0.1,
 }
-CHANCE = job_of(**NOTHING, horizon=1, test_fraction=0.5)
+CHANCE = parse_job({}, {**NOTHING, "target.horizon": 1, "data.test_fraction": 0.5})
 CROSSED: dict[
     str, dict[str, Any]
 ] = {  # settings of a pair of model and target that is not the model's default
-    "lstm-volatility": {"model": "lstm", "target": "volatility", "horizon_sessions": 1, **FOUND_BY_LSTM},
+    "lstm-volatility": {
+        "model.name": "lstm",
+        "target.name": "volatility",
+        "target.horizon_sessions": 1,
+        **FOUND_BY_LSTM,
+    },
     "tcn-direction": {
-        "model": "tcn",
-        "target": "direction",
-        "horizon": 1,
-        "blocks": 4,
-        "width": 8,
-        "chunk": 256,
-        "batch": 8,
-        "epochs": 20,
-        "patience": 20,
+        "model.name": "tcn",
+        "target.name": "direction",
+        "target.horizon": 1,
+        "model.blocks": 4,
+        "model.width": 8,
+        "model.chunk": 256,
+        "train.batch": 8,
+        "train.epochs": 20,
+        "train.patience": 20,
         **ANNEALED,
         **SPANS,
     },
 }
-NEXT = {target: {"horizon_sessions" if target == "volatility" else "horizon": 1} for target in TARGETS}
+NEXT = {
+    target: {f"target.{'horizon_sessions' if target == 'volatility' else 'horizon'}": 1} for target in TARGETS
+}
 PROPER = {
     "direction": "log_loss",
     "volatility": "qlike",
@@ -99,14 +106,22 @@ PROPER = {
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around one half: nearly four standard errors
 REAL = (  # file, symbols, settings of its job
-    ("BTC-USD_1m_2021-2022.parquet", "BTC-USD", {"bars": 50_000, "horizon": 5}),
-    ("ETH-USD_1m_2021-2022.parquet", "ETH-USD", {"bars": 50_000, "horizon": 5}),
-    ("SOL-USD_1m_2021-2021.parquet", "SOL-USD", {"bars": 50_000, "horizon": 5}),
-    ("SPY_1m_2024-2025.parquet", "SPY", {"bars": 50_000, "horizon": 5}),
-    ("CRYPTO_1h_2021-2022.parquet", "BTC-USD,ETH-USD", {"horizon": 1}),
-    ("SPY_1h_1998-2021.parquet", "SPY", {"horizon": 1}),
+    ("BTC-USD_1m_2021-2022.parquet", "BTC-USD", {"data.bars": 50_000, "target.horizon": 5}),
+    ("ETH-USD_1m_2021-2022.parquet", "ETH-USD", {"data.bars": 50_000, "target.horizon": 5}),
+    ("SOL-USD_1m_2021-2021.parquet", "SOL-USD", {"data.bars": 50_000, "target.horizon": 5}),
+    ("SPY_1m_2024-2025.parquet", "SPY", {"data.bars": 50_000, "target.horizon": 5}),
+    ("CRYPTO_1h_2021-2022.parquet", "BTC-USD,ETH-USD", {"target.horizon": 1}),
+    ("SPY_1h_1998-2021.parquet", "SPY", {"target.horizon": 1}),
 )
-REAL_JOB = {"hidden": 32, "lookback": 60, "epochs": 3, "patience": 2, "batch": 256, "folds": 2, "seeds": 1}
+REAL_JOB = {
+    "model.hidden": 32,
+    "model.lookback": 60,
+    "train.epochs": 3,
+    "train.patience": 2,
+    "train.batch": 256,
+    "data.folds": 2,
+    "train.seeds": 1,
+}
 
 
 def main() -> None:
@@ -156,7 +171,7 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
     oracle = metrics(data.target, known, labels)
     simple = baselines(data.target, data.scored("test"))["logistic"]
     began = time.perf_counter()
-    scored = learn(data, with_settings(PLANTED, seed=seed, epochs=epochs))
+    scored = learn(data, PLANTED.with_train(seed=seed, epochs=epochs))
     return {
         "seed": seed,
         "auc": scored["auc"],
@@ -171,7 +186,9 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     """Train a pair on the signal planted for its target; return its headline metric on test and the best
     baseline's.
     """
-    job = job_of(**CROSSED[pair] | ({"epochs": QUICK_EPOCHS} if quick else {}), seed=seed)
+    job = parse_job(
+        {}, {**CROSSED[pair] | ({"train.epochs": QUICK_EPOCHS} if quick else {}), "train.seed": seed}
+    )
     candles, features = (
         planted_volatility(seed, bars=6_000 if quick else 12_000)
         if job.target.name == "volatility"
@@ -214,7 +231,9 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
         close=close,
         volume=np.exp(random.standard_normal(bars)),
     )
-    job = job_of(**NOTHING, **NEXT[target], test_fraction=0.3, target=target, seed=seed)
+    job = parse_job(
+        {}, {**NOTHING, **NEXT[target], "data.test_fraction": 0.3, "target.name": target, "train.seed": seed}
+    )
     data = prepare(candles, job)
     model = trained(data, job)
     outputs = {span: reader_for(data, job).outputs(model, data.bars(span)) for span in ("validation", "test")}
@@ -278,7 +297,7 @@ def chance(seed: int, *, ahead: bool = False) -> dict[str, Any]:
         rows_TF = data.rows_TF.clone()
         rows_TF[:-1, 0] = data.rows_TF[1:, 0]  # the return of one bar
         data = replace(data, rows_TF=rows_TF)
-    scored = learn(data, with_settings(CHANCE, seed=seed))
+    scored = learn(data, CHANCE.with_train(seed=seed))
     return {"seed": seed, "ahead": ahead, "auc": scored["auc"], "test windows": scored["n"]}
 
 

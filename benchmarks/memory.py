@@ -26,7 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from benchmarks.rounds import half_precision, machine, write
 from trainer.data.features import FEATURES
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job, parse_job
 from trainer.machines.memory import Footprint, footprint
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory, make_members, warm_up
@@ -86,24 +86,32 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
     """Return a job for each shape, in one slice, in full precision and in `half`."""
     lstms = [
         {
-            "strategy": strategy,
-            "pack": 1 if strategy == "sequential" else PACK[kind],
-            "layers": layers,
-            "hidden": hidden,
-            "batch": batch,
+            "expert.strategy": strategy,
+            "expert.pack": 1 if strategy == "sequential" else PACK[kind],
+            "model.layers": layers,
+            "model.hidden": hidden,
+            "train.batch": batch,
         }
         for layers, hidden, batch in LSTM[kind][: 1 if quick else None]
         for strategy in ("sequential", "streams", "fused")
     ]
     tcns = [
-        {"model": "tcn", "blocks": blocks, "width": width, "chunk": chunk, "batch": chunks}
+        {
+            "model.name": "tcn",
+            "model.blocks": blocks,
+            "model.width": width,
+            "model.chunk": chunk,
+            "train.batch": chunks,
+        }
         for blocks, width, chunk, chunks in TCN[kind][: 1 if quick else None]
     ]
-    plain: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": half}][: 1 if quick else None]
-    again = [{**option, "activation_checkpointing": True} for option in plain]
+    plain: list[dict[str, Any]] = [{"train.precision": "fp32"}, {"train.precision": half}][
+        : 1 if quick else None
+    ]
+    again = [{**option, "expert.activation_checkpointing": True} for option in plain]
     settings = [{**shape, **option} for shape in lstms for option in plain]
     settings += [{**shape, **option} for shape in tcns for option in (*plain, *again)]
-    return [job_of(**one, micro_batch=one["batch"]) for one in settings]
+    return [parse_job({}, {**one, "expert.micro_batch": one["train.batch"]}) for one in settings]
 
 
 def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
@@ -111,15 +119,15 @@ def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
     pack.
     """
     bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
-    part = footprint(job, features=len(FEATURES), bars=bars, windows=job.train.micro_batch, on_gpu=on_gpu)
-    return part, job.train.pack if job.train.strategy in ("streams", "fused") else 1
+    part = footprint(job, features=len(FEATURES), bars=bars, windows=job.expert.micro_batch, on_gpu=on_gpu)
+    return part, job.expert.pack if job.expert.strategy in ("streams", "fused") else 1
 
 
 def counted(job: Job) -> Counted:
     """Count the bytes of one step of the job's pack on this CPU, without rows and weights. The job's batch is
     one slice.
     """
-    members = make_members(job.train.pack or 1, job, torch.device("cpu"))
+    members = make_members(job.expert.pack or 1, job, torch.device("cpu"))
     pack, starts, active = form_pack(members, job), batches(members, job, 0), [True] * len(members)
     pack.step(active, starts)  # the optimizer allocates its state in the first step
     saved: dict[int, tuple[StorageWeakRef, int, bool]] = {}
@@ -154,7 +162,7 @@ def held(job: Job) -> int:
     """Count the bytes of the job's pack after its first step, without rows: weights, gradients, moments,
     averages.
     """
-    members = make_members(job.train.pack or 1, job, torch.device("cpu"))
+    members = make_members(job.expert.pack or 1, job, torch.device("cpu"))
     starts = batches(members, job, 0)
     gc.collect()
     with torch.profiler.profile(
@@ -206,7 +214,7 @@ def _flat(events: Iterable[Any]) -> Iterator[Any]:
 def _counted(job: Job) -> dict[str, Any]:
     part, models = predicted(job, on_gpu=False)
     step = counted(job)
-    is_onednn = job.model.name == "lstm" and job.train.strategy != "fused"
+    is_onednn = job.model.name == "lstm" and job.expert.strategy != "fused"
     figures = {"kept": _figure(models * (part.kept - part.assumed), step.kept)}
     if not is_onednn:
         figures["peak"] = _figure(models * (part.kept + part.workspace), step.peak)
@@ -217,7 +225,7 @@ def _measured(job: Job, device: torch.device) -> dict[str, Any]:
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
-    members = make_members(job.train.pack or 1, job, device)
+    members = make_members(job.expert.pack or 1, job, device)
     pack = form_pack(members, job)
     torch.cuda.reset_peak_memory_stats(device)
     try:
@@ -254,15 +262,15 @@ def _cell(key: str, found: dict[str, float]) -> str:
 
 
 def _name(job: Job) -> str:
-    again = ", checkpointing" if job.train.activation_checkpointing else ""
+    again = ", checkpointing" if job.expert.activation_checkpointing else ""
     if job.model.name == "tcn":
         return (
             f"TCN {job.model.blocks} x {job.model.width}, {job.train.batch} of {job.model.chunk},"
             f" {job.train.precision}{again}"
         )
-    train = job.train
+    train, expert = job.train, job.expert
     return (
-        f"LSTM {train.strategy} x {train.pack}, {job.model.layers} x {job.model.hidden}, "
+        f"LSTM {expert.strategy} x {expert.pack}, {job.model.layers} x {job.model.hidden}, "
         f"batch {train.batch}, {train.precision}{again}"
     )
 

@@ -55,7 +55,7 @@ from benchmarks.rounds import half_precision, interleave, machine, median, ratio
 from trainer.base.errors import DataError
 from trainer.data.features import FEATURES, compute_features
 from trainer.data.read.reading import read_candles
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_from
 from trainer.models.lstm import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced
@@ -131,7 +131,9 @@ def _table(
     rounds: int,
     quick: bool,
 ) -> dict[str, Any]:
-    job = job_of(hidden=hidden, batch=batch, dropout=0.0, precision="fp32")
+    job = job_from(
+        {"model": {"hidden": hidden, "dropout": 0.0}, "train": {"batch": batch, "precision": "fp32"}}
+    )
     rows = [rows[number % len(rows)] for number in range(models)]
     teams = _contenders(job, rows, quick=quick)
     try:
@@ -198,7 +200,7 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
         found["plain, our set-up"] = by_core(plain_as_ours, job)
         found[OURS] = by_core(ours, job)
         found[TUNED] = by_core(ours, tuned)
-        found["ours, bf16"] = by_core(ours, with_settings(job, precision="bf16"))
+        found["ours, bf16"] = by_core(ours, job.with_train(precision="bf16"))
         return found
     for name, variant in gpu_variants(job).items():
         found[name] = Team(ours, variant, whole, 1)
@@ -209,7 +211,7 @@ def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[
 def gpu_variants(job: Job) -> dict[str, Job]:
     """Return the job by name in every strategy, in full precision and in this chip's half precision."""
     return {
-        f"ours, {strategy}, {precision}": with_settings(job, strategy=strategy, precision=precision)
+        f"ours, {strategy}, {precision}": job.with_train(precision=precision).with_expert(strategy=strategy)
         for precision in ("fp32", half_precision("cuda"))
         for strategy in ("sequential", "streams", "fused")
     }
@@ -314,7 +316,7 @@ def _outside_share(rows: Sequence[torch.Tensor]) -> float:
     """
     use_one_thread()
     keep_freed_memory()
-    job = job_of(hidden=64, batch=256)
+    job = job_from({"model": {"hidden": 64}, "train": {"batch": 256}})
     members = [
         replace(member, rows_TF=member.rows_TF.cpu()) for member in Share(rows=rows[:1], first=0).members()
     ]

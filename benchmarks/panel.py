@@ -25,7 +25,7 @@ from trainer.data.ranks import ranks
 from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job, parse_job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.store.card import Card, read_card
@@ -73,29 +73,29 @@ def planted_panel(seed: int, *, series: int, dates: int, shuffled: bool = False)
     return made
 
 
-def job_for(scaler: str, *, seed: int, **settings: Any) -> Job:
+def job_for(scaler: str, *, seed: int) -> Job:
     """Return the job of a small model that reads only volume."""
     keys: dict[str, Any] = {
         "name": "planted",
-        "panel": True,
-        "scaler": scaler,
-        "timeframe": "1d",
-        "calendar": "sessions",
-        "features": ("volume_zscore_15",),
-        "target": "return",
-        "horizon": 1,
-        "volatility_bars": 20,
-        "lookback": 3,
-        "hidden": 8,
-        "layers": 1,
-        "dropout": 0.0,
-        "batch": 256,
-        "epochs": 6,
-        "learning_rate": 1e-2,
-        "test_fraction": 0.25,
-        "seed": seed,
+        "data.panel": True,
+        "data.scaler": scaler,
+        "data.timeframe": "1d",
+        "data.calendar": "sessions",
+        "data.features": ("volume_zscore_15",),
+        "target.name": "return",
+        "target.horizon": 1,
+        "target.volatility_bars": 20,
+        "model.lookback": 3,
+        "model.hidden": 8,
+        "model.layers": 1,
+        "model.dropout": 0.0,
+        "train.batch": 256,
+        "train.epochs": 6,
+        "train.learning_rate": 1e-2,
+        "data.test_fraction": 0.25,
+        "train.seed": seed,
     }
-    return job_of(**{**keys, **settings})
+    return parse_job({}, keys)
 
 
 class _OneModel:

@@ -35,16 +35,16 @@ from trainer.data.synthetic import main as make_candles
 from trainer.store.card import read_card
 
 KEYS = (
-    "hidden=24",
-    "layers=2",
-    "lookback=60",
-    "dropout=0.2",
-    "batch=64",
-    "learning_rate=3e-4",
-    "epochs=24",
-    "patience=24",
+    "model.hidden=24",
+    "model.layers=2",
+    "model.lookback=60",
+    "model.dropout=0.2",
+    "train.batch=64",
+    "train.learning_rate=3e-4",
+    "train.epochs=24",
+    "train.patience=24",
 )
-KEYS += ("pooled=true", "distributed=always", "checkpoint_seconds=1", "tune=never")
+KEYS += ("data.pooled=true", "train.distributed=always", "train.checkpoint_seconds=1", "expert.tune=never")
 TOLERANCE = 1e-5
 
 

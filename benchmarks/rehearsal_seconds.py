@@ -29,7 +29,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 CANDLES = ("--out", "candles", "--symbols", "AAA", "--bars", "2500", "--timeframe", "1m", "--seed", "7")
 LAUNCH = ("launch", "--rehearse", "--instance", "p3.8xlarge", "--json", "--data", "candles", "--epochs", "1")
-SMALL = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
+SMALL = ("--set", "model.hidden=8", "--set", "model.lookback=20", "--set", "train.batch=128")
 
 
 def core_seconds() -> float:

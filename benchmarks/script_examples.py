@@ -26,11 +26,24 @@ from pathlib import Path
 from benchmarks.rounds import machine, write
 
 ROOT = Path(__file__).resolve().parents[1]
-PLAIN = ("--instance", "g6.xlarge", "--max-duration", "2h", "--set", "command=python train.py --epochs 60")
+PLAIN = (
+    "--instance",
+    "g6.xlarge",
+    "--max-duration",
+    "2h",
+    "--set",
+    "script.command=python train.py --epochs 60",
+)
 EXAMPLES = {  # arguments of the launch, and a text in the log once there is a checkpoint
     "plain-torch": (("--script", "{}/train.py", "--data", "{}/points", *PLAIN), "epoch 3 "),
-    "lightning": (("--job", "{}/job.toml", "--set", "command=python train.py --epochs 60"), "epoch 3 "),
-    "huggingface": (("--job", "{}/job.toml", "--set", "command=python train.py --epochs 20"), "'epoch': '2'"),
+    "lightning": (
+        ("--job", "{}/job.toml", "--set", "script.command=python train.py --epochs 60"),
+        "epoch 3 ",
+    ),
+    "huggingface": (
+        ("--job", "{}/job.toml", "--set", "script.command=python train.py --epochs 20"),
+        "'epoch': '2'",
+    ),
 }
 
 

@@ -38,7 +38,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_from
 from trainer.job.pieces.piece import Piece
 from trainer.models.tcn.network import Block, Tcn
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
@@ -52,9 +52,14 @@ PLAIN, SET_UP, OURS, ONE = "plain loop", "plain, our set-up", "ours", "ours, one
 EACH, RECOMPUTED = "ours, a core each", "ours, recomputed"
 # fp32 on a GPU, too: the plain loop has nothing else.
 SIZES = {
-    "small": job_of(model="tcn", blocks=4, width=32, chunk=256, batch=8, dropout=0.0, precision="fp32"),
-    "middle": job_of(model="tcn", blocks=8, width=128, chunk=512, batch=4, dropout=0.0, precision="fp32"),
-    "full": job_of(model="tcn", chunk=1024, batch=2, dropout=0.0, precision="fp32"),
+    size: job_from(
+        {"model": {"name": "tcn", "dropout": 0.0, **model}, "train": {"batch": batch, "precision": "fp32"}}
+    )
+    for size, model, batch in (
+        ("small", {"blocks": 4, "width": 32, "chunk": 256}, 8),
+        ("middle", {"blocks": 8, "width": 128, "chunk": 512}, 4),
+        ("full", {"chunk": 1024}, 2),
+    )
 }
 STEPS = {"small": 20, "middle": 4, "full": 1}
 CHUNKS = 64  # in the data
@@ -109,7 +114,7 @@ def _table(size: str, *, rounds: int) -> dict[str, Any]:
     if DEVICE == "cpu":
         teams[ONE] = _Team(_ours, job, 1)
         teams[EACH] = _Team(_ours, job, num_cores())
-    teams[RECOMPUTED] = _Team(_ours, with_settings(job, activation_checkpointing=True), 1)
+    teams[RECOMPUTED] = _Team(_ours, job.with_expert(activation_checkpointing=True), 1)
     try:
         losses = {name: team.first_loss() for name, team in teams.items()}
         rates = interleave({name: partial(team.rate, steps) for name, team in teams.items()}, rounds=rounds)
@@ -149,7 +154,7 @@ def _by_batch(batches: tuple[int, ...]) -> list[dict[str, float]]:
     print("\nours, small, by batch:        it/s    chunks/s")
     rows = []
     for batch in batches:
-        team = _Team(_ours, with_settings(SIZES["small"], batch=batch), 1)
+        team = _Team(_ours, SIZES["small"].with_train(batch=batch), 1)
         team.first_loss()
         chunks = max(team.rate(max(1, 64 // batch)) for _ in range(3))
         team.end()

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import machine, write
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job, job_from
 from trainer.machines.memory import GIB, footprint, num_weights
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import batches, make_members
@@ -80,9 +80,9 @@ def main() -> int:
 
 
 def _job(preset: str, batch: int) -> Job:
-    return job_of(
-        model="transformer", preset=preset, lookback=128, batch=batch, micro_batch=batch, precision="fp32"
-    )
+    model = {"name": "transformer", "preset": preset, "lookback": 128}
+    train, expert = {"batch": batch, "precision": "fp32"}, {"micro_batch": batch}
+    return job_from({"model": model, "train": train, "expert": expert})
 
 
 def _run(job: Job, steps: int) -> dict[str, Any]:

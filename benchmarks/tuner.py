@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_from
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
@@ -51,8 +51,10 @@ def main() -> int:
     shapes = (
         [(16, 128)] if options.quick else [(hidden, batch) for hidden in (64, 128) for batch in (256, 1024)]
     )
+    lookback = 20 if options.quick else 60
     jobs = [
-        job_of(hidden=hidden, batch=batch, lookback=20 if options.quick else 60) for hidden, batch in shapes
+        job_from({"model": {"hidden": hidden, "lookback": lookback}, "train": {"batch": batch}})
+        for hidden, batch in shapes
     ]
     seconds = options.seconds or (3.0 if options.quick else 20.0)
     tables = [_table(job, seconds=seconds, rounds=3 if options.quick else 5) for job in jobs]
@@ -125,8 +127,7 @@ class _Timed:
 
     def __init__(self, option: Candidate, members: Sequence[Member], job: Job) -> None:
         self._members, self._job, self._taken = members, job, 0
-        settings = {"strategy": option.strategy, "micro_batch": option.micro_batch, "pack": option.pack}
-        self._pack = form_pack(members, with_settings(job, **settings))  # type: ignore[arg-type]
+        self._pack = form_pack(members, option.of(job))
         for _ in range(2):
             self._step()
 

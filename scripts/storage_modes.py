@@ -32,7 +32,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.receipt import Receipt
 
 SYMBOLS = ("AAA", "BBB")
-QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128", "--epochs", "1")
+QUICK = ("--set", "model.hidden=8", "--set", "model.lookback=20", "--set", "train.batch=128", "--epochs", "1")
 
 
 @contextmanager

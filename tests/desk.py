@@ -29,7 +29,7 @@ from tests.network import HOOK
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "trainer" / "rehearsal" / "fork_client.py"
-QUICK = ("--set", "hidden=8", "--set", "lookback=20", "--set", "batch=128")
+QUICK = ("--set", "model.hidden=8", "--set", "model.lookback=20", "--set", "train.batch=128")
 
 
 @dataclass(frozen=True, kw_only=True)

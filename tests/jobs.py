@@ -7,8 +7,36 @@ from typing import Any
 from trainer import models, targets
 from trainer.base.own_file import OwnFile
 from trainer.base.settings import keys_of
-from trainer.job.job import _NAME_HELP, Job, job_from, job_of
+from trainer.data.table import DataSettings
+from trainer.job.job import _NAME_HELP, Job, job_from, parse_job
+from trainer.job.machine import MachineSettings
+from trainer.job.script import ScriptSettings
 from trainer.job.tables import HOMES, TABLES
+from trainer.job.train import ExpertSettings, TrainSettings
+
+SHORT = {"data": "data.path", "model": "model.name", "target": "target.name"}
+
+
+def job_of(**keys: Any) -> Job:
+    """Build a job from keys that may be named without their tables, as Python's arguments are."""
+    return parse_job({}, full(keys))
+
+
+def with_settings(job: Job, **keys: Any) -> Job:
+    """Return the job with keys changed, named as in `job_of`: as a job file would have them."""
+    return parse_job(job.to_dict(), full(keys))
+
+
+def full(keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys named with their tables: the first that has each, of any model and target."""
+    homes = [(table, home) for table, members in HOMES.items() for home in members.values()]
+    tables = [("data", DataSettings), *homes, ("train", TrainSettings), ("expert", ExpertSettings)]
+    places = {
+        key: f"{table}.{key}"
+        for table, cls in reversed([*tables, ("machine", MachineSettings), ("script", ScriptSettings)])
+        for key in keys_of(cls)
+    }
+    return {{**places, **SHORT}.get(key, key): value for key, value in keys.items()}
 
 
 def job_keys(job: Job) -> list[tuple[str, Any, str]]:

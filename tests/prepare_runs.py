@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs, secrets_path
 from trainer.control.fleet import create_fleet_request
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.prepare import plan_prepare, prepare_record, register_prepare

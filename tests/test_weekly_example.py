@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.jobs import with_settings
 from trainer.bars.check import check_data
 from trainer.cli.sources.refresh_script import with_refresh_script
-from trainer.job.job import job_from, load_job, with_settings
+from trainer.job.job import job_from, load_job
 from trainer.retrains.schedule import read_schedules
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "weekly"

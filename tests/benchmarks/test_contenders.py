@@ -9,8 +9,9 @@ import torch
 
 from benchmarks import packs
 from benchmarks.contenders import Draws, PlainNet, PlainWindows, Share, Team, batches, in_order
+from tests.jobs import job_of
 from trainer.data.features import WARMUP
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.train.packs.pack import new_model
 from trainer.train.predict.readers import gather
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from benchmarks.memory import ALLOWED, counted, held, predicted
+from tests.jobs import job_of, with_settings
 from tests.models import SETTINGS, make_model
 from trainer.data.features import FEATURES
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.machines.memory import FLOAT, num_weights
 from trainer.store.card import CardSeries
 from trainer.train.inputs.encoder import pinned

@@ -19,7 +19,14 @@ from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 
 GROUP = "mayfly-dev"
-LONG = ("--epochs", "200", "--set", "patience=200", "--set", "tune=never")  # tuning: test_tuned.py
+LONG = (
+    "--epochs",
+    "200",
+    "--set",
+    "train.patience=200",
+    "--set",
+    "expert.tune=never",
+)  # tuning: test_tuned.py
 BUDGET = "1.5"  # 441 seconds of a p3.8xlarge, far below the default of half an hour
 
 

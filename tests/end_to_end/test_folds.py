@@ -13,8 +13,18 @@ import pytest
 def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(
     desk, candles, eventually
 ):
-    pooled = ("--symbols", "AAA,BBB", "--set", "pooled=true", "--set", "name=pool")
-    settings = (*pooled, "--epochs", "1", "--set", "folds=2", "--set", "seeds=2", "--set", "seed=3")
+    pooled = ("--symbols", "AAA,BBB", "--set", "data.pooled=true", "--set", "name=pool")
+    settings = (
+        *pooled,
+        "--epochs",
+        "1",
+        "--set",
+        "data.folds=2",
+        "--set",
+        "train.seeds=2",
+        "--set",
+        "train.seed=3",
+    )
     run = desk.launch("--data", str(candles), *settings)
     eventually(lambda: desk.events("model_started"))
     run.kill()

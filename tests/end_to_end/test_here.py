@@ -136,11 +136,11 @@ def test_a_training_into_a_folder_has_a_receipt_without_an_instance_and_models_t
         "--data",
         str(candles),
         "--set",
-        "symbols=AAA",
+        "data.symbols=AAA",
         "--set",
-        "epochs=1",
+        "train.epochs=1",
         "--set",
-        "tune=never",
+        "expert.tune=never",
         *QUICK,
     )
     run = desk.run("agent", "--here", "--local", "store", "--json", *words)

@@ -49,7 +49,7 @@ def bars(tmp_path: Path) -> Path:
 def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_the_cards_numbers(
     desk, bars, eventually
 ):
-    small = ("--set", "bars=6000", "--epochs", "2")
+    small = ("--set", "data.bars=6000", "--epochs", "2")
     job = ("--job", str(EXAMPLE / "job.toml"), "--data", str(bars))
     run = desk.start("launch", "--rehearse", "--json", *job, *small)
     started = eventually(

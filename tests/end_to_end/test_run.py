@@ -15,7 +15,14 @@ import pytest
 
 from tests.desk import QUICK, ROOT
 
-ENDLESS = ("--epochs", "100000", "--set", "patience=100000", "--set", "tune=never")  # tuning: test_tuned.py
+ENDLESS = (
+    "--epochs",
+    "100000",
+    "--set",
+    "train.patience=100000",
+    "--set",
+    "expert.tune=never",
+)  # tuning: test_tuned.py
 PHASES = ["preflight", "capacity", "boot", "stage", "train", "upload", "terminate"]
 
 
@@ -98,7 +105,7 @@ def kill_worker(desk, symbol: str, times: int, eventually) -> None:
 def test_a_worker_killed_once_is_tried_again_and_one_killed_twice_is_one_failed_model(
     desk, candles, eventually
 ):
-    run = desk.launch("--data", str(candles), "--epochs", "6", "--set", "patience=6")
+    run = desk.launch("--data", str(candles), "--epochs", "6", "--set", "train.patience=6")
     kill_worker(desk, "AAA", 1, eventually)
     kill_worker(desk, "BBB", 2, eventually)
     out, err = run.communicate(timeout=500)

@@ -17,7 +17,16 @@ from trainer.machines.measurements import from_bytes
 from trainer.rehearsal.client import ACCOUNT, lease_server
 from trainer.store.card import read_card
 
-TUNED = ("--epochs", "1", "--symbols", "AAA", "--set", "tune=always", "--set", "gpu_profile=my_v100")
+TUNED = (
+    "--epochs",
+    "1",
+    "--symbols",
+    "AAA",
+    "--set",
+    "expert.tune=always",
+    "--set",
+    "machine.gpu_profile=my_v100",
+)
 PROFILES = "[cpu]\nmodels_per_gpu = 1\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
 
 

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.drawn import is_shown
+from tests.jobs import job_of
 from trainer.bars.check import check_data
 from trainer.bars.document import read_plan
 from trainer.base.errors import TrainerError
 from trainer.base.symbols import flaw
-from trainer.job.job import job_of
 
 JOB = job_of(lookback=2, horizon=1, batch=4, validation_fraction=0.2, test_fraction=0.2)
 ROWS = 400

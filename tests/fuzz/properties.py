@@ -34,9 +34,8 @@ from trainer.cli.views.progress import picture
 from trainer.cli.views.receipt import receipt_view
 from trainer.cli.views.table import FittedTable
 from trainer.control.progress import Step, progress_of
-from trainer.job.job import job_from, job_from_json, parse_assignments
+from trainer.job.job import job_from, job_from_json, parse_job
 from trainer.job.model_names import is_model_file
-from trainer.job.tables import with_keys
 from trainer.launch.inputs import Input, choose, read_summary
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
 from trainer.retrains.summary import scheduled_summary
@@ -314,7 +313,7 @@ def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
     for read in (
         job_from,
         lambda it: job_from_json(json.dumps(it)),
-        lambda it: with_keys(it, parse_assignments([text])),
+        lambda it: parse_job(it, {}, [text]),
     ):
         try:
             read(tables)

@@ -21,6 +21,7 @@ import torch
 from botocore import exceptions as aws
 
 from tests.candles import fewest
+from tests.jobs import job_of
 from tests.sessions import forget_sessions
 from trainer.aws.access import aws_error
 from trainer.aws.error_codes import ROWS
@@ -34,7 +35,7 @@ from trainer.cli.sources.script_packages import Target, resolve, target_of
 from trainer.control.progress import Step, abandoned, unconfirmed_receipt
 from trainer.data.read.reading import read_candles
 from trainer.data.timeframes import step_of
-from trainer.job.job import Job, job_from, job_of, load_job, parse_assignments, refuse_script
+from trainer.job.job import Job, job_from, load_job, parse_assignments, parse_job, refuse_script
 from trainer.job.machine import parse_duration
 from trainer.job.script import ScriptSettings
 from trainer.job.script_values import read_rows
@@ -229,8 +230,8 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda _: load_job(write("table.toml", "[modle]\nhidden = 3\n")),
         lambda _: job_from({"train": {"epoch": 4}}),
         lambda _: job_from({"model": {"name": "tcn", "hidden": 4}}),
-        lambda _: job_of(hiden=4),
-        lambda _: job_of(batch_chunks=4),
+        lambda _: parse_job({}, {"hiden": 4}),
+        lambda _: parse_job({}, {"epochs": 4}),
         lambda _: job_of(**{"trian.epochs": 4}),
         lambda _: job_of(epochs="many"),
         lambda _: job_of(epochs=-1),
@@ -249,8 +250,8 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         *(
             (lambda _, words=words: write("candles/AAA_1m.csv", "") and main(words.split()))
             for words in (
-                "profiles bench --set batch=4",
-                "profiles bench --set model=lstm",
+                "profiles bench --set train.batch=4",
+                "profiles bench --set model.name=lstm",
                 "profiles bench --price -1",
                 "profiles bench --bars -1",
                 "logs 20261120-120000-crypto-k3v9 --tail -1",
@@ -266,10 +267,10 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
                 "launch --rehearse --data nowhere",
                 "launc",
                 "profiles tune --seconds 0",
-                "profiles tune --set batch=auto",
+                "profiles tune --set train.batch=auto",
                 "launch --instance g5.12xlage",
-                "launch --set gpu_profile=h2000",
-                "launch --set gpu_profile=cpu",
+                "launch --set machine.gpu_profile=h2000",
+                "launch --set machine.gpu_profile=cpu",
                 "launch --set epochs",
                 "launch --instance g6.xlarge",
                 "launch --job nowhere.toml",

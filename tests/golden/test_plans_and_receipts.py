@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from rich.console import RenderableType
 
+from tests.jobs import job_of, with_settings
 from tests.pieces import named
 from trainer.aws.place import ACCOUNT, PLACES
 from trainer.cli.verbs import launch as launch_verb
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view, script_view
 from trainer.cli.views.receipt import receipt_view
-from trainer.job.job import job_from, job_of, with_settings
+from trainer.job.job import job_from
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers

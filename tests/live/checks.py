@@ -212,7 +212,7 @@ def attach(live: Live) -> None:
     live.run(*configure, "ssm")
     try:
         live.run(*up_again)
-        run_id = _detached(live, "--epochs", "5000", "--set", "patience=5000")
+        run_id = _detached(live, "--epochs", "5000", "--set", "train.patience=5000")
         ends = time.monotonic() + timedelta(minutes=15).total_seconds()
         while not (seen := live.mayfly("status", run_id)["runs"][0]["sample"] or {}).get("gpus"):
             require(time.monotonic() < ends, f"no figures of {run_id} after 15 minutes: {seen}")

@@ -15,9 +15,9 @@ DEMO = Path(__file__).resolve().parents[2] / "scripts" / "demo"
 @pytest.mark.parametrize(
     ("data", "beside", "words"),
     [
-        ("", False, "--set set=demo"),
-        ("", True, "--set set=demo --data ../shared/data/raw"),
-        ("/mine", True, "--data /mine --set symbols= --set timeframe= --set bars=20000"),
+        ("", False, "--set data.set=demo"),
+        ("", True, "--set data.set=demo --data ../shared/data/raw"),
+        ("/mine", True, "--data /mine --set data.symbols= --set data.timeframe= --set data.bars=20000"),
     ],
 )
 def test_the_demo_trains_in_a_set_of_its_own_or_on_what_is_named(data, beside, words, tmp_path):

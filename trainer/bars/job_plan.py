@@ -31,7 +31,7 @@ from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.reading import CandleFolder, FileRead
 from trainer.data.read.shapes import FIELDS
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 
 
@@ -52,7 +52,7 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on."""
-    job = with_settings(job, timeframe=folder.timeframe)
+    job = job.with_data(timeframe=folder.timeframe)
     if job.data.panel:
         planned = _plan_panel(job, folder)
     else:

@@ -78,7 +78,7 @@ class Timeline:
             raise DataError(
                 f"all series together have {total} bars after the warm-up of their features",
                 why=f"test is {data.test_fraction:g} of them: less than one",
-                do="Give more bars, raise test_fraction, or name features that look back less.",
+                do="Give more bars, raise data.test_fraction, or name features that look back less.",
             )
 
         def instant(bar: int) -> int:

@@ -279,7 +279,7 @@ def _chosen(panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar, cut
         f" {job.target.farther}",
         why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least",
         do=(
-            f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these:"
+            f"Give more bars, raise data.test_fraction, lower {job.model.shorter}, or accept these:"
             f" {job.target.farther} = 1."
         ),
     )

@@ -263,7 +263,7 @@ def _choose(
             " holes"
         ),
         do=(
-            f"Give more bars, raise test_fraction, lower {job.model.shorter}, or accept these:"
+            f"Give more bars, raise data.test_fraction, lower {job.model.shorter}, or accept these:"
             f" {target.farther} = 1."
         ),
     )
@@ -377,7 +377,7 @@ def _no_bar(
         f"{candles.symbol} has no bar left in {name}",
         why=why,
         do=(
-            f"Lower {job.model.shorter}, give more bars, or set calendar (24x7, sessions, events, or an"
+            f"Lower {job.model.shorter}, give more bars, or set data.calendar (24x7, sessions, events, or an"
             " exchange's code)."
         ),
     )
@@ -401,10 +401,8 @@ def refuse_large_batch(where: str, job: Job, available: int) -> None:
     """Raise DataError if an epoch has fewer windows, or chunks, than a batch."""
     kind = job.model.reads
     if job.train.batch > available:
+        smaller = "1, lower model.chunk" if kind == CHUNKS else "auto"
         raise DataError(
             f"batch {job.train.batch} is larger than the {available} training {kind} of {where}",
-            do=(
-                f"Set a smaller one, --set train.batch={'1, lower chunk' if kind == CHUNKS else 'auto'}, or"
-                " give more bars."
-            ),
+            do=f"Set a smaller one, --set train.batch={smaller}, or give more bars.",
         )

@@ -20,7 +20,7 @@ TrainerError
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -113,8 +113,18 @@ def file_error(error: OSError) -> ConfigError | None:
     )
 
 
-def nearest(word: str, known: Iterable[str], *, count: int = 3, closeness: float = 0.5) -> str:
-    """Return 'Did you mean a, b?' for the names of `known` closest to `word`, or '' when none is close."""
+def nearest(
+    word: str,
+    known: Iterable[str],
+    *,
+    count: int = 3,
+    closeness: float = 0.5,
+    shown: Mapping[str, str] | None = None,
+) -> str:
+    """Return 'Did you mean a, b?' for the names of `known` closest to `word`, or '' when none is close.
+
+    `shown`: names that are printed in another form.
+    """
     spelled = {name.lower(): name for name in sorted(known)}
-    matches = get_close_matches(word.lower(), list(spelled), n=count, cutoff=closeness)
-    return f"Did you mean {', '.join(spelled[match] for match in matches)}?" if matches else ""
+    names = [spelled[match] for match in get_close_matches(word.lower(), spelled, n=count, cutoff=closeness)]
+    return f"Did you mean {', '.join((shown or {}).get(name, name) for name in names)}?" if names else ""

@@ -195,7 +195,7 @@ class ModelSettings(HomeSettings):
     shape: ClassVar[
         tuple[str, ...]
     ] = ()  # keys that, with the batch, determine its speed: tuned settings are stored by them
-    shorter: ClassVar[str] = "lookback"  # the keys that lower `bars_seen`, for messages
+    shorter: ClassVar[str] = "model.lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
@@ -355,7 +355,9 @@ class TargetSettings(HomeSettings):
     metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
     gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
     table: ClassVar[tuple[Column, ...]] = ()
-    farther: ClassVar[str] = "horizon"  # the keys that change how far a label looks ahead, for messages
+    farther: ClassVar[str] = (
+        "target.horizon"  # the keys that change how far a label looks ahead, for messages
+    )
     needs_fitted: ClassVar[
         tuple[str, ...]
     ] = ()  # numbers fitted in training that are needed to read an output

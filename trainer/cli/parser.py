@@ -14,9 +14,9 @@ from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win.
-examples/crypto-lstm.toml explains every key of a job. --set takes train.epochs=3,
-or epochs=3 if only one table has that key. Region and credentials come
-from AWS's own variables (AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither.
+examples/crypto-lstm.toml explains every key of a job; --set names it with its table,
+such as train.epochs=3. Region and credentials come from AWS's own variables
+(AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither.
 """
 
 

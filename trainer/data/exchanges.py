@@ -58,7 +58,7 @@ def hours_of(exchange: str, first: int, last: int) -> Hours:
         raise DataError(
             f"calendar {exchange} has no sessions for bars from {start} to {end}",
             why=str(error).split("\n")[0][:160],
-            do="Set data.bars lower, calendar = auto, or install a newer exchange_calendars.",
+            do="Set data.bars lower, data.calendar = auto, or install a newer exchange_calendars.",
         ) from error
     opens, closes = known.opens_nanos, known.closes_nanos
     has_break = known.break_starts_nanos > 0  # NaT is the smallest number
@@ -87,7 +87,7 @@ def exchange_holes(timestamps: np.ndarray, step: int, exchange: str) -> np.ndarr
         raise DataError(
             f"{inside:.0%} of the bars lie in the trading hours of {exchange}",
             why="times are read as UTC if a file names no zone, and a time is the start of its bar",
-            do="Correct the times, name another exchange, or set calendar = auto.",
+            do="Correct the times, name another exchange, or set data.calendar = auto.",
         )
     is_hole[1:] = begun[1:] > ended[:-1]
     return is_hole

@@ -85,7 +85,7 @@ def walk_forward(
                 f"each tests {test_fraction:g} of the bars, and the first validates {validation_fraction:g}"
                 " before that"
             ),
-            do="Lower folds or test_fraction.",
+            do="Lower data.folds or data.test_fraction.",
         )
     return spans
 

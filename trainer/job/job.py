@@ -1,5 +1,5 @@
-"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train] and
-[machine].
+"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train],
+[expert] and [machine].
 
 The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
 tables, checks them together, and reads them from TOML, JSON and `--set`; `job_tables` places keys and
@@ -37,6 +37,7 @@ from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
 from trainer.data.table import DataSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
+from trainer.job.script_values import read_rows
 from trainer.job.tables import (
     DATA_OF_A_SCRIPT,
     HOMES,
@@ -50,7 +51,7 @@ from trainer.job.tables import (
     unknown_key,
     with_keys,
 )
-from trainer.job.train import AUTO, BATCH_OF_THE_MODEL, TrainSettings
+from trainer.job.train import AUTO, BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
 
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
@@ -59,15 +60,19 @@ _NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job: its name and its five tables (data, model, target, train, machine)."""
+    """A job: its name and its tables; [script] takes the place of those of a model."""
 
     name: str = setting("mayfly", _NAME_HELP)
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())
     target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())
     train: TrainSettings = field(default_factory=TrainSettings)
+    expert: ExpertSettings = field(default_factory=ExpertSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
     script: ScriptSettings = field(default_factory=ScriptSettings)
+    given: frozenset[str] = field(
+        default=frozenset(), compare=False, repr=False
+    )  # keys in the text it is from
 
     def __post_init__(self) -> None:
         if self.is_script and not self.machine.max_duration:
@@ -94,24 +99,27 @@ class Job:
             )
             do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
             raise UsageError(made, why=why, do=do)
+        if self.expert.restart_epochs and self.train.schedule != "cosine":
+            expected = "0 unless train.schedule is cosine"
+            raise bad_value("expert.restart_epochs", self.expert.restart_epochs, expected)
         if self.train.batch == BATCH_OF_THE_MODEL:
             object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
         if self.train.batch == 0 and self.model.reads == CHUNKS:
             why, do = f"{self.model.name} reads chunks", "Set train.batch to 1 or more, or leave it out."
-            raise UsageError("batch = auto is for models that read windows", why=why, do=do)
-        if self.train.activation_checkpointing and not self.model.can_recompute:
-            do = "Leave train.activation_checkpointing out."
+            raise UsageError("train.batch = auto is for models that read windows", why=why, do=do)
+        if self.expert.activation_checkpointing and not self.model.can_recompute:
+            do = "Leave expert.activation_checkpointing out."
             raise UsageError(
                 f"{self.model.title} can't compute its activations again", why="it is your own module", do=do
             )
         if (
-            0 < self.train.micro_batch < self.train.batch
+            0 < self.expert.micro_batch < self.train.batch
             and self.model.is_measured
             and not self.model.may_slice
         ):
             why = "slices of a batch would give it another gradient, as batch norm does"
             raise UsageError(
-                f"{self.model.title} can't train in slices", why=why, do="Leave train.micro_batch out."
+                f"{self.model.title} can't train in slices", why=why, do="Leave expert.micro_batch out."
             )
 
     @property
@@ -123,6 +131,34 @@ class Job:
     def own_files(self) -> dict[str, OwnFile]:
         """Return the user's model and target files, by table."""
         return {table: home for table in HOMES if isinstance(home := getattr(self, table), OwnFile)}
+
+    def with_data(self, **values: Any) -> Job:
+        """Return the job with values of its [data] table replaced."""
+        return replace(self, data=replace(self.data, **values))
+
+    def with_train(self, **values: Any) -> Job:
+        """Return the job with values of its [train] table replaced."""
+        return replace(self, train=replace(self.train, **values))
+
+    def with_expert(self, **values: Any) -> Job:
+        """Return the job with values of its [expert] table replaced."""
+        return replace(self, expert=replace(self.expert, **values))
+
+    def without_desk(self) -> Job:
+        """Return the job without what only the desk reads: paths, the refresh file and its secrets."""
+        job = self.with_data(path="", folder="", refresh="", secrets=())
+        return replace(job, script=replace(job.script, root=""))
+
+    def with_defaults(self, keys: Mapping[str, Any]) -> Job:
+        """Return the job with these values for keys, named with their tables, that were not given."""
+        job = self
+        for key, value in keys.items():
+            table, _, name = key.rpartition(".")
+            if key in self.given:
+                continue
+            changed = {table: replace(getattr(job, table), **{name: value})} if table else {name: value}
+            job = replace(job, **changed)
+        return job
 
     def with_own_files(self, homes: Mapping[str, OwnFile]) -> Job:
         """Return the job with these in place of its own files."""
@@ -157,16 +193,6 @@ def refuse_script(job: Job, verb: str) -> None:
     if job.is_script:
         do = "Run it with mayfly launch, or at this desk as it is."
         raise UsageError(f"{verb} takes no script", why="it is for models of Mayfly's training", do=do)
-
-
-def job_of(**keys: Any) -> Job:
-    """Build a job from keys named as in `--set`; the others have their defaults."""
-    return job_from(with_keys({}, keys))
-
-
-def with_settings(job: Job, **keys: Any) -> Job:
-    """Return the job with some keys changed, named as in `--set`, and checked again."""
-    return job_from(with_keys(job.to_dict(), keys))
 
 
 def load_job(path: Path) -> Tables:
@@ -218,6 +244,23 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     return keys
 
 
+def parse_job(
+    tables: Tables, flags: Mapping[str, Any], assignments: Iterable[str] = (), *, script_duration: str = ""
+) -> Job:
+    """Build a job from what its user wrote, the later winning: a file's tables, flags, `--set` arguments.
+
+    Reads the CSV file, if any, that `script.over` names. `script_duration`: longest duration of a script that
+    names none. Raises UsageError as `job_from` does.
+    """
+    tables = with_keys(tables, {**flags, **parse_assignments(assignments)})
+    if isinstance(over := tables.get("script", {}).get("over"), str) and over:
+        tables["script"]["over"] = read_rows(Path(over))
+    if script_duration and "script" in tables and not tables.get("machine", {}).get("max_duration"):
+        job = job_from(with_keys(tables, {"machine.max_duration": script_duration}))
+        return replace(job, given=job.given - {"machine.max_duration"})
+    return job_from(tables)
+
+
 def job_from(tables: Tables) -> Job:
     """Build a job from its tables. Raises UsageError for an unknown key, and for a value that makes
     no sense.
@@ -240,7 +283,8 @@ def job_from(tables: Tables) -> Job:
         made[table] = cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values))
     if "name" in tables:
         made["name"] = typed("name", tables["name"], str)
-    job = Job(**made)
+    given = {f"{table}.{key}" for table, values in tables.items() if table != "name" for key in values}
+    job = Job(**made, given=frozenset(given | tables.keys() & {"name"}))
     _check_readable(job)
     return job
 

@@ -1,7 +1,7 @@
 """Values that a script runs over: combinations, the name of each, the variables that it gets, and the GPUs of
 each.
 
-A job has them as lists to combine, as rows, or as a CSV file, which the desk reads into rows (`with_rows`),
+A job has them as lists to combine, as rows, or as a CSV file, which the desk reads into rows (`read_rows`),
 so that the control plane and the node see values only. Standard library only.
 """
 
@@ -93,16 +93,6 @@ def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
         each = int(gpus)
         return [tuple(range(first, first + each)) for first in range(0, devices - each + 1, each)]
     return [(device,) for _ in range(math.floor(1 / gpus + 1e-9)) for device in range(devices)]
-
-
-def with_rows(tables: dict[str, Any]) -> dict[str, Any]:
-    """Return a job's tables with the rows of the CSV file, if any, that `script.over` names. Raises
-    UsageError.
-    """
-    over = tables.get("script", {}).get("over")
-    if not isinstance(over, str) or not over:
-        return tables
-    return {**tables, "script": {**tables["script"], "over": read_rows(Path(over))}}
 
 
 def read_rows(path: Path) -> list[Combination]:

@@ -17,65 +17,59 @@ from trainer.base.settings import bad_value, keys_of
 from trainer.data.table import DataSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
-from trainer.job.train import TrainSettings
+from trainer.job.train import ExpertSettings, TrainSettings
 
 Tables = dict[str, Any]
 
-TABLES = ("data", "model", "target", "train", "machine", "script")
-NOT_OF_A_SCRIPT = ("model", "target", "train")  # tables of a job that trains models of ours
+TABLES = ("data", "model", "target", "train", "expert", "machine", "script")
+NOT_OF_A_SCRIPT = ("model", "target", "train", "expert")  # tables of a job that trains models of ours
 DATA_OF_A_SCRIPT = ("folder",)
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
-_PLAIN: dict[str, type[Any]] = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
+_PLAIN: dict[str, type[Any]] = {
+    "data": DataSettings,
+    "train": TrainSettings,
+    "expert": ExpertSettings,
+    "machine": MachineSettings,
+}
 HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}
 _OWN: dict[str, type[Any]] = {"model": models.OWN, "target": targets.OWN}  # chosen by a file of the user's
-_SHORT = {
-    "data": "data.path",
-    "model": "model.name",
-    "target": "target.name",
-}  # --set model=... chooses the model
-_RENAMED = {**_SHORT, "batch_chunks": "train.batch"}  # keys of the old flat job files
+_CHOICES = {"data": "data.path", "model": "model.name", "target": "target.name"}  # meant by a table's name
 
 
 def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
-    """Return the tables with keys set. A key is `train.epochs`, or `epochs` where one table of this job has
-    it.
+    """Return the tables with keys set, which are named with their tables, such as `train.epochs`.
 
     If another model or target is chosen, keys that only the previous one has are dropped. Raises UsageError
-    for a key that no table has, or several have.
+    for a key without a table.
     """
     check_tables(tables, "the job")
     changed = {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
-    given = {_SHORT.get(key, key): value for key, value in keys.items()}
+    given = dict(keys)
     for place in HOMES:  # first, since they decide which keys there are
         if f"{place}.name" in given:
             _choose(changed, place, given.pop(f"{place}.name"))
     for key, value in given.items():
-        table, _, rest = _placed(changed, key).rpartition(".")
-        if table:
-            changed.setdefault(table, {})[rest] = value
+        table, dot, name = key.partition(".")
+        if key == "name":
+            changed["name"] = value
+        elif not dot:
+            raise unknown_key(changed, key, "")
+        elif table not in TABLES:
+            raise UsageError(f"unknown table '{table}' of '{key}'", do=nearest(table, TABLES) or EXAMPLE)
         else:
-            changed[rest] = value
+            changed.setdefault(table, {})[name] = value
     return changed
 
 
 def check_tables(tables: Tables, what: str) -> None:
-    """Raise UsageError for an old flat job, and for an unknown table."""
+    """Raise UsageError for a key in no table, and for an unknown table."""
     if not isinstance(tables, dict):
         raise UsageError(f"{what} is not a job", do=EXAMPLE)
-    flat = [key for key, value in tables.items() if not isinstance(value, dict) and key != "name"]
-    if flat:
-        known = {name: places[0] for name, places in _everywhere().items()}
-        for key in flat:
-            if key not in known and key not in _RENAMED:
-                raise UsageError(
-                    f"unknown job key '{key}'", do=_with_tables(nearest(key, known), known) or EXAMPLE
-                )
-        moves = ", ".join(f"{key} = ... into {_bracketed(key)}" for key in flat[:3])
-        more = f", and the other {len(flat) - 3} into theirs" if len(flat) > 3 else ""
-        why = f"{', '.join(flat[:3])}{' ...' if len(flat) > 3 else ''} in no table"
-        raise UsageError(f"{what} is flat", why=why, do=f"Put {moves}{more}. {EXAMPLE}")
-    for key, value in tables.items():
-        if isinstance(value, dict) and key not in TABLES:
+    sound = {key: value for key, value in tables.items() if isinstance(value, dict)}
+    for key in tables:
+        if key not in sound and key != "name":
+            raise UsageError(f"{what} has '{key}' in no table", do=_offer(sound, key, "") or EXAMPLE)
+        if key in sound and key not in TABLES:
             tables_there = ", ".join(f"[{name}]" for name in TABLES)
             raise UsageError(
                 f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}."
@@ -110,14 +104,6 @@ def check_script(tables: Tables) -> None:
 def plain_tables(tables: Tables) -> dict[str, type[Any]]:
     """Return the classes of the tables, without homes, that this job may have."""
     return {**_PLAIN, "script": ScriptSettings} if "script" in tables else _PLAIN
-
-
-def _bracketed(key: str) -> str:
-    """Return the new place of a flat job's key: `[train]`, or `[model] as name = ...` if it was renamed."""
-    if key in _RENAMED:
-        table, _, name = _RENAMED[key].partition(".")
-        return f"[{table}] as {name} = ..."
-    return f"[{_everywhere()[key][0].partition('.')[0]}]"
 
 
 def home_of(tables: Tables, table: str) -> type[Any]:
@@ -163,26 +149,8 @@ def _choose(tables: Tables, table: str, choice: Any) -> None:
             }
 
 
-def _placed(tables: Tables, key: str) -> str:
-    """Return a key with its table, for this job's model and target."""
-    table, dot, rest = key.partition(".")
-    if dot and table not in TABLES:
-        raise UsageError(f"unknown table '{table}' of '{key}'", do=nearest(table, TABLES) or EXAMPLE)
-    if dot or key == "name":
-        return key
-    homes = {place: home_of(tables, place) for place in HOMES}
-    places = [name for name, cls in {**plain_tables(tables), **homes}.items() if key in keys_of(cls)]
-    if not places:
-        raise unknown_key(tables, key, "")
-    if len(places) > 1:
-        tables_there = " and ".join(f"[{place}]" for place in places)
-        do = f"Write {' or '.join(f'{place}.{key}' for place in places)}."
-        raise UsageError(f"'{key}' is a key of {tables_there}", do=do)
-    return f"{places[0]}.{key}"
-
-
 def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
-    """Return the error for an unknown key of a table ('': of any), with the tables that have it, or similar
+    """Return the error for an unknown key of a table ('': of none), with the tables that have it, or similar
     names.
     """
     what = f"unknown job key '{table}.{key}'" if table else f"unknown job key '{key}'"
@@ -194,38 +162,27 @@ def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
         owners = [name for name, home in members.items() if key in keys_of(home)]
         if owners and table in (place, "") and key not in keys_of(homes[place]):
             why = (
-                f"{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is"
+                f"{place}.{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is"
                 f" {homes[place].name}"
             )
-            return UsageError(what, why=why, do=f"Leave {key} out, or set {place}.name = {owners[0]}.")
-    if key in _RENAMED:
-        return UsageError(what, do=f"It is {_RENAMED[key]} now.")
-    here = {place: keys_of(cls) for place, cls in {**plain_tables(tables), **homes}.items()}
-    elsewhere = [f"{place}.{key}" for place, keys in here.items() if key in keys]
-    if elsewhere:
-        return UsageError(what, do=f"Did you mean {' or '.join(elsewhere)}?")
-    close = nearest(key, here[table]) if table else ""
-    known = {name: f"{place}.{name}" for place, keys in here.items() for name in keys}
-    do = _with_tables(close or nearest(key, known), known)
+            return UsageError(what, why=why, do=f"Leave it out, or set {place}.name = {owners[0]}.")
+    do = _offer(tables, key, table)
     if own:
         return UsageError(what, do=f"{do} For a setting of your own class write {' or '.join(own)}.".strip())
     return UsageError(what, do=do or EXAMPLE)
 
 
-def _with_tables(sentence: str, known: Mapping[str, str]) -> str:
-    """Return 'Did you mean a, b?' with the table before each key."""
-    start = "Did you mean "
-    names = sentence.removeprefix(start).removesuffix("?").split(", ") if sentence else []
-    return f"{start}{', '.join(known[name] for name in names)}?" if names else ""
-
-
-def _everywhere() -> dict[str, list[str]]:
-    """Return each key of any table or home, with its tables."""
-    tables: dict[str, list[str]] = {}
-    for place, cls in [
-        *_PLAIN.items(),
-        *((place, home) for place, homes in HOMES.items() for home in homes.values()),
-    ]:
-        for key in keys_of(cls):
-            tables.setdefault(key, []).append(f"{place}.{key}")
-    return tables
+def _offer(tables: Tables, key: str, table: str) -> str:
+    """Return 'Did you mean train.epochs?': the tables that have this key, else the nearest keys; '' for none
+    near.
+    """
+    if key in _CHOICES:
+        return f"Did you mean {_CHOICES[key]}?"
+    homes = {place: home_of(tables, place) for place in HOMES}
+    there = {place: keys_of(cls) for place, cls in {**plain_tables(tables), **homes}.items()}
+    same = [place for place, keys in {**there, "script": keys_of(ScriptSettings)}.items() if key in keys]
+    if same:
+        return f"Did you mean {' or '.join(f'{place}.{key}' for place in same)}?"
+    here = {name: f"{table}.{name}" for name in there.get(table, ())}
+    anywhere = {name: f"{place}.{name}" for place, keys in reversed(there.items()) for name in keys}
+    return nearest(key, here, shown=here) or nearest(key, anywhere, shown=anywhere)

@@ -1,4 +1,4 @@
-"""The `[train]` table of a job: how its models are trained. Standard library only."""
+"""The `[train]` and `[expert]` tables of a job: how its models are trained. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The `[train]` table. Help texts name settings that change only the speed."""
+    """The `[train]` table: what determines a training's models, and how it is protected."""
 
     epochs: int = setting(15, "Passes over the training windows, at most.", least=1, most=100_000)
     batch: int = setting(
@@ -37,19 +37,10 @@ class TrainSettings:
         "Learning rate after the warm-up: " + ", ".join(SCHEDULES) + " (to zero at the last epoch's end).",
         choices=SCHEDULES,
     )
-    restart_epochs: int = setting(
-        0, "Epochs after which a cosine restarts at the full rate; 0: it never does.", least=0, most=100_000
-    )
-    restart_factor: int = setting(
-        1, "Factor by which each cosine is longer than the one before.", least=1, most=100
-    )
     rate_scaling: str = setting(
         "none",
-        "Scaling of the learning rate by batch / rate_batch: " + ", ".join(RATE_SCALINGS) + ".",
+        "Scaling of the learning rate by batch / expert.rate_batch: " + ", ".join(RATE_SCALINGS) + ".",
         choices=RATE_SCALINGS,
-    )
-    rate_batch: int = setting(
-        256, "Batch for which `learning_rate` is given, if it is scaled.", least=1, most=16_777_216
     )
     weight_decay: float = setting(1e-2, "AdamW's weight decay.", least=0, most=100)
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.", above=0, most=1e9)
@@ -62,6 +53,47 @@ class TrainSettings:
     )
     patience: int = setting(
         3, "Epochs without a better validation loss after which a model stops.", least=1, most=100_000
+    )
+    precision: str = setting(
+        "auto",
+        "Number format of matrix products: " + ", ".join(PRECISIONS) + "; auto: by chip, fp32 on a CPU.",
+        choices=PRECISIONS,
+    )
+    checkpoint_seconds: int = setting(
+        60, "Seconds of training between checkpoints of a model; 0: none.", least=0, most=1_000_000
+    )
+    distributed: str = setting(
+        "auto",
+        "Train one model on all devices together: auto (a panel's), never, or always. Changes the speed, not"
+        " the model.",
+        choices=DISTRIBUTED,
+    )
+    seed: int = setting(0, "Seed of weights, batch order and dropout.", least=0, most=4_294_967_295)
+    seeds: int = setting(
+        1, "Models per symbol and fold, with consecutive seeds from train.seed on.", least=1, most=1_000
+    )
+    retries: int = setting(1, "Retries of a model whose worker died.", least=0, most=100)
+
+    def __post_init__(self) -> None:
+        check_values("train", self)
+        if self.batch < 0 and self.batch != BATCH_OF_THE_MODEL:
+            raise bad_value("train.batch", self.batch, "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertSettings:
+    """The `[expert]` table. The first three change the model; the others only speed, memory or what is
+    recorded, and the tuner chooses some of them where they are left open.
+    """
+
+    rate_batch: int = setting(
+        256, "Batch for which train.learning_rate is given, if it is scaled.", least=1, most=16_777_216
+    )
+    restart_epochs: int = setting(
+        0, "Epochs after which a cosine restarts at the full rate; 0: it never does.", least=0, most=100_000
+    )
+    restart_factor: int = setting(
+        1, "Factor by which each cosine is longer than the one before.", least=1, most=100
     )
     strategy: str = setting(
         "auto",
@@ -85,28 +117,8 @@ class TrainSettings:
         " machine: auto (if the run is estimated at ten minutes or more), never, or always.",
         choices=TUNE,
     )
-    precision: str = setting(
-        "auto",
-        "Number format of matrix products: " + ", ".join(PRECISIONS) + "; auto: by chip, fp32 on a CPU.",
-        choices=PRECISIONS,
-    )
     activation_checkpointing: bool = setting(
         False, "Recompute activations in the backward pass: less memory, more time."
-    )
-    trace_steps: int = setting(
-        0,
-        "Steps that each worker records with torch's profiler, to OUT/trace; 0: none.",
-        least=0,
-        most=10_000,
-    )
-    checkpoint_seconds: int = setting(
-        60, "Seconds of training between checkpoints of a model; 0: none.", least=0, most=1_000_000
-    )
-    distributed: str = setting(
-        "auto",
-        "Train one model on all devices together: auto (a panel's), never, or always. Changes the speed, not"
-        " the model.",
-        choices=DISTRIBUTED,
     )
     compile: str = setting(
         "auto",
@@ -114,21 +126,12 @@ class TrainSettings:
         " Changes the speed.",
         choices=COMPILE,
     )
-    stage_gib: float = setting(
-        1.0,
-        "GiB of host memory in which a worker prepares the next symbol while it trains; 0: none.",
+    trace_steps: int = setting(
+        0,
+        "Steps that each worker records with torch's profiler, to OUT/trace; 0: none.",
         least=0,
-        most=16_384,
+        most=10_000,
     )
-    seed: int = setting(0, "Seed of weights, batch order and dropout.", least=0, most=4_294_967_295)
-    seeds: int = setting(
-        1, "Models per symbol and fold, with consecutive seeds from `seed` on.", least=1, most=1_000
-    )
-    retries: int = setting(1, "Retries of a model whose worker died.", least=0, most=100)
 
     def __post_init__(self) -> None:
-        check_values("train", self)
-        if self.batch < 0 and self.batch != BATCH_OF_THE_MODEL:
-            raise bad_value("train.batch", self.batch, "0 or more")
-        if self.restart_epochs and self.schedule != "cosine":
-            raise bad_value("train.restart_epochs", self.restart_epochs, "0 unless train.schedule is cosine")
+        check_values("expert", self)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.machines.instances import InstanceType
 from trainer.machines.links import link_of
@@ -70,7 +70,7 @@ def build_manifest(
         "run_id": run_id,
         "created_at": iso(created_at),
         "place": place,
-        "job": with_settings(job, path="", refresh="", secrets=()).to_dict(),
+        "job": job.without_desk().to_dict(),
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
         "own_files": {table: home.manifest_entry() for table, home in job.own_files.items()},

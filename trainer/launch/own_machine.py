@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.aws.place import HERE
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.script import KIND
 from trainer.launch.bundle import BundleName
@@ -47,16 +47,15 @@ def here_record(
     bars: Mapping[str, int],
     now: datetime,
     preflight_at: datetime,
-    named: bool,
 ) -> RunRecord:
     """Return the record of a run that begins now, in state "running". Without a `max_duration` it has the
     longest default.
 
-    `bars` are the candles of a training, by symbol; a script has none. `named`: whether the user named its
-    longest duration.
+    `bars` are the candles of a training, by symbol; a script has none.
     """
     pieces = pieces_of(job, (), timeframe="") if job.is_script else workload(job, bars).pieces
     longest = job.machine.max_duration_or(LONGEST_DEADLINE)
+    named = job.machine.max_duration and "machine.max_duration" in job.given
     return RunRecord(
         format=HERE_FORMAT,
         run_id=new_run_id(job.name, now),
@@ -95,7 +94,7 @@ def here_manifest(
             "format": FORMAT,
             "work": KIND,
             **_common(record, bundle),
-            "job": with_settings(job, **{"data.folder": "", "script.root": ""}).to_dict(),
+            "job": job.without_desk().to_dict(),
             "script_files": dict(inputs.files),
             "script_sha256": inputs.sha256,
             "inputs": [dict(entry) for entry in inputs.data],

@@ -302,7 +302,7 @@ def _run_limit(job: Job, longest: timedelta, cap: timedelta) -> TimeLimit:
     wanted = job.machine.max_duration_or(cap)
     if wanted > cap:
         raise UsageError(
-            f"max_duration {job.machine.max_duration} is longer than this stack lets an instance live",
+            f"machine.max_duration {job.machine.max_duration} is longer than the stack lets an instance live",
             why=f"its launch template ends every instance after {int(cap.total_seconds() // 60)} minutes",
             do="Shorten it, or raise the stack's max lifetime and run pulumi up.",
         )

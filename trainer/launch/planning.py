@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from trainer.aws.access import Access
 from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
@@ -33,7 +33,7 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
     """
 
     def too_short(symbol: str, bars: int, timeframe: str) -> DataError | None:
-        timed = with_settings(job, timeframe=timeframe)  # features, and so the warm-up, follow from it
+        timed = job.with_data(timeframe=timeframe)  # features, and so the warm-up, follow from it
         bars = min(bars, job.data.bars or bars)
         return too_few(symbol, bars, timed) or empty_span(symbol, bars, timed)
 
@@ -61,7 +61,7 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
 
 def with_candles(job: Job, candles: ChosenCandles) -> Job:
     """Return the job with the symbols and the timeframe that its candles decide."""
-    return with_settings(job, symbols=list(candles.bars), exclude=[], timeframe=candles.timeframe)
+    return job.with_data(symbols=tuple(candles.bars), exclude=(), timeframe=candles.timeframe)
 
 
 def plan_launch(
@@ -104,7 +104,7 @@ class PlannedRetrain:
 def within_budget(job: Job, budget: float) -> Job:
     """Return the job with the smaller of two budgets."""
     own = job.machine.budget
-    return with_settings(job, budget=min(own, budget) if own else budget)
+    return replace(job, machine=replace(job.machine, budget=min(own, budget) if own else budget))
 
 
 def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:

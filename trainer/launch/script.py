@@ -17,7 +17,7 @@ from typing import Any
 from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs, script_secrets_path
 from trainer.base.errors import TrainerError
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.script import KIND
 from trainer.launch.bundle import BundleName
@@ -175,7 +175,7 @@ def script_manifest(
         "run_id": record.run_id,
         "created_at": iso(record.created_at),
         "place": record.place,
-        "job": with_settings(job, **{"data.folder": "", "script.root": ""}).to_dict(),
+        "job": job.without_desk().to_dict(),
         "code": {"key": bundle.key, "sha256": bundle.sha256},
         "lock_sha256": bundle.lock_sha256,
         "script_files": dict(files),

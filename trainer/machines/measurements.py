@@ -20,7 +20,7 @@ from typing import Any
 
 from trainer.base import environment
 from trainer.base.files import whole_file
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.job.train import STRATEGIES
 
 FILE = "measurements.json"
@@ -36,9 +36,10 @@ Measurements = dict[str, dict[str, Entry]]
 
 def shape_of(job: Job) -> str:
     """Return the key of an entry: the model's shape and the settings that the job fixes."""
-    named = [name for name in OPEN if getattr(job.train, name) not in ("auto", 0, False)]
+    named = {name: value for name in OPEN if (value := getattr(job.expert, name)) not in ("auto", 0, False)}
     sizes = [f"{name}={getattr(job.model, name)}" for name in job.model.shape]
-    settings = [f"{name}={getattr(job.train, name)}" for name in ("batch", "precision", *named)]
+    fixed = {"batch": job.train.batch, "precision": job.train.precision, **named}
+    settings = [f"{name}={value}" for name, value in fixed.items()]
     inputs = [f"inputs={len(job.data.inputs)}"] if len(job.data.inputs) != USUAL_INPUTS else []
     return " ".join([f"model={job.model.name}", *sizes, *inputs, *settings])
 
@@ -50,21 +51,19 @@ def of_a_rank(job: Job, ranks: int) -> Job:
     if ranks == 1:
         return job
     batch = math.ceil(job.train.batch / ranks)
-    return with_settings(
-        job, batch=batch, micro_batch=min(job.train.micro_batch, batch), strategy="sequential", pack=1
-    )
+    alone = job.with_expert(micro_batch=min(job.expert.micro_batch, batch), strategy="sequential", pack=1)
+    return alone.with_train(batch=batch)
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:
     """Return the job with the entry's choice for each setting that the job leaves open."""
-    return with_settings(
-        job,
-        strategy=entry["strategy"] if job.train.strategy == "auto" else job.train.strategy,
-        pack=job.train.pack or entry["pack"],
-        micro_batch=job.train.micro_batch or entry["micro_batch"],
-        activation_checkpointing=job.train.activation_checkpointing or entry["activation_checkpointing"],
-        batch=job.train.batch or entry["batch"],
+    chosen = job.with_expert(
+        strategy=entry["strategy"] if job.expert.strategy == "auto" else job.expert.strategy,
+        pack=job.expert.pack or entry["pack"],
+        micro_batch=job.expert.micro_batch or entry["micro_batch"],
+        activation_checkpointing=job.expert.activation_checkpointing or entry["activation_checkpointing"],
     )
+    return chosen.with_train(batch=job.train.batch or entry["batch"])
 
 
 def file_here() -> Path:

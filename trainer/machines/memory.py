@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_from
 from trainer.machines.chips import REFERENCE, GpuProfile, packaged
 
 GIB = 2**30
@@ -102,7 +102,7 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
     """
     stacks = job.model.has_stacked_form
     kinds = (
-        {"auto": (False, True), "fused": (True,)}.get(job.train.strategy, (False,)) if stacks else (False,)
+        {"auto": (False, True), "fused": (True,)}.get(job.expert.strategy, (False,)) if stacks else (False,)
     )
     options = [
         _footprint(job, features=features, bars=bars, reads=windows, on_gpu=on_gpu, fused=fused)
@@ -113,17 +113,17 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
 
 def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, fused: bool) -> Footprint:
     model, target = job.model, job.target
-    stacked = model.has_stacked_form and job.train.strategy != "sequential"
+    stacked = model.has_stacked_form and job.expert.strategy != "sequential"
     training = Training(
         half=is_half(job, on_gpu=on_gpu),
         fused=fused,
-        recompute=job.train.activation_checkpointing,
+        recompute=job.expert.activation_checkpointing,
         accumulates=reads < job.train.batch,
         frozen=num_trained(job, features=features) < num_weights(job, features=features),
     )
     part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
     streams = (
-        stacked and not fused and on_gpu and job.train.strategy in ("auto", "streams")
+        stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
     )  # one stream per model
     weights, trained = (FLOAT * count(job, features=features) for count in (num_weights, num_trained))
     averages = 1 if job.train.ema else 0
@@ -186,12 +186,12 @@ def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
     Powers of two, by the formula, on seven years of minutes; 0 if not even one fits.
     """
     room, on_gpu, most = room_gib(profile.memory_gib), profile.name != CPU, 1 << 20
-    plain = job_of(model=model, batch=most)
+    plain = job_from({"model": {"name": model}, "train": {"batch": most}})
     plain_size, size = (
         _largest(
             room, job, most=most, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, on_gpu=on_gpu
         )
-        for job in (plain, with_settings(plain, activation_checkpointing=True))
+        for job in (plain, plain.with_expert(activation_checkpointing=True))
     )
     return plain_size, size
 
@@ -315,7 +315,7 @@ def fit(
         raise UsageError(
             f"one model of {bars:,} bars needs {needed:.1f} GiB, {profile.name} has room for {room:.1f} GiB",
             why="by the memory formula, an estimate",
-            do="Set bars lower, or take a larger GPU.",
+            do="Set data.bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
     filling = (
@@ -326,15 +326,15 @@ def fit(
         else int(known.value)
     )
     # Models of a sequential pack step in turn and share the memory of a step.
-    shared = (part.kept + part.workspace) / GIB if candidate.train.strategy == "sequential" else 0.0
-    models = job.train.pack or max(
-        1, min(best.train.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB)))
+    shared = (part.kept + part.workspace) / GIB if candidate.expert.strategy == "sequential" else 0.0
+    models = job.expert.pack or max(
+        1, min(best.expert.pack or filling, int((room - shared) / max(needed - shared, part.rows / GIB)))
     )
     return Fit(
         models=models,
         micro_batch=windows,
         memory_per_model_gib=needed,
-        activation_checkpointing=candidate.train.activation_checkpointing,
+        activation_checkpointing=candidate.expert.activation_checkpointing,
     )
 
 
@@ -344,11 +344,11 @@ def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
     """
     batch = best.train.batch or REFERENCE_BATCH
     candidates = (
-        (best, with_settings(best, activation_checkpointing=True)) if best.model.recompute_pays else (best,)
+        (best, best.with_expert(activation_checkpointing=True)) if best.model.recompute_pays else (best,)
     )
     for candidate in dict.fromkeys(candidates):
-        windows = min(best.train.micro_batch or batch, batch)
+        windows = min(best.expert.micro_batch or batch, batch)
         yield candidate, windows
-        while not job.train.micro_batch and job.model.may_slice and windows > 1:
+        while not job.expert.micro_batch and job.model.may_slice and windows > 1:
             windows = (windows + 1) // 2
             yield candidate, windows

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from trainer.base.errors import UsageError
 from trainer.base.settings import FLOAT
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile
 from trainer.machines.memory import CPU, GIB, Footprint, footprint, num_trained, num_weights, room_gib
 
@@ -56,12 +56,12 @@ def rank_footprint(
 
     `workspace` includes NCCL's buffers. With one device it is the plain footprint of a sequential pack.
     """
-    alone = with_settings(job, strategy="sequential")
+    alone = job.with_expert(strategy="sequential")
     if devices == 1:
         return footprint(alone, features=features, bars=bars, windows=windows, on_gpu=on_gpu)
     # All gradients exist throughout, in DDP's buckets, as with a batch in several slices.
     part = footprint(
-        with_settings(alone, batch=windows + 1), features=features, bars=bars, windows=windows, on_gpu=on_gpu
+        alone.with_train(batch=windows + 1), features=features, bars=bars, windows=windows, on_gpu=on_gpu
     )
     nccl = NCCL_GIB * GIB if on_gpu else 0.0
     if not sharded:
@@ -119,7 +119,7 @@ def place_on_gpus(
                     devices=devices,
                     sharded=sharded,
                     micro_batch=windows,
-                    activation_checkpointing=candidate.train.activation_checkpointing,
+                    activation_checkpointing=candidate.expert.activation_checkpointing,
                     memory_gib=part.total / GIB,
                 )
             needed = min(needed, part.total / GIB)
@@ -141,12 +141,12 @@ def _candidates(job: Job, best: Job, devices: int) -> Iterator[tuple[Job, int]]:
     checkpointing.
     """
     share = math.ceil((job.train.batch or job.model.default_batch) / devices)
-    again = with_settings(job, activation_checkpointing=True)
-    if best.train.activation_checkpointing:
+    again = job.with_expert(activation_checkpointing=True)
+    if best.expert.activation_checkpointing:
         job = again
     for candidate in dict.fromkeys((job, again) if job.model.recompute_pays else (job,)):
-        windows = min(best.train.micro_batch or share, share)
+        windows = min(best.expert.micro_batch or share, share)
         yield candidate, windows
-        while not job.train.micro_batch and job.model.may_slice and windows > 1:
+        while not job.expert.micro_batch and job.model.may_slice and windows > 1:
             windows = (windows + 1) // 2
             yield candidate, windows

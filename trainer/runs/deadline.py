@@ -15,8 +15,8 @@ Cause = Literal["max_duration", "default_duration", "estimate", "cap", "budget",
 
 # As text, after "set by".
 CAUSES: dict[Cause, str] = {
-    "max_duration": "max_duration",
-    "default_duration": "the default of max_duration",
+    "max_duration": "machine.max_duration",
+    "default_duration": "the default of machine.max_duration",
     "estimate": "three times the slow estimate",
     "cap": "the stack's max lifetime",
     "budget": "the budget",

@@ -26,9 +26,8 @@ from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
 from trainer.base.text import printable
-from trainer.job.job import Job, job_from, load_job, parse_assignments, refuse_script, with_settings
+from trainer.job.job import Job, load_job, parse_job, refuse_script
 from trainer.job.pieces import takes_all_devices
-from trainer.job.tables import with_keys
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 
@@ -36,6 +35,14 @@ if TYPE_CHECKING:
     from trainer.train.observing.events import EventLog, Story
 
 MOST_WORKERS = 1_024
+FLAGS = {  # of the job, with their keys
+    "symbols": "data.symbols",
+    "timeframe": "data.timeframe",
+    "model": "model.name",
+    "target": "target.name",
+    "epochs": "train.epochs",
+    "gpu_profile": "machine.gpu_profile",
+}
 
 
 def parser(prog: str = "python -m trainer.train") -> Parser:
@@ -157,7 +164,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         worker_context(kind)  # starts to load torch for the workers while the data is read
     scratch = ends.enter_context(_scratch(options.out))
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
-    job = with_settings(job, timeframe=data.plan.timeframe)  # its features may depend on it
+    job = job.with_data(timeframe=data.plan.timeframe)  # its features may depend on it
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
@@ -252,15 +259,11 @@ def _plan(path: Path | None) -> bytes | None:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("symbols", "timeframe", "model", "target", "epochs", "gpu_profile")
-    }
     file = {}
     if options.job is not None:
         file = _json_job(options.job) if options.job.suffix == ".json" else load_job(options.job)
-    present = {key: value for key, value in given.items() if value is not None}
-    job = job_from(with_keys(file, {**present, **parse_assignments(options.settings)}))
+    flags = {key: value for name, key in FLAGS.items() if (value := getattr(options, name)) is not None}
+    job = parse_job(file, flags, options.settings)
     refuse_script(job, "train")
     return job
 

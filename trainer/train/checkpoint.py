@@ -43,23 +43,22 @@ DATA = "data.safetensors"  # of a single process
 KEPT = 2  # checkpoints per model: the second in case the newest is damaged
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change
 # these.
-_OF_THE_MODEL = ("data", "model", "target", "train")
+_OF_THE_MODEL = ("data", "model", "target", "train", "expert")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *(
         "train.retries",
-        "train.strategy",
-        "train.pack",
-        "train.micro_batch",
-        "train.activation_checkpointing",
-        "train.tune",
+        "expert.strategy",
+        "expert.pack",
+        "expert.micro_batch",
+        "expert.activation_checkpointing",
+        "expert.tune",
     ),
     *(
-        "train.trace_steps",
+        "expert.trace_steps",
         "train.checkpoint_seconds",
-        "train.stage_gib",
         "train.distributed",
-        "train.compile",
+        "expert.compile",
     ),
 }
 # Of a user's own file and of an encoder: both are compared by hash.

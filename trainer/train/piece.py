@@ -125,7 +125,7 @@ def outputs_of_trained(
     piece, run = opened.piece, opened.run
     if run.failure:
         raise TrainingFailed(
-            f"{piece.name} did not train", why=run.failure, do="Lower learning_rate or clip_norm."
+            f"{piece.name} did not train", why=run.failure, do="Lower train.learning_rate or train.clip_norm."
         )
     with on_one_thread():
         return outputs_by_span(model, opened.data, job, evaluate)

@@ -36,11 +36,11 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
             raise UsageError(
                 "precision fp16 on a CPU",
                 why="it has no fp16 units",
-                do="Set precision to bf16, or leave it auto.",
+                do="Set train.precision to bf16, or leave it auto.",
             )
         if job.train.precision == "bf16" and device.type == "cuda" and not _has_bf16():
             raise UsageError(
-                "precision bf16 on a GPU without bf16", do="Leave precision auto, or set fp16 or fp32."
+                "precision bf16 on a GPU without bf16", do="Leave train.precision auto, or set fp16 or fp32."
             )
         return _DTYPES[job.train.precision]
     if device.type == "cpu" or not job.model.half_by_default:

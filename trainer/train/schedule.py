@@ -16,7 +16,7 @@ def base_rate(job: Job) -> float:
     by the root of that, which is the rule for Adam (Malladi and others 2022,
     https://arxiv.org/abs/2205.10287).
     """
-    times = job.train.batch / job.train.rate_batch
+    times = job.train.batch / job.expert.rate_batch
     power = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[job.train.rate_scaling]
     return float(job.train.learning_rate * times**power)
 
@@ -33,8 +33,8 @@ def rate_factor(job: Job, *, step: int, steps: int) -> float:
     if job.train.schedule == "constant":
         return 1.0
     position, length = step - job.train.warmup_steps, max(1, steps - job.train.warmup_steps)
-    if job.train.restart_epochs:
-        length = max(1, job.train.restart_epochs * steps // job.train.epochs)
+    if job.expert.restart_epochs:
+        length = max(1, job.expert.restart_epochs * steps // job.train.epochs)
         while position >= length:
-            position, length = position - length, length * job.train.restart_factor
+            position, length = position - length, length * job.expert.restart_factor
     return 0.5 * (1 + math.cos(math.pi * min(1.0, position / length)))

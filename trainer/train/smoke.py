@@ -48,13 +48,13 @@ def smoke(device: str) -> dict[str, Any]:
     began = time.monotonic()
     import torch  # loads after the arguments are parsed
 
-    from trainer.job.job import job_of
+    from trainer.job.job import job_from
     from trainer.train.cpu import use_one_thread
     from trainer.train.packs.pack import Member, loss_for, new_model
 
     import_seconds = time.monotonic() - began
     use_one_thread()
-    job = job_of(hidden=16, dropout=0.0)
+    job = job_from({"model": {"hidden": 16, "dropout": 0.0}})
     x_TBF = torch.randn(12, 64, 4, generator=torch.Generator().manual_seed(0)).to(device)
     labels_BK = (x_TBF[-1, :, :1] > 0).float()
     nothing = torch.zeros(4, device=device)

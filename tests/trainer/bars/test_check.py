@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.jobs import job_of
 from trainer.bars.check import main
 from trainer.bars.document import read_plan
 from trainer.data.read.writing import write_candles
-from trainer.job.job import job_of
 from trainer.train.inputs.rows import prepare
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.bars import document
 from trainer.bars.document import DataPlan, read_plan
 from trainer.bars.job_plan import folder_of, plan_data
 from trainer.base.errors import DataError
 from trainer.data.read.writing import write_candles
-from trainer.job.job import job_of
 
 JOB = job_of(lookback=20, batch=64, folds=2)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.jobs import job_of, with_settings
 from trainer.bars.symbol_plan import chunk_grid, count_separate, plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.reading import read_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import job_of, with_settings
 from trainer.train.inputs.rows import prepare
 
 RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
@@ -60,7 +60,7 @@ def test_too_few_sessions_are_an_error_that_names_the_setting_which_goes_on_all_
 
 
 def test_a_series_shorter_than_what_the_model_sees_says_how_long_it_must_be(make_candles):
-    with pytest.raises(DataError, match="lower blocks or dilation_cap"):
+    with pytest.raises(DataError, match="lower model.blocks or model.dilation_cap"):
         plan_symbol(make_candles(WARMUP + 20, timeframe="2h"), SMALL)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.jobs import job_of
 from trainer.bars import symbol_plan as plans
 from trainer.bars.document import DataPlan, read_plan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
@@ -20,7 +21,7 @@ from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
 from trainer.data.read.writing import write_candles
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 
 JOBS = {
     "windows": job_of(lookback=20, horizon=3, batch=64, folds=2),

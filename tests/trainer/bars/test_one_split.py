@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import job_of, with_settings
 from trainer.bars.document import DataPlan, read_plan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder, read_parts
 from trainer.data.read.writing import write_candles
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 
 JOBS = {
     "windows": job_of(lookback=20, horizon=3, batch=64, folds=2, pooled=True),

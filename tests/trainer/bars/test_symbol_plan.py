@@ -8,10 +8,11 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from tests.jobs import job_of, with_settings
 from trainer.bars.symbol_plan import longest_stretch, plan_folds, plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 
 JOB = job_of(lookback=4, horizon=2, validation_fraction=0.2, test_fraction=0.2)
 
@@ -89,13 +90,13 @@ def test_fewer_bars_than_one_window_is_said_with_the_arithmetic(make_candles) ->
 def test_no_window_left_says_the_longest_stretch_and_the_setting(make_candles) -> None:
     candles = make_candles(1000, drop=range(0, 1000, 6))
     with pytest.raises(
-        DataError, match="no bar left in train .*24x7 .*longest unbroken stretch is 5 bars.*set calendar"
+        DataError, match="no bar left in train .*24x7 .*longest unbroken stretch is 5 bars.*set data.calendar"
     ):
         plan_symbol(candles, JOB, warmup=10)
 
 
 def test_prices_that_never_move_leave_only_ties(make_candles) -> None:
-    with pytest.raises(DataError, match="no bar left in train .*does not move.*Raise horizon"):
+    with pytest.raises(DataError, match="no bar left in train .*does not move.*Raise target.horizon"):
         plan_symbol(make_candles(500, close=[5.0] * 500), JOB, warmup=10)
 
 

@@ -68,6 +68,7 @@ def test_the_modules_name_themselves(capsys):
 
 def test_mayfly_train_is_the_training_command(tmp_path, capsys):
     assert (
-        main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--set", "epochs=none"]) == 2
+        main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--set", "train.epochs=none"])
+        == 2
     )
     assert "job key 'train.epochs'" in capsys.readouterr().err

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import job_keys
+from tests.jobs import job_keys, job_of, with_settings
 from trainer.base import own_file
 from trainer.base.errors import UsageError
 from trainer.base.own_file import in_bundle, load_class, read_file, reference
-from trainer.job.job import Job, job_from, job_from_json, job_of, load_job, with_settings
-from trainer.job.tables import with_keys
+from trainer.job.job import Job, job_from, job_from_json, load_job, parse_job
 
 
 def refusal(make) -> str:
@@ -50,14 +49,14 @@ def test_file_and_class_choose_it_and_the_other_keys_go_to_the_class(tmp_path):
 
 def test_the_command_line_names_both_and_leaves_the_files_model_behind():
     tables = {"model": {"name": "lstm", "hidden": 8, "lookback": 9}, "target": {"horizon": 3}}
-    job = job_from(with_keys(tables, {"model": "my_net.py:MyNet", "model.depth": 2}))
+    job = parse_job(tables, {"model.name": "my_net.py:MyNet", "model.depth": 2})
     assert (job.model.choice, job.model.lookback) == ({"file": "my_net.py", "class": "MyNet"}, 9)
     assert job.model.given == {"depth": 2} and job.target.horizon == 3
-    back = job_from(with_keys(job.to_dict(), {"model": "lstm"}))
+    back = parse_job(job.to_dict(), {"model.name": "lstm"})
     assert back.model == job_of(lookback=9).model
-    other = job_from(with_keys(job.to_dict(), {"model": "my_net.py:Other"}))
+    other = parse_job(job.to_dict(), {"model.name": "my_net.py:Other"})
     assert other.model.given == {} and other.model.lookback == 9
-    assert job_from(with_keys(job.to_dict(), {"model": "my_net.py:MyNet"})).model == job.model
+    assert parse_job(job.to_dict(), {"model.name": "my_net.py:MyNet"}).model == job.model
 
 
 def test_a_target_is_chosen_alike():
@@ -98,10 +97,10 @@ def test_its_declared_keys_are_listed_and_its_batch_waits_for_what_it_reads():
             {"model.name": "tcn", "model.file": "my_net.py"},
             "model.name and model.file (the file chooses the model)",
         ),
-        ({"model": "my_net.py:MyNet", "hidden": 3}, "For a setting of your own class write model.hidden."),
+        ({"model": "my_net.py:MyNet", "depth": 3}, "For a setting of your own class write model.depth."),
         (
             {"model": "my_net.py:MyNet", "epoch": 3},
-            "Did you mean train.epochs, train.restart_epochs? For a setting of your own class",
+            "Did you mean train.epochs, expert.restart_epochs? For a setting of your own class",
         ),
         (
             {"model": "my_net.py:MyNet", "model.table": {"a": 1}},

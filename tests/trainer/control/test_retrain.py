@@ -14,6 +14,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from tests.jobs import with_settings
 from tests.models import SETTINGS, make_model
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
@@ -25,7 +26,6 @@ from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinishe
 from trainer.data.features import FEATURES
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import with_settings
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
@@ -117,11 +117,11 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
 
     code, told = mayfly("publish", "night", "--job", "job.toml")
     assert (code, told["error"]["what"]) == (2, "2027-03-14 02:30 does not exist in America/New_York")
-    code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "instance=p5.48xlarge")
+    code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "machine.instance=p5.48xlarge")
     assert code == 103 and "control may not start p5.48xlarge" in told["error"]["what"]
     Path("profiles.toml").write_text("[mine]\nmemory_gib = 20\n")
     monkeypatch.setenv("MAYFLY_PROFILES", "profiles.toml")
-    code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "gpu_profile=mine")
+    code, told = mayfly("publish", "weekly", "--job", "job.toml", "--set", "machine.gpu_profile=mine")
     assert (code, told["error"]["what"]) == (2, "GPU profile mine is in profiles.toml, of this desk")
     ssm, parameter = home.access.client("ssm"), parameter_name("mayfly", "dev")
     for outputs, expected in ((replace(home.outputs, retrain_format=99), 103), (home.outputs, 0)):

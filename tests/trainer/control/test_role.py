@@ -144,7 +144,7 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         acts_as(patch, admin)
         (folder / "fetch.py").write_text("import ccxt")
         refreshing = ["--set", "data.refresh=fetch.py"]
-        for words in (["weekly"], ["waiting", "--set", "market=spot"], ["sunday", *refreshing]):
+        for words in (["weekly"], ["waiting", "--set", "machine.market=spot"], ["sunday", *refreshing]):
             assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
         acts_as(patch, stage.own)
         patch.setenv("PROJECT", "mayfly")

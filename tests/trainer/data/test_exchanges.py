@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from exchange_calendars import get_calendar_names
 
+from tests.jobs import job_of
 from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError, UsageError
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.table import CALENDARS, EXCHANGES, DataSettings
 from trainer.data.timeframes import DAY
-from trainer.job.job import job_of
 
 NEW_YORK, TOKYO = "America/New_York", "Asia/Tokyo"
 # nyse.com/markets/hours-calendars: closed on 23 November 2023 (Thanksgiving), closes at 13:00 on the day

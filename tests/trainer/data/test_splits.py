@@ -40,5 +40,7 @@ def test_one_fold_is_the_split() -> None:
 
 
 def test_folds_that_leave_no_training_are_refused() -> None:
-    with pytest.raises(DataError, match="5 folds leave 0 of 1000 bars.*Lower folds or test_fraction"):
+    with pytest.raises(
+        DataError, match="5 folds leave 0 of 1000 bars.*Lower data.folds or data.test_fraction"
+    ):
         walk_forward(1000, folds=5, validation_fraction=0.15, test_fraction=0.2, embargo=5)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.data.feature_names import FEATURES, WARMUP
 from trainer.data.table import DataSettings
-from trainer.job.job import job_of
 
 
 def test_inputs_are_the_features_then_the_columns() -> None:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import job_of
 from trainer import models, targets
 from trainer.base.errors import UsageError
 from trainer.base.settings import keys_of
 from trainer.data.table import DataSettings
-from trainer.job import tables as job_tables
-from trainer.job.job import Job, job_from, job_from_json, job_of, load_job, parse_assignments, with_settings
+from trainer.job.job import Job, job_from, job_from_json, load_job, parse_assignments, parse_job
 from trainer.job.machine import MachineSettings, parse_duration
-from trainer.job.tables import with_keys
-from trainer.job.train import TrainSettings
+from trainer.job.train import ExpertSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = ("trainer.data.table", "trainer.job.train", "trainer.job.machine", "trainer.job.job")
@@ -32,23 +31,10 @@ def refusal(make) -> str:
 
 
 def test_keys_win_over_tables():
-    job = job_from(
-        with_keys({"model": {"hidden": 32}, "train": {"epochs": 3}}, parse_assignments(["hidden=128"]))
+    job = parse_job(
+        {"model": {"hidden": 32}, "train": {"epochs": 3}}, {"model.hidden": 64}, ["model.hidden=128"]
     )
     assert (job.model.hidden, job.train.epochs) == (128, 3)
-
-
-def test_a_key_is_set_with_its_table_or_without():
-    for key in ("train.epochs", "epochs"):
-        assert job_from(with_keys({}, {key: 4})).train.epochs == 4
-
-
-def test_a_key_of_two_tables_is_refused_and_names_them(monkeypatch):
-    monkeypatch.setitem(
-        job_tables._PLAIN, "machine", DataSettings
-    )  # a table that shares its keys with another
-    line = refusal(lambda: with_keys({}, {"bars": 3}))
-    assert line == "'bars' is a key of [data] and [machine]. Write data.bars or machine.bars."
 
 
 def test_a_table_alone_chooses_the_model_the_target_and_the_candles():
@@ -64,30 +50,37 @@ def test_a_model_has_its_target_and_its_batch(model, target, batch):
 
 def test_another_model_leaves_the_keys_of_the_one_before_behind():
     tables = {"model": {"name": "lstm", "hidden": 8, "dropout": 0.3}, "target": {"horizon": 9}}
-    job = job_from(with_keys(tables, {"model": "tcn"}))
+    job = parse_job(tables, {"model.name": "tcn"})
     assert (job.model.name, job.model.dropout, job.target.name) == ("tcn", 0.3, "volatility")
-    kept = job_from(with_keys(tables, {"target": "quantiles"}))
+    kept = parse_job(tables, {"target.name": "quantiles"})
     assert (kept.target.name, kept.target.horizon, kept.model.hidden) == ("quantiles", 9, 8)
 
 
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
+        ({"epochs": 3}, "unknown job key 'epochs'. Did you mean train.epochs?"),
+        ({"secrets": "KEY"}, "unknown job key 'secrets'. Did you mean data.secrets or script.secrets?"),
+        ({"model": "tcn"}, "unknown job key 'model'. Did you mean model.name?"),
         ({"hiden": 3}, "unknown job key 'hiden'. Did you mean model.hidden"),
+        ({"model.hiden": 3}, "unknown job key 'model.hiden'. Did you mean model.hidden"),
         ({"train.epoch": 3}, "unknown job key 'train.epoch'. Did you mean train.epochs"),
+        ({"train.strategy": "fused"}, "unknown job key 'train.strategy'. Did you mean expert.strategy?"),
         ({"train.hidden": 3}, "unknown job key 'train.hidden'. Did you mean model.hidden?"),
         ({"trian.epochs": 3}, "unknown table 'trian' of 'trian.epochs'. Did you mean train?"),
-        ({"batch_chunks": 3}, "unknown job key 'batch_chunks'. It is train.batch now."),
-        ({"model": "tcn", "hidden": 3}, "hidden is a key of the model lstm, and this job's model is tcn"),
         (
-            {"model": "tcn", "model.hidden": 3},
-            "hidden is a key of the model lstm, and this job's model is tcn",
+            {"model.name": "tcn", "hidden": 3},
+            "model.hidden is a key of the model lstm, and this job's model is tcn",
         ),
-        ({"coverage": 0.5}, "coverage is a key of the target quantiles, and this job's target is direction"),
+        ({"model.name": "tcn", "model.hidden": 3}, "model.hidden is a key of the model lstm"),
+        (
+            {"coverage": 0.5},
+            "target.coverage is a key of the target quantiles, and this job's target is direction",
+        ),
     ],
 )
 def test_an_unknown_key_names_the_nearest_with_its_table_or_who_has_it(keys, line):
-    assert line in refusal(lambda: job_of(**keys))
+    assert line in refusal(lambda: parse_job({}, keys))
 
 
 @pytest.mark.parametrize(
@@ -144,18 +137,29 @@ def test_what_is_no_duration(text):
 def test_a_job_survives_json(model):
     job = job_of(model=model, symbols="BTC-USD,ETH-USD", learning_rate=1e-4, instance=["p3.8xlarge"])
     assert job_from_json(json.dumps(job.to_dict())) == job
-    assert list(job.to_dict()) == ["name", "data", "model", "target", "train", "machine"]
-    assert with_settings(job, epochs=3).train.epochs == 3 and with_settings(job, epochs=3).model == job.model
+    assert list(job.to_dict()) == ["name", "data", "model", "target", "train", "expert", "machine"]
+
+
+def test_defaults_fill_only_keys_that_were_not_given():
+    job = parse_job({"data": {"bars": 7}}, {"model.name": "tcn"}, ["model.width=8"]).with_train(seed=3)
+    filled = job.with_defaults({"name": "demo", "data.bars": 1, "model.width": 4, "model.blocks": 3})
+    assert (filled.name, filled.data.bars, filled.model.width, filled.model.blocks) == ("demo", 7, 8, 3)
+
+
+def test_a_replaced_value_is_checked_like_a_given_one():
+    assert "1 or more" in refusal(lambda: Job().with_train(epochs=0))
+    assert "data.panel and data.pooled" in refusal(lambda: Job().with_data(panel=True, pooled=True))
+    assert Job().with_train(epochs=3) == job_from({"train": {"epochs": 3}})
 
 
 def test_assignments_are_toml_and_bare_words_are_text():
     assert parse_assignments(
-        ["train.epochs=3", "learning_rate=1e-4", "calendar=24x7", 'symbols=["A","B"]']
+        ["train.epochs=3", "train.learning_rate=1e-4", "data.calendar=24x7", 'data.symbols=["A","B"]']
     ) == {
         "train.epochs": 3,
-        "learning_rate": 1e-4,
-        "calendar": "24x7",
-        "symbols": ["A", "B"],
+        "train.learning_rate": 1e-4,
+        "data.calendar": "24x7",
+        "data.symbols": ["A", "B"],
     }
     with pytest.raises(UsageError, match="has no value"):
         parse_assignments(["hidden"])
@@ -198,14 +202,13 @@ def test_a_job_file_that_is_missing_or_not_toml(tmp_path: Path):
     assert "has a table [modle]. Did you mean model?" in refusal(lambda: load_job(tmp_path / "table.toml"))
 
 
-def test_the_flat_job_file_of_before_is_refused_with_the_line_that_mends_it(tmp_path: Path):
+def test_a_key_in_no_table_of_a_job_file_is_refused_with_its_table(tmp_path: Path):
     path = tmp_path / "flat.toml"
-    path.write_text('name = "mine"\nmodel = "lstm"\nepochs = 3\nbatch_chunks = 4\nhidden = 8\n')
-    line = refusal(lambda: load_job(path))
-    assert "is flat" in line and "[model] as name" in line and "epochs = ... into [train]" in line
-    assert "batch_chunks = ... into [train] as batch" in line and "the other 1 into" in line
-    path.write_text("epochs = 3\n")
-    assert "(epochs in no table). Put epochs = ... into [train]." in refusal(lambda: load_job(path))
+    path.write_text('name = "mine"\nepochs = 3\nmodel = "lstm"\n')
+    assert (
+        refusal(lambda: load_job(path))
+        == f"job file {path} has 'epochs' in no table. Did you mean train.epochs?"
+    )
 
 
 def test_a_job_is_its_tables():
@@ -227,7 +230,12 @@ def test_settings_load_with_heavy_libraries_blocked(module):
 
 def numbers_of_a_job() -> list[str]:
     """Return every key that takes a number, as the tables declare them."""
-    places = {"data": DataSettings, "train": TrainSettings, "machine": MachineSettings}
+    places = {
+        "data": DataSettings,
+        "train": TrainSettings,
+        "expert": ExpertSettings,
+        "machine": MachineSettings,
+    }
     homes = [(f"model {name}", cls) for name, cls in models.MODELS.items()]
     homes += [(f"target {name}", cls) for name, cls in targets.TARGETS.items()]
     return [
@@ -245,21 +253,21 @@ def test_every_number_of_a_job_has_an_upper_bound():
 @pytest.mark.parametrize(
     "text",
     [
-        "epochs=12345678901234567890123456",
-        "folds=1000000000",
-        "epochs=" + "9" * 5000,
-        "budget=1e300",
-        "batch=1000000000000",
-        "max_duration=999999999999999999w",
+        "train.epochs=12345678901234567890123456",
+        "data.folds=1000000000",
+        "train.epochs=" + "9" * 5000,
+        "machine.budget=1e300",
+        "train.batch=1000000000000",
+        "machine.max_duration=999999999999999999w",
         "name=" + "9" * 30,
-        "seed=-1",
-        "test_fraction=nan",
-        "horizon=inf",
-        'timeframe=".."',  # found by scripts/fuzz
+        "train.seed=-1",
+        "data.test_fraction=nan",
+        "target.horizon=inf",
+        'data.timeframe=".."',  # found by scripts/fuzz
     ],
 )
 def test_a_number_without_sense_is_one_short_line(text):
-    assert len(refusal(lambda: job_from(with_keys({}, parse_assignments([text]))))) < 300
+    assert len(refusal(lambda: parse_job({}, {}, [text]))) < 300
 
 
 def test_folds_seeds_and_symbols_are_bounded_together():

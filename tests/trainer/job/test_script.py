@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
 from trainer.base.settings import keys_of
 from trainer.base.symbols import path_flaw
-from trainer.job.job import Job, job_from, job_of, load_job, refuse_script, with_settings
+from trainer.job.job import Job, job_from, load_job, refuse_script
 from trainer.job.pieces import kind_of, pieces_of
 from trainer.job.script import ScriptSettings, replaced
 

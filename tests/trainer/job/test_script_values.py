@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jobs import with_settings
 from trainer.base.errors import UsageError
 from trainer.base.symbols import path_flaw
-from trainer.job.job import job_from, load_job, with_settings
+from trainer.job.job import job_from, load_job, parse_job
 from trainer.job.pieces import pieces_of
-from trainer.job.script_values import MOST_NAME_BYTES, combinations, read_rows, with_rows
+from trainer.job.script_values import MOST_NAME_BYTES, combinations, read_rows
 
 
 def over(value, **script):
@@ -107,7 +108,7 @@ def test_a_csv_file_is_read_from_the_folder_of_the_job_and_has_a_row_for_each_pi
     (tmp_path / "job.toml").write_text(
         '[script]\ncommand = "run $MAYFLY_VALUE_LR"\nover = "values.csv"\n[machine]\nmax_duration = "1h"\n'
     )
-    job = job_from(with_rows(load_job(tmp_path / "job.toml")))
+    job = parse_job(load_job(tmp_path / "job.toml"), {})
     assert list(job.script.combinations.values()) == [
         {"symbol": "A/B", "lr": "1e-3"},
         {"symbol": "C", "lr": "0.01"},

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.candles import fewest
+from tests.jobs import job_of, with_settings
 from trainer.base.errors import DataError
-from trainer.job.job import job_of, with_settings
 from trainer.launch.inputs import Input, choose
 from trainer.launch.planning import choose_from_set
 

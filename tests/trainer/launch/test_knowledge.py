@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import MEASURED
+from tests.jobs import MEASURED, job_of
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import PermissionDenied
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.launch.knowledge import known_rates, known_tunings, own_profiles, profiles_of
 from trainer.machines.instances import instance_type
 from trainer.machines.measurements import OBJECT, Entry, shape_of, to_bytes

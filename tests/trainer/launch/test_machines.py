@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.launch.machines import DEFAULT_TYPES, machines_of, refuse_retired, refuse_small_disks
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload

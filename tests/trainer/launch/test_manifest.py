@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from trainer.job.job import job_of
+from tests.jobs import job_of
 from trainer.launch.bundle import Bundle
 from trainer.launch.manifest import PROGRAM, build_manifest
 from trainer.machines.instances import instance_type

@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.aws.place import ACCOUNT, REHEARSAL, Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.machines import DEFAULT_TYPES
 from trainer.launch.plan import LaunchPlan, make_plan
@@ -200,14 +201,14 @@ def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
             "estimate",
             7200.0,
             "max_duration",
-            "Set by max_duration alone: no run has measured this model on this chip.",
+            "Set by machine.max_duration alone: no run has measured this model on this chip.",
         ),
-        ("yours", 7200.0, "max_duration", "Set by max_duration alone"),
+        ("yours", 7200.0, "max_duration", "Set by machine.max_duration alone"),
         (
             "measured 2026-11-20",
             7200.0,
             "max_duration",
-            "Set by max_duration alone",
+            "Set by machine.max_duration alone",
         ),  # the reference model was, not this one
     ],
 )
@@ -351,7 +352,7 @@ def test_151_million_weights_on_a_t4_fit_in_slices_and_a_time_or_budget_that_is_
     with pytest.raises(BudgetError) as late:
         plan(job_of(**t4, max_duration="2h"), bars=STOCKS)
     why = f"the fastest, g4dn.xlarge, is estimated at 4.8 h: {fits}"
-    line = f"no plan ends before its hard stop of 2.0 h, set by max_duration ({why})"
+    line = f"no plan ends before its hard stop of 2.0 h, set by machine.max_duration ({why})"
     assert str(late.value).startswith(
         f"{line}. Raise --max-duration, or train less. Or take g6e.xlarge (0.9 h, $"
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
-from trainer.job.job import job_of
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan

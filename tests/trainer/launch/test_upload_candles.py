@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.candles import fewest
+from tests.jobs import job_of
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.bars.check import describe, join
@@ -14,7 +15,7 @@ from trainer.base.errors import DataError, NotVersioned
 from trainer.cli.sources import overlaps, taken
 from trainer.cli.sources.candles import find_candles
 from trainer.data.read.writing import write_candles
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.launch import upload_candles as sync
 from trainer.launch.inputs import choose, list_inputs, overlapping, read_summary
 from trainer.launch.upload_candles import LocalFile, upload
@@ -132,7 +133,7 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
         write_candles(tmp_path / name / f"{symbol}_1m.parquet", [make_candles(600, symbol=symbol, seed=seed)])
         synced(access, bucket, tmp_path / name, name)
     objects = open_objects(access, bucket)
-    found = find_candles(Job(), {}, None, objects, place=REHEARSAL)
+    found = find_candles(Job(), None, objects, place=REHEARSAL)
     assert found.candles and [item.key for item in found.candles.inputs] == [
         "raw/main/AAA_1m.parquet",
         "raw/main/BBB_1m.parquet",
@@ -141,7 +142,7 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
         found.notes[0]
         == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
     )
-    demo = find_candles(job_of(set="demo"), {}, None, objects, place=REHEARSAL)
+    demo = find_candles(job_of(set="demo"), None, objects, place=REHEARSAL)
     assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 
 

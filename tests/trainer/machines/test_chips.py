@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import with_settings
 from trainer.base.errors import UsageError
-from trainer.job.job import with_settings
 from trainer.machines.chips import REFERENCE, named_profile, packaged, profiles
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.measurements import Entry, keep_here, shape_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.job.job import job_of, with_settings
+from tests.jobs import job_of, with_settings
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.measurements import (
@@ -54,14 +54,14 @@ def test_what_was_found_under_a_jobs_own_word_is_not_taken_where_the_word_is_mis
 
 def test_what_the_job_names_itself_stands():
     found = with_entry(JOB, {**ENTRY, "activation_checkpointing": True})
-    train = found.train
-    assert (train.strategy, train.pack, train.micro_batch, train.activation_checkpointing) == (
+    expert = found.expert
+    assert (expert.strategy, expert.pack, expert.micro_batch, expert.activation_checkpointing) == (
         "fused",
         8,
         16,
         True,
     )
-    assert train.batch == JOB.train.batch
+    assert found.train.batch == JOB.train.batch
     own = job_of(hidden=4, strategy="sequential", micro_batch=4, pack=2, activation_checkpointing=True)
     assert with_entry(own, ENTRY) == own
     assert with_entry(job_of(batch=0), {**ENTRY, "batch": 512}).train.batch == 512

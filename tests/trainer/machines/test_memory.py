@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
 from trainer.data.features import FEATURES
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.machines.chips import named_profile, packaged
 from trainer.machines.memory import (
     FEWEST_STEPS,
@@ -33,10 +34,10 @@ def test_the_reference_has_the_features_of_today():
 
 PEAK = r"""
 import re, sys, torch
-from trainer.job.job import job_of
+from trainer.job.job import job_from
 from trainer.models.lstm.network import build
 torch.set_num_threads(1)
-model = build(job_of(dropout=0.0).model.architecture(features=37, outputs=1))
+model = build(job_from({'model': {'dropout': 0.0}}).model.architecture(features=37, outputs=1))
 def peak(windows):
     model(torch.randn(60, windows, 37)).sum().backward()
     # Not ru_maxrss: that one is handed down from whoever started this process.

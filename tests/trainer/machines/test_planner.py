@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.aws.place import ACCOUNT, REHEARSAL
-from trainer.job.job import job_of
 from trainer.machines.instances import catalogue, instance_type
 from trainer.machines.planner import (
     SCORING_SHARE,

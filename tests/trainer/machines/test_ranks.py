@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
 from trainer.base.settings import FLOAT
-from trainer.job.job import job_of, with_settings
 from trainer.machines.chips import packaged
 from trainer.machines.memory import GIB, footprint, num_weights
 from trainer.machines.ranks import NCCL_GIB, place_on_gpus, rank_footprint

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainer.job.job import Job, job_of
+from tests.jobs import job_of
+from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.measurements import from_bytes, shape_of
 from trainer.machines.rates import MFU, TORCH, Rate, peak_flops, rate_of, visits_per_second

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.job.job import job_of
+from tests.jobs import job_of
 from trainer.models.dropout import keep_mask
 from trainer.models.lstm.network import Lstm, build, run_in
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.job.job import job_of
+from tests.jobs import job_of
 from trainer.models.tcn.network import Tcn, build
 
 SMALL = job_of(model="tcn", blocks=3, width=8, dropout=0.2)

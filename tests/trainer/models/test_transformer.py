@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.memory import ALLOWED, counted, predicted
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.base.settings import CONTEXT
-from trainer.job.job import job_of
 from trainer.models.transformer import PRESETS
 from trainer.models.transformer.network import Transformer, build
 

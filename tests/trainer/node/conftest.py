@@ -24,10 +24,10 @@ import pytest
 
 import trainer
 from infra import policies
+from tests.jobs import job_of
 from tests.pieces import named
 from trainer.aws.access import Access
 from trainer.base.code_files import code_files
-from trainer.job.job import job_of
 from trainer.launch.manifest import PROGRAM
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.instance import NodeProcess, start_node

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from tests.iam import assert_allowed_is_needed
+from tests.jobs import job_of
 from tests.pieces import named
-from trainer.job.job import job_of
 from trainer.launch.manifest import PROGRAM
 from trainer.node.uplink import Uplink
 from trainer.runs.lease import MOST_LEASE_BYTES

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.iam import assert_allowed_is_needed
+from tests.jobs import job_of
 from tests.retrains import CONFIG
 from tests.trainer.node.conftest import SMOKE, STAND_IN, agent_files, model_done, started
 from tests.trainer.rehearsal.conftest import Desk
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.job.job import job_of
 from trainer.launch.manifest import PROGRAM
 from trainer.rehearsal.account import EmbeddedAccount, Principal
 from trainer.rehearsal.file_systems import mount

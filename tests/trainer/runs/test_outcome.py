@@ -98,8 +98,8 @@ def test_an_instance_that_the_sweeper_ended_without_a_heartbeat_fell_silent(ende
     ("cause", "why", "remedy"),
     [
         ("budget", "set by the budget", "--budget"),
-        ("max_duration", "set by max_duration", "Raise --max-duration"),
-        ("default_duration", "set by the default of max_duration", "Set --max-duration"),
+        ("max_duration", "set by machine.max_duration", "Raise --max-duration"),
+        ("default_duration", "set by the default of machine.max_duration", "Set --max-duration"),
         ("cap", "set by the stack's max lifetime", "pulumi up"),
         ("estimate", "set by three times the slow estimate", "windows_per_second"),
     ],

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.jobs import keys_for
+from tests.jobs import job_of, keys_for
 from trainer.base.settings import HIGHER, LOWER, TargetSettings
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import job_of
 from trainer.models import MODELS
 from trainer.targets import TARGETS, labels_of, loss_of, scores_of
 from trainer.targets.bars import Labels, sums_over, trailing_deviation

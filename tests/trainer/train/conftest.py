@@ -22,8 +22,9 @@ import pytest
 import torch
 
 from tests.forks import made_once
+from tests.jobs import job_of
 from tests.pieces import piece_of
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.train.inputs.source import JobData, open_data, read_source
 from trainer.train.loop import Run
@@ -34,7 +35,16 @@ from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trai
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
-SMALL = ("--device", "cpu", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
+SMALL = (
+    "--device",
+    "cpu",
+    "--set",
+    "model.hidden=4",
+    "--set",
+    "train.batch=64",
+    "--set",
+    "model.lookback=20",
+)
 SECONDS = 500.0  # a hang, not slowness
 
 

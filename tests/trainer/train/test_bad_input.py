@@ -20,7 +20,18 @@ from trainer.store.card import Card, read_card
 from trainer.train.__main__ import main
 
 SECONDS = 500
-SMALL = ("--device", "cpu", "--epochs", "1", "--set", "hidden=4", "--set", "batch=64", "--set", "lookback=20")
+SMALL = (
+    "--device",
+    "cpu",
+    "--epochs",
+    "1",
+    "--set",
+    "model.hidden=4",
+    "--set",
+    "train.batch=64",
+    "--set",
+    "model.lookback=20",
+)
 Change = Callable[[dict[str, np.ndarray]], None]
 
 
@@ -102,7 +113,16 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     candles("SHORT-USD", bars=600, seed=4)  # windows, but fewer than a batch
     candles("TINY-USD", bars=100, seed=5)
     candles("OTHER-USD", seed=6)
-    pack = ("--workers", "1", "--set", "pack=4", "--set", f"strategy={strategy}", "--set", "batch=300")
+    pack = (
+        "--workers",
+        "1",
+        "--set",
+        "expert.pack=4",
+        "--set",
+        f"expert.strategy={strategy}",
+        "--set",
+        "train.batch=300",
+    )
     found = run(python, tmp_path / "data", tmp_path / "all", *pack)
     assert found.exit_code == 100
     assert set(found.done) == {"GOOD-USD", "STILL-USD", "OTHER-USD"}
@@ -134,7 +154,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     [
         (None, 100, (), "TINY-USD has 100 bars"),
         (rising, 1000, (), "labels of one class only in training"),
-        (None, 1000, ("--set", "batch=5000"), "batch 5000 is larger than the"),
+        (None, 1000, ("--set", "train.batch=5000"), "batch 5000 is larger than the"),
         (nan_close, 1000, (), "TINY-USD_1m_2024-2024.parquet"),
     ],
     ids=["too few bars", "one class", "batch larger than the data", "a price that is not a number"],

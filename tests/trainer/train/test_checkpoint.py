@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from tests.jobs import job_keys
-from trainer.job.job import Job, job_of, with_settings
+from tests.jobs import job_keys, job_of, with_settings
+from trainer.job.job import Job
 from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for

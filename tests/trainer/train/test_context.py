@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs import job_of
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
 from trainer.base.settings import CHUNKS, CONTEXT
 from trainer.data.read.reading import read_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import job_of
 from trainer.machines.memory import footprint
 from trainer.models import MODELS
 from trainer.store.card import read_card

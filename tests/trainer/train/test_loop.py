@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.job.job import Job, job_of, with_settings
+from tests.jobs import job_of, with_settings
+from trainer.job.job import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for

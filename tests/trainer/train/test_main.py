@@ -13,7 +13,7 @@ import pytest
 
 from trainer.train.__main__ import main
 
-ENDLESS = ("--set", "epochs=100000", "--set", "patience=100000")
+ENDLESS = ("--set", "train.epochs=100000", "--set", "train.patience=100000")
 SECONDS = 500.0  # a hang, not slowness
 
 
@@ -58,7 +58,7 @@ def _descendants(pid: int) -> set[int]:
 
 
 def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
-    training = start(data, "--workers", "1", "--set", "epochs=8", "--set", "patience=8")
+    training = start(data, "--workers", "1", "--set", "train.epochs=8", "--set", "train.patience=8")
     for count in (1, 2):
         os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
     assert training.end() == 100
@@ -73,7 +73,9 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
 
 
 def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_reported(start, data):
-    training = start(data, "--workers", "1", *ENDLESS, "--set", "pack=2", "--set", "strategy=fused")
+    training = start(
+        data, "--workers", "1", *ENDLESS, "--set", "expert.pack=2", "--set", "expert.strategy=fused"
+    )
     for count in (1, 2):  # both models in one worker, which dies twice
         pids = {
             training.await_event("model_started", symbol=symbol, count=count)["pid"]
@@ -121,8 +123,8 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
     [
         (["--symbols", "BGI-USD"], "unknown symbol 'BGI-USD'"),
         (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean model.hidden"),
-        (["--set", "batch=5000"], "--set train.batch=auto"),
-        (["--set", "precision=fp16"], "precision fp16 on a CPU"),
+        (["--set", "train.batch=5000"], "--set train.batch=auto"),
+        (["--set", "train.precision=fp16"], "precision fp16 on a CPU"),
         (["--workers", "0"], "--workers 0"),
         (["--job", "nix.json"], "cannot read job nix.json"),
         (["--job", "deep.json"], "cannot read job deep.json"),

@@ -7,12 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.jobs import keys_for
+from tests.jobs import job_of, keys_for
 from tests.predictions import predict_file
 from tests.trainer.outside.extremes import Extremes
 from tests.trainer.outside.gru import GruSettings
 from trainer.base.errors import DataError
-from trainer.job.job import job_of
 from trainer.models import MODELS
 from trainer.store.card import read_card
 from trainer.targets import TARGETS

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.jobs import job_of, with_settings
 from tests.pieces import piece_of
 from tests.predictions import predict_file
 from trainer.base.errors import DataError
 from trainer.data.feature_names import FEATURES
 from trainer.data.read.reading import read_candles
-from trainer.job.job import job_of, with_settings
 from trainer.store.card import read_card
 from trainer.targets import TARGETS, scores_of
 from trainer.train.inputs.rows import prepare

@@ -15,12 +15,13 @@ import pytest
 import torch
 from torch import nn
 
+from tests.jobs import job_of, with_settings
 from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
 from trainer.base.errors import UsageError
 from trainer.base.settings import CHUNKS
 from trainer.data.feature_names import FEATURES
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.train.checkpoint import newest, write
@@ -292,7 +293,7 @@ def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach
         "--set",
         "model.hidden=5",
         "--set",
-        "lookback=7",
+        "model.lookback=7",
     ]
     done = subprocess.run([*python, *words], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr

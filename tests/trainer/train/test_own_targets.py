@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.jobs import job_of
 from tests.predictions import predict_file
 from trainer.base.errors import UsageError
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.models import MODELS
 from trainer.store.card import read_card
 from trainer.targets import scores_of

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs import job_of, with_settings
 from tests.pieces import piece_of
 from tests.predictions import predict_file
 from trainer.base.errors import TrainingFailed
 from trainer.data.read.reading import read_candles
-from trainer.job.job import job_of, with_settings
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets.direction import Direction

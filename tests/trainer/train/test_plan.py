@@ -8,10 +8,10 @@ import json
 
 import pytest
 
+from tests.jobs import job_of
 from tests.pieces import piece_of
 from trainer.bars.document import read_plan
 from trainer.base.errors import DataError
-from trainer.job.job import job_of
 from trainer.store.card import read_card
 from trainer.train.inputs import source as sources
 from trainer.train.inputs.source import open_data

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.jobs import job_of
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
 from trainer.base.errors import DataError
 from trainer.data.read.reading import read_candles
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets import scores_of

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.train.precision import FIRST_SCALE, first_scale, matmul_dtype, resolve_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

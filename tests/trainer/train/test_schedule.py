@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.train.schedule import base_rate, rate_factor
 
 

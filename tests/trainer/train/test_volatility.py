@@ -19,12 +19,13 @@ import pytest
 import torch
 from torch import nn
 
+from tests.jobs import job_of, with_settings
 from tests.predictions import predict_file
 from trainer.cli.main import main as mayfly
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.reading import read_candles
 from trainer.data.read.writing import write_candles
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.targets.direction import Direction
 from trainer.targets.direction.scores import logistic, metrics
@@ -214,7 +215,13 @@ def model_file(
     candles = replace(candles, **{name: getattr(candles, name)[kept] for name in names})
     data = folder / "VOL-USD_2h_2024-2024.parquet"
     write_candles(data, [candles], synthetic=True)
-    settings = ["blocks=3", "width=8", "chunk=128", "batch=4", "horizon_sessions=1"]
+    settings = [
+        "model.blocks=3",
+        "model.width=8",
+        "model.chunk=128",
+        "train.batch=4",
+        "target.horizon_sessions=1",
+    ]
     arguments = [
         "--data",
         str(data),
@@ -306,17 +313,24 @@ def test_the_command_writes_a_column_named_volatility(model_file, capsys):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("batch=500",), "batch 500 is larger than the"),
-        (("blocks=12", "dilation_cap=512"), "lower blocks or dilation_cap"),
-        (("horizon_sessions=0",), "horizon_sessions = 1"),
-        (("width=0",), "1 or more"),
+        (("train.batch=500",), "batch 500 is larger than the"),
+        (("model.blocks=12", "model.dilation_cap=512"), "lower model.blocks or model.dilation_cap"),
+        (("target.horizon_sessions=0",), "horizon_sessions = 1"),
+        (("model.width=0",), "1 or more"),
     ],
 )
 def test_what_cannot_be_trained_ends_at_the_desk_with_one_line(settings, words, tmp_path, capsys):
     candles, _ = planted(bars=1500, seed=0)
     data = tmp_path / "VOL-USD_2h.parquet"
     write_candles(data, [candles], synthetic=True)
-    small = ["model=tcn", "blocks=3", "width=4", "chunk=64", "horizon_sessions=1", *settings]
+    small = [
+        "model.name=tcn",
+        "model.blocks=3",
+        "model.width=4",
+        "model.chunk=64",
+        "target.horizon_sessions=1",
+        *settings,
+    ]
     arguments = ["--data", str(data), "--out", str(tmp_path / "out")]
     assert main(arguments + [part for setting in small for part in ("--set", setting)]) == 2
     assert words in capsys.readouterr().err

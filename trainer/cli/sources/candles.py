@@ -23,8 +23,7 @@ from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.cli.sources.overlaps import compare_overlaps
 from trainer.cli.sources.taken import take
 from trainer.data.table import DataSettings
-from trainer.job.job import Job, job_from
-from trainer.job.tables import with_keys
+from trainer.job.job import Job
 from trainer.launch.inputs import RAW, ChosenCandles, Input, list_inputs
 from trainer.launch.planning import choose_from_set
 from trainer.launch.upload_candles import LocalFile, upload
@@ -37,8 +36,10 @@ MOST_NAMED = 6  # files, in a line
 # What the demo's job sets where the user does not: small enough for two minutes on two cores.
 DEMO_JOB: dict[str, Any] = {
     "name": "crypto-lstm",
-    "data": {"symbols": list(DEMO_SYMBOLS), "timeframe": "1m", "bars": DEMO_BARS},
-    "train": {"epochs": 3},
+    "data.symbols": DEMO_SYMBOLS,
+    "data.timeframe": "1m",
+    "data.bars": DEMO_BARS,
+    "train.epochs": 3,
 }
 
 
@@ -101,7 +102,6 @@ class CheckedCandles:
 
 def find_candles(
     job: Job,
-    settings: Mapping[str, Any],
     check: DataCheck | None,
     objects: Objects,
     *,
@@ -138,11 +138,8 @@ def find_candles(
     from trainer.rehearsal import client, home  # only a rehearsal has this folder
 
     folder = demo_data(home.open_home(client.default_root()) / "demo-data")
-    theirs = {table: {**DEMO_JOB[table], **settings.get(table, {})} for table in ("data", "train")}
     own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the user's own bars
-    demo = job_from(
-        with_keys({**DEMO_JOB, **settings, **theirs}, {"data.path": str(folder), "data.set": own})
-    )
+    demo = job.with_defaults(DEMO_JOB).with_data(path=str(folder), set=own)
     candles, files = DataCheck(demo).result()
     bars = f"SYNTHETIC bars of {', '.join(DEMO_SYMBOLS)} from a seeded generator, no market data"
     note = f"no --data and no data set {job.data.set}, so this is the demo's job: {bars}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import trainer
 from trainer.base.errors import UsageError
 from trainer.base.own_file import as_usage_error, read_file
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 
 LOCK = "node/prepare.lock"
 _MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has another name
@@ -40,7 +40,7 @@ def with_refresh_script(job: Job) -> RefreshScript:
         compile(content, name, "exec", dont_inherit=True)
     _refuse_imports(tree, name)
     sha256 = hashlib.sha256(content).hexdigest()
-    return RefreshScript(job=with_settings(job, refresh=f"{sha256}.py"), files={sha256: content})
+    return RefreshScript(job=job.with_data(refresh=f"{sha256}.py"), files={sha256: content})
 
 
 def _refuse_imports(tree: ast.Module, name: str) -> None:

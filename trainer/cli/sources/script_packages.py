@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +22,7 @@ from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
 from trainer.cli.terminal import Console
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.launch.script_needs import (
     IMAGES_OWN,
     PIN,
@@ -126,7 +126,7 @@ def with_packages(
         text = resolve(listed, target, image=brought, wheels=wheels)
     refuse_missing(job.script, files, listed, resolved=_names(text), brought=brought)
     if not _names(text):  # the image has all of them
-        return with_settings(job, **{"script.requirements": ""}), dict(files), None
+        return replace(job, script=replace(job.script, requirements="")), dict(files), None
     place = Path(job.script.root or ".") / f"{job.name}.requirements.txt"
     _refuse_anothers(place)
     text = f'{MADE} {target}, from {listed.name}. To keep them: requirements = "{place.name}"\n{text}'
@@ -137,7 +137,7 @@ def with_packages(
 
 def _with(job: Job, files: Mapping[str, bytes], listed: PackageList) -> tuple[Job, dict[str, bytes]]:
     sent = dict(sorted({**files, listed.name: listed.content}.items()))
-    return with_settings(job, **{"script.requirements": listed.name}), sent
+    return replace(job, script=replace(job.script, requirements=listed.name)), sent
 
 
 def _names(text: str) -> list[str]:

@@ -37,13 +37,12 @@ from trainer.cli.sources.candles import CheckedCandles, DataCheck, find_candles,
 from trainer.cli.sources.local import local_candles
 from trainer.cli.sources.script_launch import DeskScript, read_data
 from trainer.cli.terminal import Console, show
-from trainer.cli.verbs.launch import given_settings
+from trainer.cli.verbs.launch import asked_job
 from trainer.control.cloud import AwsCloud
 from trainer.control.own_machine import close_last, follow_here
 from trainer.control.stop import StopSignal
 from trainer.data.read.paths import check_path
-from trainer.job.job import Job, job_from, with_settings
-from trainer.job.tables import with_keys
+from trainer.job.job import Job
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.inputs import ChosenCandles
@@ -98,8 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     arguments.python = python_of(arguments.python)
     console = Console(plain=arguments.json)
-    settings, named = _settings(arguments, console)
-    job = job_from(settings)
+    job = asked_job(arguments, script_duration=DEFAULT_DURATION)
+    if job.machine.budget:
+        console.line("note: the budget is ignored, since nothing is rented here; --max-duration ends the run")
+        job = replace(job, machine=replace(job.machine, budget=0.0))
     with ExitStack() as ends:
         ends.callback(console.close)
         script = (
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         if script:
             prepared = _script(script, access, outputs, console)
         else:
-            prepared = _training(job, settings, access, outputs, objects, console, ends)
+            prepared = _training(job, access, outputs, objects, console, ends)
         work = _open_work(prepared, outputs, ends)
         if left := work.clear():
             console.line(
@@ -122,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         if work.resumable:
             console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
-        record = _record(prepared, outputs, user_id, began, named=named)
+        record = _record(prepared, outputs, user_id, began)
         manifest = here_manifest(record, prepared.job, prepared.bundle, prepared.inputs, objects)
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:
@@ -194,18 +195,6 @@ def user_id_of(access: Access) -> str:
     return user_id
 
 
-def _settings(arguments: argparse.Namespace, console: Console) -> tuple[dict[str, Any], bool]:
-    """Return the job's tables, without a budget, and whether they name a longest duration."""
-    settings = given_settings(arguments)
-    machine = settings.get("machine", {})
-    if machine.get("budget"):
-        console.line("note: the budget is ignored, since nothing is rented here; --max-duration ends the run")
-        settings = with_keys(settings, {"machine.budget": 0.0})
-    if "script" in settings and not machine.get("max_duration"):
-        settings = with_keys(settings, {"machine.max_duration": DEFAULT_DURATION})
-    return settings, bool(machine.get("max_duration"))
-
-
 def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
     """Return access to the stack, or to the folder that replaces it."""
     if arguments.local is not None:
@@ -245,7 +234,6 @@ def _script(script: DeskScript, access: Access, outputs: StackOutputs, console: 
 
 def _training(
     job: Job,
-    settings: dict[str, Any],
     access: Access,
     outputs: StackOutputs,
     objects: Objects,
@@ -258,24 +246,18 @@ def _training(
     if job.own_files:
         console.update("trying your own files ...")
         job = checked(job)
-        settings = {**settings, **{table: job.to_dict()[table] for table in job.own_files}}
     job = pinned(job)
-    if encoder_file(job):
-        settings = {**settings, "model": job.to_dict()["model"]}
     if is_in_bucket(job.data.path):
         console.update(f"fetching {job.data.path} ...")
         fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-        settings = with_keys(
-            settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))}
-        )
+        job = job.with_data(path=str(fetch_candles(job.data.path, own_access(), fetched)))
     elif here := local_candles(job, access.folder):
         console.line(f"candles of {here}")
-        settings = with_keys(settings, {"data.path": str(here)})
-    job = with_settings(job, path=settings.get("data", {}).get("path", ""))
+        job = job.with_data(path=str(here))
     check = DataCheck(job) if job.data.path else None
     if check:
         ends.callback(check.close)
-    found = find_candles(job, settings, check, objects, place=access.place)
+    found = find_candles(job, check, objects, place=access.place)
     for note in found.notes:
         console.line(note)
     if found.candles is None:
@@ -315,9 +297,7 @@ def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> An
     return work
 
 
-def _record(
-    prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime, *, named: bool
-) -> RunRecord:
+def _record(prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime) -> RunRecord:
     return here_record(
         prepared.job,
         prepared.bundle,
@@ -327,7 +307,6 @@ def _record(
         bars=prepared.inputs.bars if isinstance(prepared.inputs, ChosenCandles) else {},
         now=utc_now(),
         preflight_at=began,
-        named=named,
     )
 
 

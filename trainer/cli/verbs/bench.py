@@ -7,14 +7,13 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.base.errors import UsageError
 from trainer.cli.output import duration, money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, TableColumn
-from trainer.job.job import job_from, parse_assignments
-from trainer.job.tables import with_keys
+from trainer.job.job import Job, parse_job
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType, catalogue
 from trainer.models import chunk_models
@@ -38,17 +37,15 @@ COLUMNS = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print the table with a line of advice."""
-    settings = parse_assignments(arguments.settings)
-    if arguments.gpu_profile is not None:
-        settings["gpu_profile"] = arguments.gpu_profile
-    _check(arguments, settings)
+    job = _job(arguments)
     import torch
 
-    from trainer.train.tuning.bench import bench, bench_job, epoch_seconds, num_chunks, num_parameters
+    from trainer.train.tuning.bench import bench, epoch_seconds, num_chunks, num_parameters
     from trainer.train.workers.devices import choose_device
 
-    kind, choice = choose_device(bench_job("cuda", settings), arguments.device)
-    job = bench_job(kind, settings)
+    kind, choice = choose_device(job, arguments.device)
+    if kind == "cpu":
+        job = job.with_defaults({f"model.{key}": value for key, value in job.model.small.items()})
     price, price_of = _price(arguments.price, choice.profile.name, kind)
     rows = bench(job, torch.device(kind), quick=arguments.quick, say=warn)
     costs = [
@@ -72,12 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """Raise UsageError for options that can't be measured."""
+def _job(arguments: argparse.Namespace) -> Job:
+    """Return the full-size job to measure. Raises UsageError for options that can't be measured."""
     model = chunk_models()[0]
-    job = job_from(with_keys({}, {"model": model, **settings}))
-    for key in settings:
-        if key.removeprefix("train.") in ("batch", "activation_checkpointing"):
+    profile = {} if arguments.gpu_profile is None else {"machine.gpu_profile": arguments.gpu_profile}
+    job = parse_job({"model": {"name": model}}, profile, arguments.settings)
+    for key in ("train.batch", "expert.activation_checkpointing"):
+        if key in job.given:
             raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
     if job.model.name != model:
         raise UsageError(
@@ -88,6 +86,7 @@ def _check(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     if not 0 <= arguments.bars <= MOST_BARS:
         do = f"Give 1 to {MOST_BARS:,}; without it, it is seven years of minutes."
         raise UsageError(f"--bars {arguments.bars}", do=do)
+    return job
 
 
 def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.attach.keys import forget_ended, make_key
 from trainer.aws.access import Access, own_access
@@ -40,9 +40,7 @@ from trainer.control.drive import drive, start
 from trainer.control.settle import settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.data.read.paths import check_path
-from trainer.job.job import job_from, load_job, parse_assignments, with_settings
-from trainer.job.script_values import with_rows
-from trainer.job.tables import with_keys
+from trainer.job.job import Job, load_job, parse_job
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.candidates import UNPROVEN
 from trainer.launch.encoder import encoder_file
@@ -67,8 +65,17 @@ from trainer.train.own.check import checked, contents, portable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FLAGS_OF_THE_JOB = ("instance", "model", "target", "symbols", "timeframe", "data", "market", "max_duration")
-NUMBERS_OF_THE_JOB = ("epochs", "budget")
+FLAGS = {  # of the job, with their keys
+    "instance": "machine.instance",
+    "model": "model.name",
+    "target": "target.name",
+    "symbols": "data.symbols",
+    "timeframe": "data.timeframe",
+    "data": "data.path",
+    "market": "machine.market",
+    "max_duration": "machine.max_duration",
+}
+NUMBERS = {"epochs": "train.epochs", "budget": "machine.budget"}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,8 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     began = utc_now()
     console = Console(plain=arguments.json)
-    settings = given_settings(arguments)
-    job = job_from(settings)
+    job = asked = asked_job(arguments)
     machines = machines_of(
         job
     )  # an unknown type or profile ends here, before anything is started; so does a missing path
@@ -88,19 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
     if job.own_files:
         console.update("trying your own files ...")
         job = checked(job)
-        settings |= {table: job.to_dict()[table] for table in job.own_files}
     job = pinned(job)
-    if encoder_file(job):
-        settings |= {"model": job.to_dict()["model"]}
     with ExitStack() as ends:
         ends.callback(console.close)
         if is_in_bucket(job.data.path):
             console.update(f"fetching {job.data.path} ...")
             fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-            settings = with_keys(
-                settings, {"data.path": str(fetch_candles(job.data.path, own_access(), fetched))}
-            )
-            job = with_settings(job, path=settings["data"]["path"])
+            job = job.with_data(path=str(fetch_candles(job.data.path, own_access(), fetched)))
         if (
             script and arguments.rehearse
         ):  # whose image is this environment: what it can't have is refused before it starts
@@ -119,11 +119,11 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             if here := local_candles(job):
                 console.line(f"candles of {here}, the local folder")
-                settings = with_keys(settings, {"data.path": str(here)})
-                job = with_settings(job, path=str(here))
+                job = job.with_data(path=str(here))
                 check = DataCheck(job)
                 ends.callback(check.close)
-            ready = _preflight(arguments, settings, machines, check, access, outputs, console)
+            path = asked.data.path
+            ready = _preflight(arguments, job, path, machines, check, access, outputs, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
         from trainer.cli.views.table import Inline
         from trainer.cli.views.watch import Watch
@@ -173,25 +173,27 @@ def run(arguments: argparse.Namespace) -> int:
         return _end(arguments, receipt, ready, console)
 
 
-def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Merge what the user gave, the later winning: job file, flags, --set."""
+def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Job:
+    """Parse the job that the user asks for, the later winning: job file, flags, --set.
+
+    `script_duration`: longest duration of a script whose user names none.
+    """
     file = load_job(Path(arguments.job)) if arguments.job else {}
-    flags = {name: value for name in FLAGS_OF_THE_JOB if (value := getattr(arguments, name)) is not None}
+    flags = {key: value for name, key in FLAGS.items() if (value := getattr(arguments, name)) is not None}
     if arguments.script is not None:
         file = with_script(file, arguments.script)
-    if "script" in file and "data" in flags:
-        flags["data.folder"] = flags.pop("data")
+    if "script" in file and "data.path" in flags:
+        flags["data.folder"] = flags.pop("data.path")
     numbers = [
-        f"{name}={value}" for name in NUMBERS_OF_THE_JOB if (value := getattr(arguments, name)) is not None
+        f"{key}={value}" for name, key in NUMBERS.items() if (value := getattr(arguments, name)) is not None
     ]
-    return with_rows(
-        with_keys(file, {**flags, **parse_assignments(numbers), **parse_assignments(arguments.settings)})
-    )
+    return parse_job(file, flags, [*numbers, *arguments.settings], script_duration=script_duration)
 
 
 def _preflight(
     arguments: argparse.Namespace,
-    settings: dict[str, Any],
+    job: Job,
+    given_path: str,
     machines: Sequence[InstanceType],
     check: DataCheck | None,
     access: Access,
@@ -201,7 +203,6 @@ def _preflight(
     """Look at account, candles and prices at once, and make the plan. Writes nothing but the receipts of old
     runs.
     """
-    job = job_from(settings)
     if access.place.binding:
         refuse_unfit(machines, outputs, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
@@ -214,7 +215,7 @@ def _preflight(
         rates = pool.submit(known_rates, job, machines, objects, access.place)
         boots = pool.submit(known_boots, objects)
         dry_run = bool(arguments.dry_run)
-        candles = find_candles(job, settings, check, objects, place=access.place, dry_run=dry_run)
+        candles = find_candles(job, check, objects, place=access.place, dry_run=dry_run)
     for note in candles.notes:
         console.line(note)
     report_settled(settled, console)
@@ -250,7 +251,7 @@ def _preflight(
         candles=candles.candles,
         plan=plan,
         encoder=encoder,
-        given_path=given_settings(arguments).get("data", {}).get("path", ""),
+        given_path=given_path,
     )
 
 

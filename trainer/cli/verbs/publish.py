@@ -25,9 +25,7 @@ from trainer.cli.sources.refresh_script import with_refresh_script
 from trainer.cli.sources.script_launch import DeskScript, read_data, refuse_secrets_without_role
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
-from trainer.job.job import Job, job_from, load_job, parse_assignments, with_settings
-from trainer.job.script_values import with_rows
-from trainer.job.tables import with_keys
+from trainer.job.job import Job, load_job, parse_job
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.images import line_for
@@ -75,7 +73,7 @@ def publish(
     now = utc_now()
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
-    job = job_from(with_rows(with_keys(load_job(Path(arguments.job)), parse_assignments(arguments.settings))))
+    job = parse_job(load_job(Path(arguments.job)), {}, arguments.settings)
     _refuse_own_profile(job)
     if job.is_script:
         return _publish_script(job, schedule, access, outputs, objects, now)
@@ -90,7 +88,7 @@ def publish(
     record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
     notes += check_account(access, outputs, record, sweep=True)
     if encoder:
-        check_inputs(with_settings(job, timeframe=ready.candles.timeframe))
+        check_inputs(job.with_data(timeframe=ready.candles.timeframe))
         upload_data([encoder], access, bucket=outputs.bucket)
     retrain = _written(schedule.name, sent, bundle, ready.offers, objects, now)
     return retrain, ready, notes
@@ -124,7 +122,9 @@ def _publish_script(
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
     sha256 = script_sha256(desk.job.script, desk.hashes, data)
-    job = with_settings(desk.job, **{"script.root": "", **({} if listed else {"data.folder": ""})})
+    job = desk.job.without_desk()
+    if listed:
+        job = job.with_data(folder=desk.job.data.folder)
     script = PublishedScript(files=desk.hashes, inputs=inputs, sha256=sha256)
     ready = plan_script_now(job, script, schedule, access, outputs, objects)
     bundle = build_bundle(script_files=desk.files)
@@ -184,7 +184,7 @@ def plan_now(
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), outputs)
     listed_inputs(job, objects)
-    found = find_candles(job, {}, None, objects, place=access.place)
+    found = find_candles(job, None, objects, place=access.place)
     assert found.candles is not None
     ready = plan_retrain(job, found.candles, access, outputs, objects, pinned_image=image_id)
     _refuse_beyond_month(ready.plan, schedule)
@@ -237,7 +237,7 @@ def _refuse_own_profile(job: Job) -> None:
     if name in user_tables() and name not in packaged():
         why, do = (
             "control, which plans each run, does not have that file",
-            "Leave gpu_profile out: a machine finds its own.",
+            "Leave machine.gpu_profile out: a machine finds its own.",
         )
         raise UsageError(f"GPU profile {name} is in {user_file()}, of this desk", why=why, do=do)
 
@@ -251,7 +251,7 @@ def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> No
                 "Add it to the stack's setting control_types.",
             )
             raise ConfigError(
-                f"control may not start {name}", why=why, do=f"{do} Or name another --set instance."
+                f"control may not start {name}", why=why, do=f"{do} Or name another --set machine.instance."
             )
 
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
@@ -17,8 +17,7 @@ from trainer.base.errors import UsageError
 from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, TableColumn, lines
-from trainer.job.job import Job, job_from, load_job, parse_assignments, refuse_script
-from trainer.job.tables import with_keys
+from trainer.job.job import Job, load_job, parse_job, refuse_script
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.machines.choice import Choice
@@ -66,14 +65,14 @@ def _job(arguments: argparse.Namespace) -> Job:
         raise UsageError(
             f"--seconds {arguments.seconds:g}", do="Give a number above 0; 60 is the most that is taken."
         )
-    flags = {"data": arguments.data, "gpu_profile": arguments.gpu_profile}
-    present: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
-    settings = load_job(Path(arguments.job)) if arguments.job else {}
-    job = job_from(with_keys(settings, {**present, **parse_assignments(arguments.settings)}))
+    flags = {"data.path": arguments.data, "machine.gpu_profile": arguments.gpu_profile}
+    present = {key: value for key, value in flags.items() if value is not None}
+    tables = load_job(Path(arguments.job)) if arguments.job else {}
+    job = parse_job(tables, present, arguments.settings)
     refuse_script(job, "profiles tune")
     if not job.train.batch and not job.data.path:
         raise UsageError(
-            "batch = auto, but no candles",
+            "train.batch = auto, but no candles",
             why="they decide how large it may become",
             do="Name them with --data.",
         )

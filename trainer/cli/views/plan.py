@@ -183,7 +183,7 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     if plan.place.plan_note:
         yield styled(plan.place.plan_note, "dim")
         if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
-            yield "To rehearse in a minute or two, take less: --set bars=20000 --epochs 3"
+            yield "To rehearse in a minute or two, take less: --set data.bars=20000 --epochs 3"
 
 
 def _storage(cost: StorageCost) -> str:

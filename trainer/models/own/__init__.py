@@ -48,7 +48,7 @@ class OwnModel(OwnFile, ModelSettings):
     part = "model"
     measured_as = MeasuredModel
     shape = ("code",)
-    shorter = "lookback, or the receptive_field of the class,"
+    shorter = "model.lookback, or the receptive_field of the class,"
     is_any_module = True
     can_recompute = False
     half_by_default = False  # autocast would run an RNN in fp16 and its loss unscaled (lstm/network.py)

@@ -38,7 +38,7 @@ class TcnSettings(PretrainedSettings):
     reads = CHUNKS
     default_batch = 4
     shape = ("width", "blocks", "dilation_cap", "chunk")
-    shorter = "blocks or dilation_cap"
+    shorter = "model.blocks or model.dilation_cap"
     recompute_pays = True
     counts_gradients = True
     small = {"blocks": 4, "width": 32, "chunk": 256}

@@ -38,4 +38,4 @@ def flaw(target: Barrier, labels_NK: np.ndarray) -> tuple[str, str]:
     """Return the flaw of training labels and its reason: all are of one class; ("", "") if there is none."""
     if len(np.unique(labels_NK)) > 1:
         return "", ""
-    return "labels of one class only in training", f"barrier_width is {target.barrier_width:g}"
+    return "labels of one class only in training", f"target.barrier_width is {target.barrier_width:g}"

@@ -30,7 +30,7 @@ class Volatility(TargetSettings):
         Column(title="correlation (HAR)", value=("correlation",), beside=("baselines", "har", "correlation")),
         Column(title="QLIKE (HAR)", value=("qlike",), beside=("baselines", "har", "qlike")),
     )
-    farther = "horizon_sessions"
+    farther = "target.horizon_sessions"
     needs_fitted = ("label_mean", "label_std")
 
     horizon_sessions: int = setting(

@@ -23,22 +23,20 @@ from trainer.train.packs.pack import architecture_of
 from trainer.train.precision import matmul_dtype
 from trainer.train.predict.readers import INPUT_LIMIT
 
-# Training settings stored in a card. The last four change only the speed: the tuner's choice, or 0 for the
-# default.
+# Training settings stored in a card. Those of [expert] change only the speed: the tuner's choice, or 0 for
+# the default.
 SETTINGS = (
-    *(
-        "epochs",
-        "batch",
-        "learning_rate",
-        "warmup_steps",
-        "schedule",
-        "weight_decay",
-        "clip_norm",
-        "ema",
-        "patience",
-    ),
-    *("strategy", "pack", "micro_batch", "activation_checkpointing"),
+    "epochs",
+    "batch",
+    "learning_rate",
+    "warmup_steps",
+    "schedule",
+    "weight_decay",
+    "clip_norm",
+    "ema",
+    "patience",
 )
+EXPERT_SETTINGS = ("strategy", "pack", "micro_batch", "activation_checkpointing")
 
 
 def card_of_training(
@@ -73,6 +71,7 @@ def card_of_training(
         metrics=scores,
         training={
             **{name: getattr(job.train, name) for name in SETTINGS},
+            **{name: getattr(job.expert, name) for name in EXPERT_SETTINGS},
             "epochs_run": run.epoch,
             "best_epoch": run.best_epoch,
             "final_learning_rate": run.learning_rate,

@@ -54,7 +54,9 @@ def pinned(job: Job) -> Job:
     if encoder.encoder_sha256 not in ("", sha256):
         why = f"its sha256 is {sha256[:12]}..., the job pins {encoder.encoder_sha256[:12]}..."
         raise UsageError(
-            f"the encoder {path} is another file", why=why, do="Give that file, or leave encoder_sha256 out."
+            f"the encoder {path} is another file",
+            why=why,
+            do="Give that file, or leave model.encoder_sha256 out.",
         )
     _refuse_other_network(card, encoder, path)
     return replace(job, model=replace(encoder, encoder_sha256=sha256, encoder_until=until_of(card, path)))

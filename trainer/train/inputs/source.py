@@ -23,7 +23,7 @@ from trainer.data.read.candles import Candles
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import read_parts
 from trainer.data.table import DataSettings
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.memory import GIB
 from trainer.targets import scores_of
@@ -74,7 +74,7 @@ def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None)
         made.check_fits(job)
         files = {file.file for file in made.files}
         symbols = job.data.chosen((*made.symbols, *made.refused))
-        chosen = with_settings(job, symbols=symbols, timeframe=made.timeframe)
+        chosen = job.with_data(symbols=symbols, timeframe=made.timeframe)
         folder = folder_of(chosen, path, scratch=scratch, files=files)
     return JobData(plan=made, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
 

@@ -14,14 +14,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.train.inputs.source import Source
 
+STAGE_GIB = 1.0  # of host memory, by `source_gib`: a larger source is read when its turn comes
 
-def stages(job: Job, *, kind: str, num_workers: int, cores: int) -> bool:
-    """Return whether workers read ahead: the job allows it, and there is a GPU or a spare core."""
-    return job.train.stage_gib > 0 and (kind == "cuda" or num_workers < cores)
+
+def stages(*, kind: str, num_workers: int, cores: int) -> bool:
+    """Return whether workers read ahead: if there is a GPU or a spare core."""
+    return kind == "cuda" or num_workers < cores
 
 
 class Staging:

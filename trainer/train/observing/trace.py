@@ -1,4 +1,4 @@
-"""A torch profiler trace of a few steps of each worker's first pack, on request (`--set trace_steps=5`).
+"""A torch profiler trace of steps of each worker's first pack, on request (`--set expert.trace_steps=5`).
 
 View OUT/trace/worker-0.json.gz in https://ui.perfetto.dev. Recorded steps are slower than others, so the
 event understates the share of time in which the GPU computed.

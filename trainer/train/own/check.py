@@ -42,7 +42,7 @@ def checked(job: Job, *, limit_seconds: float = LIMIT_SECONDS) -> Job:
     job = job.with_own_files(homes)
     if all(home.is_tried for home in homes.values()) or importlib.util.find_spec("torch") is None:
         return job
-    return job_from(_answer(job, limit_seconds))
+    return job.with_own_files(job_from(_answer(job, limit_seconds)).own_files)
 
 
 def portable(job: Job) -> Job:

@@ -55,7 +55,7 @@ class _Stacked(ABC):
         self._matmul_dtype = resolve_precision(job, self._device)
         self._layout = network_of(job.model.name).stacked(
             architecture_of(job, features=members[0].rows_TF.shape[1]),
-            recompute=job.train.activation_checkpointing,
+            recompute=job.expert.activation_checkpointing,
             matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
         )
         self._join_rows()

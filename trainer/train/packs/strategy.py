@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.base.settings import CHUNKS
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, Pack, SequentialPack
@@ -20,7 +20,7 @@ def places_of(job: Job, device: str) -> int:
     """Return the number of models that one worker trains together: the job's, else one on a CPU or without a
     stacked form.
     """
-    return job.train.pack or (GPU_PLACES if device != "cpu" and job.model.has_stacked_form else 1)
+    return job.expert.pack or (GPU_PLACES if device != "cpu" and job.model.has_stacked_form else 1)
 
 
 def concrete(job: Job, device: str) -> Job:
@@ -28,11 +28,10 @@ def concrete(job: Job, device: str) -> Job:
     `auto`.
     """
     stacks = job.model.has_stacked_form
-    return with_settings(
-        job,
-        strategy="sequential" if job.train.strategy == "auto" or not stacks else job.train.strategy,
+    return job.with_expert(
+        strategy="sequential" if job.expert.strategy == "auto" or not stacks else job.expert.strategy,
         pack=places_of(job, device),
-        micro_batch=min(job.train.micro_batch or _slice(job, on_cpu=device == "cpu"), job.train.batch),
+        micro_batch=min(job.expert.micro_batch or _slice(job, on_cpu=device == "cpu"), job.train.batch),
     )
 
 
@@ -42,11 +41,11 @@ def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack
     `auto` is sequential (plain modules one after another) on every device: the tuner chooses streams or fused
     only after their results agreed with it on the chip.
     """
-    micro_batch = job.train.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
+    micro_batch = job.expert.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.model.reads == CHUNKS:  # one model fills a device
         return Chunks(members, job, micro_batch=micro_batch, layout=layout)
-    if layout is ONE and job.model.has_stacked_form and job.train.strategy in ("fused", "streams"):
-        return (Fused if job.train.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
+    if layout is ONE and job.model.has_stacked_form and job.expert.strategy in ("fused", "streams"):
+        return (Fused if job.expert.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
     return SequentialPack(members, job, micro_batch=micro_batch, layout=layout)
 
 

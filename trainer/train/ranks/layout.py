@@ -112,8 +112,8 @@ def data_parallel(ranks: Ranks, job: Job, machine: MachineFacts) -> DataParallel
 
 def compiles(job: Job, *, on_gpu: bool) -> bool:
     """Return whether to compile blocks; a user's own module only if the job says so."""
-    if job.train.compile != "auto":
-        return job.train.compile == "always"
+    if job.expert.compile != "auto":
+        return job.expert.compile == "always"
     return on_gpu and not job.model.is_any_module
 
 

@@ -14,19 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from trainer.job.job import Job, job_from, with_settings
-from trainer.job.tables import with_keys
+from trainer.job.job import Job
 from trainer.machines.memory import (
     MINUTES_OF_SEVEN_YEARS,
     REFERENCE_FEATURES,
     TRAINING_SHARE,
     num_weights,
 )
-from trainer.models import MODELS, chunk_models
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure
 from trainer.train.tuning.tune import answer_of
@@ -52,24 +49,17 @@ class Row:
     excluded: str = ""
 
 
-def bench_job(kind: str, settings: dict[str, Any]) -> Job:
-    """Return the job to measure on `cuda` or `cpu`. Raises UsageError for bad settings."""
-    name = chunk_models()[0]
-    small = MODELS[name].small if kind == "cpu" else {}
-    return job_from(with_keys({}, {"model": name, **small, **settings}))
-
-
 def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
     """Measure every batch with and without activation checkpointing, and report each row when it is done."""
     rows, seconds = [], QUICK_SECONDS if quick else SECONDS
     for batch in (QUICK_BATCHES if quick else BATCHES)[device.type]:
         for again in (False, True):
-            option = with_settings(job, batch=batch)
+            option = job.with_train(batch=batch)
             usual = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else job.model.cpu_slice
             candidate = Candidate(
                 strategy="sequential",
                 pack=1,
-                micro_batch=min(batch, job.train.micro_batch or usual),
+                micro_batch=min(batch, job.expert.micro_batch or usual),
                 activation_checkpointing=again,
             )
             run = _in_a_process if device.type == "cpu" else _timed

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from trainer.base.settings import WINDOWS
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.machines.choice import Choice
 from trainer.machines.measurements import (
     OPEN,
@@ -128,25 +128,25 @@ def choose_settings(
         told = _tuned(tuning, entry, trial, limit_seconds=seconds)
         emit({"event": "tuned", "profile": key, **told, "seconds": round(time.monotonic() - began, 1)})
     wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
-    tuned = with_settings(tuned, batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
+    tuned = tuned.with_train(batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
     sharded = False
     if kind == "cuda" and site.together:
         tuned, sharded = placed_on_ranks(
-            with_settings(job, batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed
+            job.with_train(batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed
         )
     elif kind == "cuda":
-        given = with_settings(job, batch=tuned.train.batch, strategy=tuned.train.strategy)
+        given = job.with_train(batch=tuned.train.batch).with_expert(strategy=tuned.expert.strategy)
         tuned = placed(
             given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry
         )
     tuned = concrete(tuned, kind)
     if entry is None:  # the memory formula may allow less than the usual slice
-        usual = concrete(with_settings(job, batch=tuned.train.batch), kind)
-        wanted, sources = with_settings(usual, strategy=tuned.train.strategy, pack=tuned.train.pack), {}
+        usual = concrete(job.with_train(batch=tuned.train.batch), kind)
+        wanted, sources = usual.with_expert(strategy=tuned.expert.strategy, pack=tuned.expert.pack), {}
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
     if resumed is not None and not job.train.batch and tuned.train.batch == resumed["batch"]:
         where["batch"] = resumed["from"].get("batch", "default")
-    choice = {"profile": key, "shape": shape_of(job), **{name: getattr(tuned.train, name) for name in PARTS}}
+    choice = {"profile": key, "shape": shape_of(job), **_parts(tuned)}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
     if site.together:
@@ -169,8 +169,7 @@ def placed_on_ranks(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tu
         bars=max(piece.bars for piece in surveyed.pieces),
         tuned=tuned,
     )
-    chosen = with_settings(
-        tuned,
+    chosen = tuned.with_expert(
         strategy="sequential",
         pack=1,
         micro_batch=placement.micro_batch,
@@ -196,28 +195,27 @@ def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None =
         measured_gib=entry["memory_per_model_gib"] if entry else 0.0,
     )
     batch = job.train.batch
-    return with_settings(
-        tuned,
+    return tuned.with_expert(
         pack=size.models,
-        micro_batch=size.micro_batch if size.micro_batch < batch else tuned.train.micro_batch,
+        micro_batch=size.micro_batch if size.micro_batch < batch else tuned.expert.micro_batch,
         activation_checkpointing=size.activation_checkpointing,
     )
 
 
 def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
     """Return whether to run a trial."""
-    if kind == "cuda" and job.model.has_stacked_form and job.train.strategy in ("streams", "fused"):
+    if kind == "cuda" and job.model.has_stacked_form and job.expert.strategy in ("streams", "fused"):
         return True  # whatever `tune` is: the strategy must first agree with plain modules
-    if job.train.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
+    if job.expert.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
         return False
-    return job.train.tune == "always" or run_seconds >= LONG_RUN_SECONDS
+    return job.expert.tune == "always" or run_seconds >= LONG_RUN_SECONDS
 
 
 def _without_unproven(job: Job, kind: str) -> Job:
     """Return the job with plain modules instead of a strategy that was not compared with them here."""
     return (
-        with_settings(job, strategy="sequential")
-        if kind == "cuda" and job.train.strategy in ("streams", "fused")
+        job.with_expert(strategy="sequential")
+        if kind == "cuda" and job.expert.strategy in ("streams", "fused")
         else job
     )
 
@@ -259,13 +257,15 @@ def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
 
 def _source(name: str, job: Job, tuned: Job, wanted: Job, sources: Mapping[str, str]) -> str:
     """Return the source of a setting; `memory` if it was lowered to fit."""
-    if getattr(tuned.train, name) == getattr(job.train, name) not in ("auto", 0, False):
+    value = _parts(tuned)[name]
+    if value == _parts(job)[name] not in ("auto", 0, False):
         return "job"
-    return (
-        sources.get(name, "default")
-        if getattr(tuned.train, name) == getattr(wanted.train, name)
-        else "memory"
-    )
+    return sources.get(name, "default") if value == _parts(wanted)[name] else "memory"
+
+
+def _parts(job: Job) -> dict[str, Any]:
+    """Return the job's values of what is chosen here."""
+    return {**{name: getattr(job.expert, name) for name in OPEN}, "batch": job.train.batch}
 
 
 def _tuned(tuning: Tuning, entry: Entry | None, job: Job, *, limit_seconds: float) -> dict[str, Any]:

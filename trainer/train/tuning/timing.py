@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.base.settings import CHUNKS, CONTEXT, WINDOWS
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job, job_from
 from trainer.machines.memory import GIB
 from trainer.train.packs.pack import Member, Pack, SequentialPack
 from trainer.train.packs.strategy import form_pack
@@ -47,7 +47,13 @@ class Candidate:
 
     def of(self, job: Job) -> Job:
         """Return the job with this candidate's settings."""
-        return with_settings(job, **{**vars(self), "batch": self.batch or job.train.batch})
+        chosen = job.with_train(batch=self.batch or job.train.batch)
+        return chosen.with_expert(
+            strategy=self.strategy,
+            pack=self.pack,
+            micro_batch=self.micro_batch,
+            activation_checkpointing=self.activation_checkpointing,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,7 @@ def measure(
         else min(job.train.batch, max(option.micro_batch, CPU_READS[job.model.reads]))
     )
     try:
-        step_seconds = _step_seconds(with_settings(job, batch=reads), members, seconds)
+        step_seconds = _step_seconds(job.with_train(batch=reads), members, seconds)
     except RuntimeError as error:
         if option.strategy == "sequential" and not is_out_of_memory(error):
             raise
@@ -101,7 +107,7 @@ def measure(
 
 def warm_up(device: torch.device) -> None:
     """Take a few tiny steps, in the first of which torch loads libraries for two seconds."""
-    job = job_of(hidden=1, layers=1, lookback=1, batch=1)
+    job = job_from({"model": {"hidden": 1, "layers": 1, "lookback": 1}, "train": {"batch": 1}})
     measure(Candidate(strategy="sequential", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
 
 

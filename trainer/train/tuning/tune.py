@@ -30,7 +30,7 @@ import torch
 from trainer.base.errors import TrainerError, UsageError
 from trainer.base.settings import CHUNKS
 from trainer.base.text import printable
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.machines.choice import Choice
 from trainer.machines.measurements import Entry, keep_here, shape_of
 from trainer.machines.memory import REFERENCE_BATCH
@@ -72,24 +72,28 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
     pay.
     """
     model, cuda = job.model, kind == "cuda"
-    strategies, recompute = ["sequential"], {job.train.activation_checkpointing}
-    if model.has_stacked_form and (cuda or job.train.strategy != "auto"):
+    strategies, recompute = ["sequential"], {job.expert.activation_checkpointing}
+    if model.has_stacked_form and (cuda or job.expert.strategy != "auto"):
         strategies = (
-            ["sequential", "streams", "fused"] if job.train.strategy == "auto" else [job.train.strategy]
+            ["sequential", "streams", "fused"] if job.expert.strategy == "auto" else [job.expert.strategy]
         )
     if cuda and model.recompute_pays:
         recompute.add(True)
 
     def packs(strategy: str) -> Sequence[int]:
         return (
-            (job.train.pack,) if job.train.pack else GPU_PACKS if cuda and strategy != "sequential" else (1,)
+            (job.expert.pack,)
+            if job.expert.pack
+            else GPU_PACKS
+            if cuda and strategy != "sequential"
+            else (1,)
         )
 
     return [
         Candidate(strategy=strategy, pack=pack, micro_batch=size, activation_checkpointing=again)
         for strategy in strategies
         for pack in packs(strategy)
-        for size in ([job.train.micro_batch] if job.train.micro_batch else _slices(job, cuda=cuda))
+        for size in ([job.expert.micro_batch] if job.expert.micro_batch else _slices(job, cuda=cuda))
         for again in sorted(recompute)
     ]
 
@@ -112,14 +116,14 @@ def halved(job: Job) -> list[Candidate]:
     """Return the candidates to try if nothing fits: plain modules in halved slices, then with activation
     checkpointing.
     """
-    own, batch = job.train.micro_batch, job.train.batch
+    own, batch = job.expert.micro_batch, job.train.batch
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
     if not job.model.may_slice:
         return []
     return [
         Candidate(strategy="sequential", pack=1, micro_batch=size, activation_checkpointing=again)
         for again in (
-            [True] if job.train.activation_checkpointing else [False, True][: 1 + job.model.can_recompute]
+            [True] if job.expert.activation_checkpointing else [False, True][: 1 + job.model.can_recompute]
         )
         for size in sizes
     ]
@@ -152,12 +156,12 @@ def tune(
     search = partial(_timed, device=device, say=say, measured=measured, clock=clock)
     if job.train.batch:
         return search(candidates(job, device.type), job, seconds=seconds)
-    usual = with_settings(job, batch=max(1, min(batch_limit, REFERENCE_BATCH)))
+    usual = job.with_train(batch=max(1, min(batch_limit, REFERENCE_BATCH)))
     first = search(candidates(usual, device.type), usual, seconds=seconds / 2)
     if first[0].excluded:
         return first
     best = first[0].candidate
-    whole = not job.train.micro_batch and best.micro_batch == usual.train.batch
+    whole = not job.expert.micro_batch and best.micro_batch == usual.train.batch
     sizes = [
         1 << power
         for power in range(25)
@@ -216,7 +220,7 @@ def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, 
     for strategy in sorted({option.strategy for option in options} - {"sequential"}):
         few = members[:3]
         try:
-            reason = disagreement(form_pack(few, with_settings(job, strategy=strategy)), few, job)
+            reason = disagreement(form_pack(few, job.with_expert(strategy=strategy)), few, job)
         except (
             RuntimeError
         ) as error:  # this chip, driver or library can't record it: continue with the others
@@ -263,7 +267,7 @@ def tune_here(
         raise UsageError(
             "no strategy can train this job here",
             why=timings[0].excluded,
-            do="Lower micro_batch, or take a smaller model.",
+            do="Lower expert.micro_batch, or take a smaller model.",
         )
     return choice, timings
 

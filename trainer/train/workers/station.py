@@ -43,7 +43,7 @@ def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: in
     never on the clock: sums over another number of threads may round differently.
     """
     threads = {piece.name: 1 for piece in pieces}
-    if not job.model.gains_from_threads or job.train.pack > 1:
+    if not job.model.gains_from_threads or job.expert.pack > 1:
         return threads
     if len(pieces) < cores:
         return dict.fromkeys(threads, max(1, cores // num_workers))

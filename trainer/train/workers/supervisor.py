@@ -21,7 +21,7 @@ from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.train.cpu import num_cores
 from trainer.train.ctrl_c import ctrl_c_blocked
-from trainer.train.inputs.staging import stages
+from trainer.train.inputs.staging import STAGE_GIB, stages
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
@@ -82,7 +82,7 @@ class Supervisor:
         self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
         self._queue = PieceQueue(())
-        self._stages = stages(settings.job, kind=kind, num_workers=num_workers, cores=num_cores())
+        self._stages = stages(kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Piece, ...]] = deque()
         self._again_alone: deque[Piece] = deque()
         self._deaths: Counter[str] = Counter()
@@ -159,14 +159,14 @@ class Supervisor:
 
     def _ahead_of(self, worker: _Worker) -> Piece | None:
         """Return a worker's next piece if its source should be read ahead: no worker holds it and it is
-        within `stage_gib`.
+        within STAGE_GIB.
         """
         if not len(self._queue) or not worker.pieces:
             return None
         elsewhere = self._elsewhere(worker.number)
         piece = self._queue.peek(held=worker.held, elsewhere=elsewhere)
         there = piece.source in worker.held or piece.source in elsewhere
-        return None if there or piece.memory_gib > self._settings.job.train.stage_gib else piece
+        return None if there or piece.memory_gib > STAGE_GIB else piece
 
     def _idle(self, number: int) -> bool:
         return number not in self._workers or not self._workers[number].pieces

@@ -87,12 +87,12 @@ def _former(
     def form(members: Sequence[Member]) -> Pack:
         return form_pack(members, settings.job)
 
-    if not settings.job.train.trace_steps:
+    if not settings.job.expert.trace_steps:
         return form
     from trainer.train.observing.trace import traced  # late: the profiler loads slowly
 
     file, on_gpu = settings.out / "trace" / f"worker-{station.number}.json.gz", station.device != "cpu"
-    return traced(form, steps=settings.job.train.trace_steps, file=file, report=report, on_gpu=on_gpu)
+    return traced(form, steps=settings.job.expert.trace_steps, file=file, report=report, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def test_a_launch_trains_on_them_as_on_a_folder(rehearsed: Access, bucket: str, 
         "--dry-run",
         "--json",
     ]
-    assert main([*words, "--set", "batch=64"]) == 0
+    assert main([*words, "--set", "train.batch=64"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["data"]["bars"] == {"EUR-USD": 600}
     assert plan["data"]["notes"] == ["EUR/USD: a name can't contain a slash (it trains as EUR-USD)"]

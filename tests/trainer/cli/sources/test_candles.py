@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.aws.place import ACCOUNT
 from trainer.base.errors import DataError
 from trainer.cli.sources.candles import DataCheck, demo_data, find_candles
 from trainer.cli.sources.check_child import CheckChild
-from trainer.job.job import job_of
 
 
 def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copies_of_bars(tmp_path):
@@ -83,6 +83,6 @@ def test_the_demos_bars_are_made_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_what_scripts_read_is_no_data_set_to_choose():
     objects = SimpleNamespace(list=lambda prefix: (), folders=lambda prefix: (".files", "forex"))
     with pytest.raises(DataError, match=r"there is no data set 'main' .*Choose one with data.set: forex; or"):
-        find_candles(job_of(), {}, None, objects, place=ACCOUNT)
+        find_candles(job_of(), None, objects, place=ACCOUNT)
     objects.folders = lambda prefix: (".files",)
-    assert find_candles(job_of(), {}, None, objects, place=ACCOUNT).candles is None
+    assert find_candles(job_of(), None, objects, place=ACCOUNT).candles is None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.cli.sources.refresh_script import locked_modules, with_refresh_script
-from trainer.job.job import job_of
 
 
 def test_a_script_goes_along_under_its_hash_and_a_job_without_one_as_it_is(tmp_path: Path) -> None:

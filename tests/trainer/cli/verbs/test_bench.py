@@ -13,7 +13,17 @@ from trainer.train.tuning import bench as benching
 
 pytestmark = pytest.mark.slow
 
-TINY = ["--quick", "--device", "cpu", "--set", "blocks=2", "--set", "width=4", "--set", "chunk=16"]
+TINY = [
+    "--quick",
+    "--device",
+    "cpu",
+    "--set",
+    "model.blocks=2",
+    "--set",
+    "model.width=4",
+    "--set",
+    "model.chunk=16",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +85,12 @@ def test_a_chip_that_aws_does_not_rent_has_no_price():
 @pytest.mark.parametrize(
     "wrong",
     [
-        ["--set", "batch=4"],
-        ["--set", "model=lstm"],
+        ["--set", "train.batch=4"],
+        ["--set", "model.name=lstm"],
         ["--price", "-1"],
         ["--price", "nan"],
         ["--bars", "-5"],
-        ["--set", "chunk=0"],
+        ["--set", "model.chunk=0"],
     ],
 )
 def test_bad_input_is_one_line(wrong, capsys):

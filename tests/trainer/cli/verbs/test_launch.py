@@ -42,7 +42,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[-2].startswith(
         "Hard stop 35m after the launch ($7.14 at most, on demand), even if this desk is off"
     )
-    assert lines[-2].endswith("Set by the default of max_duration.")
+    assert lines[-2].endswith("Set by the default of machine.max_duration.")
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
     assert objects_in(rehearsed) == before
 
@@ -93,7 +93,7 @@ def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, cap
         "--epochs",
         7,
         "--set",
-        "hidden=16",
+        "model.hidden=16",
         "--dry-run",
         "--json",
     ]
@@ -191,7 +191,7 @@ def test_a_file_that_is_not_parquet_is_named(rehearsed, capsys, tmp_path):
 
 
 def test_fewer_bars_than_one_window_are_refused(rehearsed, candles, capsys):
-    line = refused(capsys, 2, "--rehearse", "--data", candles, "--set", "lookback=5000")
+    line = refused(capsys, 2, "--rehearse", "--data", candles, "--set", "model.lookback=5000")
     assert "BTC-USD" in line
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.cli.main import main
-from trainer.job.job import job_of
 from trainer.machines.measurements import known_here
 from trainer.train.tuning import timing as timing_of
 
@@ -23,11 +23,11 @@ TINY = [
     "--seconds",
     "0.2",
     "--set",
-    "hidden=4",
+    "model.hidden=4",
     "--set",
-    "lookback=6",
+    "model.lookback=6",
     "--set",
-    "batch=32",
+    "train.batch=32",
 ]
 
 
@@ -63,7 +63,7 @@ def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
 
 
 def test_with_candles_the_batch_may_be_auto(capsys, candles):
-    auto = ["--set", "hidden=4", "--set", "lookback=6", "--set", "batch=auto"]
+    auto = ["--set", "model.hidden=4", "--set", "model.lookback=6", "--set", "train.batch=auto"]
     assert (
         main(
             [
@@ -115,8 +115,11 @@ def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):
     ("arguments", "said"),
     [
         (["--seconds", "0"], "--seconds 0"),
-        (["--set", "batch=auto"], "batch = auto, but no candles"),
-        (["--set", "batch=auto", "--set", "model=tcn"], "batch = auto is for models that read windows"),
+        (["--set", "train.batch=auto"], "batch = auto, but no candles"),
+        (
+            ["--set", "train.batch=auto", "--set", "model.name=tcn"],
+            "batch = auto is for models that read windows",
+        ),
         (["--gpu-profile", "h20"], "unknown GPU profile 'h20'. Did you mean h200"),
         (["--gpu-profile", "h200"], "GPU profile h200 is for a GPU"),
         (["--data", "nowhere"], "nowhere does not exist"),

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.cli.parser import build_parser
 from trainer.cli.ready_to_train import ReadyToTrain
 from trainer.cli.terminal import Console
 from trainer.cli.verbs.launch import _end
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.receipt import receipt_view
-from trainer.job.job import job_of
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 

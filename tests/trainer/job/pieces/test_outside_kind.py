@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import full, job_of
 from tests.trainer.outside.pairs import PAIRS
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT
 from trainer.data.read.writing import write_candles
-from trainer.job.job import job_of
 from trainer.job.pieces import KINDS, kind_of
 from trainer.launch.start import recorded
 from trainer.machines.instances import instance_type
@@ -72,7 +72,7 @@ def test_pairs_from_outside_are_planned_trained_and_in_the_receipt(
     record = record_from_json(to_json(make_record(job=job.to_dict(), pieces=recorded(work.pieces))))
     # The training, as of any piece.
     arguments = ["--data", str(data), "--out", str(tmp_path / "models"), "--events", str(tmp_path / "events")]
-    keys = [f"--set={key}={value}" for key, value in {"name": "pairs", **settings}.items()]
+    keys = [f"--set={key}={value}" for key, value in {"name": "pairs", **full(settings)}.items()]
     assert main([*arguments, *keys, "--device", "cpu", "--workers", "1"]) == 0
     events = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
     card = read_card(tmp_path / "models" / f"{work.pieces[0].name}.safetensors")

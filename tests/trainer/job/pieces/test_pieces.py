@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.base.errors import DataError
-from trainer.job.job import job_of
 from trainer.job.pieces import kind_of, pieces_of
 from trainer.job.pieces.piece import SeriesWork
 

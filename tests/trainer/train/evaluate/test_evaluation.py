@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs import job_of
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import job_of
 from trainer.targets.direction.scores import baselines, metrics, weighted
 from trainer.targets.scoring import block_length
 from trainer.train.evaluate.evaluation import block_bootstrap, evaluate

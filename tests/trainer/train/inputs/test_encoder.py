@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs import full, job_of, with_settings
 from tests.models import SETTINGS, make_model
 from tests.pieces import piece_of
 from tests.predictions import predict_file
 from trainer.base.errors import DataError, UsageError
-from trainer.job.job import Job, job_of, load_job, with_settings
+from trainer.job.job import Job, load_job
 from trainer.models.pretrained import stage_of
 from trainer.store.card import Card, CardSeries, card_from_json, read_card
 from trainer.store.weights import load, save
@@ -292,7 +293,7 @@ def test_a_file_that_has_changed_or_holds_other_tensors_is_refused(encoders, bar
 
 
 def test_a_training_says_in_one_line_what_is_wrong_with_its_encoder(encoders, bars, tmp_path, capsys):
-    sizes = [part for key, value in {**SIZES, **COMMON}.items() for part in ("--set", f"{key}={value}")]
+    sizes = [part for key, value in full({**SIZES, **COMMON}).items() for part in ("--set", f"{key}={value}")]
     known = [
         "--data",
         str(bars / "early"),
@@ -316,12 +317,12 @@ def test_a_training_says_in_one_line_what_is_wrong_with_its_encoder(encoders, ba
             (),
             "none of the 2 symbols can be trained on (the encoder has seen bars and labels until",
         ),
-        (encoders["transformer"], ("--model", "lstm"), "unknown job key 'encoder'"),
+        (encoders["transformer"], ("--model", "lstm"), "unknown job key 'model.encoder'"),
     ):
         arguments = (
             [*known, "--set", f"model.encoder={encoder}"]
             if not more
-            else [*known[:8], *more, "--set", f"encoder={encoder}"]
+            else [*known[:8], *more, "--set", f"model.encoder={encoder}"]
         )
         assert main(arguments) == 2
         error = capsys.readouterr().err.strip()

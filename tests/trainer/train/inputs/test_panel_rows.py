@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.panel import job_for, planted_panel, scored
-from tests.jobs import keys_for
+from tests.jobs import keys_for, with_settings
 from tests.pieces import piece_of
 from trainer.bars.job_plan import symbol_plan
 from trainer.bars.panel_plan import plan_panel
@@ -24,7 +24,7 @@ from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job, with_settings
+from trainer.job.job import Job
 from trainer.models import MODELS
 from trainer.store.card import card_from_json, read_card
 from trainer.targets import TARGETS, scores_of
@@ -49,7 +49,7 @@ TRANSFORMER = {"model": "transformer", "preset": "tiny", "lookback": 8, "dropout
 
 
 def job_with(scaler: str = "rank", **settings: Any) -> Job:
-    job = job_for(scaler, seed=0, features=FEATURES, hidden=4, batch=64, epochs=1)
+    job = with_settings(job_for(scaler, seed=0), features=FEATURES, hidden=4, batch=64, epochs=1)
     return with_settings(job, **settings) if settings else job
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs import job_of
 from trainer.base.errors import DataError
-from trainer.job.job import job_of
 from trainer.train.inputs.rows import fit_scaler, prepare
 
 JOB = job_of(lookback=20, horizon=3)

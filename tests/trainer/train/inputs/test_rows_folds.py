@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs import job_of, with_settings
 from trainer.bars.symbol_plan import plan_folds
 from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.candles import Candles
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
 
 

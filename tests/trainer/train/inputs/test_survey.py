@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.jobs import job_of
 from trainer.data.table import DataSettings
-from trainer.job.job import job_of
 from trainer.train.inputs.source import open_data, read_source, source_gib
 from trainer.train.inputs.survey import survey
 

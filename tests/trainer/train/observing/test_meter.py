@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.job.job import job_of
+from tests.jobs import job_of
 from trainer.machines.chips import named_profile
 from trainer.train.machine_file import MachineFacts
 from trainer.train.observing.events import duration, line_of

@@ -18,8 +18,9 @@ import torch
 
 from benchmarks.memory import counted, predicted
 from tests.desk import until
+from tests.jobs import job_of, with_settings
 from trainer.base.errors import ConfigError, UsageError
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.machines.memory import footprint
 from trainer.train.own import check as own_check
 from trainer.train.own.check import checked, contents, copied, portable

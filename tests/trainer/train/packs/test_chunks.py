@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.job.job import job_of, with_settings
+from tests.jobs import job_of, with_settings
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.job.job import Job, job_of, with_settings
+from tests.jobs import full, job_of, with_settings
+from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.train.packs.pack import Member, SequentialPack, new_model
@@ -129,7 +130,7 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(
         "--device",
         "cpu",
     ]
-    assignments = [f"--set={name}={value}" for name, value in settings.items()]
+    assignments = [f"--set={name}={value}" for name, value in full(settings).items()]
     subprocess.run([*command, *assignments], check=True, timeout=500, capture_output=True)
     file = tmp_path / "out" / "lstm-direction_SIG-USD_1m.safetensors"
     card = read_card(file)

@@ -9,7 +9,8 @@ from functools import cache
 import pytest
 import torch
 
-from trainer.job.job import Job, job_of, with_settings
+from tests.jobs import job_of, with_settings
+from trainer.job.job import Job
 from trainer.targets import TARGETS
 from trainer.train.packs.pack import Member, Pack, SequentialPack, fresh_state
 from trainer.train.packs.stacked import Fused, Streams

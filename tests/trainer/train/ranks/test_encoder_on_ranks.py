@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from benchmarks.panel import planted_panel
+from tests.jobs import job_of
 from tests.models import SETTINGS, make_model
 from tests.pieces import piece_of
 from tests.trainer.train.ranks.ranks import TwoRanks
@@ -23,7 +24,7 @@ from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.writing import write_candles
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.models.pretrained import FINE_TUNED, FROZEN, UNFREEZE
 from trainer.store.card import CardSeries, read_card
 from trainer.store.weights import load

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.jobs import job_of
 from tests.trainer.train.ranks.ranks import TwoRanks
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.train.loop import Run, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer.job.job import job_of
+from tests.jobs import job_of
 from trainer.train.inputs.source import open_data
 from trainer.train.inputs.survey import survey
 from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch, Silence

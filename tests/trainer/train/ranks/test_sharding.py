@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of, with_settings
+from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout

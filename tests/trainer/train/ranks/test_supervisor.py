@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import job_of
 from tests.pieces import piece
 from trainer.base.errors import UsageError
-from trainer.job.job import job_of
 from trainer.store.weights import load
 from trainer.train.inputs.source import open_data
 from trainer.train.inputs.survey import survey
@@ -25,8 +25,17 @@ from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
 from trainer.train.ranks.voice import follows_another
 from trainer.train.workers.assignment import WorkerSettings
 
-TOGETHER = ("--workers", "2", "--set", "distributed=always", "--set", "pooled=true", "--set", "layers=1")
-LONG = ("--set", "epochs=500", "--set", "patience=500", "--set", "checkpoint_seconds=1")
+TOGETHER = (
+    "--workers",
+    "2",
+    "--set",
+    "train.distributed=always",
+    "--set",
+    "data.pooled=true",
+    "--set",
+    "model.layers=1",
+)
+LONG = ("--set", "train.epochs=500", "--set", "train.patience=500", "--set", "train.checkpoint_seconds=1")
 SECONDS = 500.0  # a hang, not slowness
 
 
@@ -149,11 +158,11 @@ def test_a_rank_that_raises_is_reported_by_its_own_error(python, data, tmp_path)
         "--device",
         "cpu",
         "--set",
-        "distributed=always",
+        "train.distributed=always",
         "--set",
-        "pooled=true",
+        "data.pooled=true",
         "--set",
-        "retries=0",
+        "train.retries=0",
     )
     ended = subprocess.run([*command, *settings, "--model", f"{own}:Net"], capture_output=True, text=True)
     assert ended.returncode == 100 and "Root Cause" in ended.stderr  # torchelastic's own report, too

@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from trainer.job.job import with_settings
+from tests.jobs import job_of, with_settings
 from trainer.train.tuning import bench as benching
 from trainer.train.tuning import timing as timing_of
-from trainer.train.tuning.bench import Row, bench, bench_job, epoch_seconds, num_chunks, num_parameters
+from trainer.train.tuning.bench import Row, bench, epoch_seconds, num_chunks, num_parameters
 from trainer.train.tuning.timing import make_members
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
     said: list[str] = []
-    rows = bench(bench_job("cpu", TINY), CPU, quick=True, say=said.append)
+    rows = bench(job_of(model="tcn", **TINY), CPU, quick=True, say=said.append)
     assert [(row.batch, row.activation_checkpointing) for row in rows] == [
         (1, False),
         (1, True),
@@ -43,7 +43,7 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
 def test_a_row_has_its_own_memory(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
     deep = {"blocks": 6, "width": 32, "chunk": 256, "micro_batch": 64}
-    rows = bench(bench_job("cpu", deep), CPU, quick=True, say=lambda line: None)
+    rows = bench(job_of(model="tcn", **deep), CPU, quick=True, say=lambda line: None)
     large, recomputed, small, _ = (row.memory_gib for row in rows)
     assert large > 2 * small  # though it came first
     assert small < recomputed < large
@@ -55,7 +55,7 @@ def test_a_process_that_the_system_ends_is_an_answer(monkeypatch, forked_childre
         multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn")
     )
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (1,)})
-    row = bench(bench_job("cpu", TINY), CPU, quick=True, say=lambda line: None)[0]
+    row = bench(job_of(model="tcn", **TINY), CPU, quick=True, say=lambda line: None)[0]
     assert "ended with exit code 9" in row.excluded and row.chunks_per_second == 0
 
 
@@ -75,13 +75,13 @@ def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch, error):
     monkeypatch.setattr(timing_of, "_step_seconds", too_much)
     for name in ("empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda *given: None)
-    rows = bench(bench_job("cuda", {}), torch.device("cuda"), quick=False, say=lambda line: None)
+    rows = bench(job_of(model="tcn"), torch.device("cuda"), quick=False, say=lambda line: None)
     assert [row.batch for row in rows[::2]] == [16, 64, 200, 1500]
     assert {row.excluded for row in rows} == {"out of memory"}
 
 
 def test_an_epoch_is_a_pass_over_the_training_chunks():
-    job = bench_job("cpu", {"chunk": 100})
+    job = job_of(model="tcn", chunk=100)
     assert num_chunks(job, bars=10_000) == 70
     assert (
         epoch_seconds(job, Row(batch=1, activation_checkpointing=False, chunks_per_second=7.0), bars=10_000)
@@ -90,7 +90,7 @@ def test_an_epoch_is_a_pass_over_the_training_chunks():
 
 
 def test_on_a_gpu_the_model_has_its_full_size():
-    job = bench_job("cuda", {})
+    job = job_of(model="tcn")
     assert (job.model.name, job.model.blocks, job.model.width, job.model.chunk) == ("tcn", 12, 512, 1024)
     assert 17e6 < num_parameters(job) < 20e6
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.jobs import job_of
 from tests.pieces import piece
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import Choice, choose
 from trainer.machines.measurements import keep_here, known_here, shape_of
@@ -70,7 +71,7 @@ class Choosing:
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     choosing = Choosing(tmp_path, SLICES)
     chosen = choosing(Job())
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == (
+    assert (chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch) == (
         "sequential",
         1,
         64,
@@ -92,7 +93,7 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     short = Choosing(tmp_path, SLICES)
     chosen = short(job_of(epochs=1), found=surveyed(job_of(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == (
+    assert (chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch) == (
         "sequential",
         1,
         CPU_SLICE,
@@ -150,23 +151,23 @@ def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_pat
     keep_here("cpu", shape_of(Job()), entry_of(SLICES))
     choosing = Choosing(tmp_path)
     chosen = choosing(Job())
-    assert not choosing.asked and chosen.job.train.micro_batch == 64
+    assert not choosing.asked and chosen.job.expert.micro_batch == 64
     assert chosen.choice["from"]["micro_batch"] == "remembered"
     own = choosing(job_of(tune="never", micro_batch=32))
-    assert own.job.train.micro_batch == 32 and own.choice["from"]["micro_batch"] == "job"
+    assert own.job.expert.micro_batch == 32 and own.choice["from"]["micro_batch"] == "job"
 
 
 @pytest.mark.parametrize("failure", ["its process ended with exit code -9", "it was not done after 60 s"])
 def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_path, failure):
     choosing = Choosing(tmp_path, failure=failure)
     chosen = choosing(job_of(tune="always"), H200)
-    assert (chosen.job.train.strategy, choosing.events[-1]["failure"]) == ("sequential", failure)
+    assert (chosen.job.expert.strategy, choosing.events[-1]["failure"]) == ("sequential", failure)
     assert choosing.events[-1]["entry"] is None and "tuned here" not in chosen.choice["from"].values()
 
 
 def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
     chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), H200)
-    assert (chosen.job.train.strategy, chosen.job.train.pack, chosen.job.train.micro_batch) == (
+    assert (chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch) == (
         "fused",
         16,
         256,
@@ -175,20 +176,20 @@ def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
         kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=3.0), workers=1
     )
     chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), tight)
-    assert 1 <= chosen.job.train.pack < 16 and chosen.choice["from"]["pack"] == "memory"
+    assert 1 <= chosen.job.expert.pack < 16 and chosen.choice["from"]["pack"] == "memory"
 
 
 def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wins(tmp_path):
     job = job_of(model="tcn", batch=200, tune="never")
     whole = Choosing(tmp_path)(job, H200)
-    assert (whole.job.train.pack, whole.job.train.micro_batch, whole.choice["from"]["micro_batch"]) == (
+    assert (whole.job.expert.pack, whole.job.expert.micro_batch, whole.choice["from"]["micro_batch"]) == (
         1,
         200,
         "default",
     )
     l4 = Site(kind="cuda", profile=Choice(profile=named_profile("l4"), why="", memory_gib=22.0), workers=1)
     sliced = Choosing(tmp_path)(job, l4)
-    assert 1 < sliced.job.train.micro_batch < 200 and not sliced.job.train.activation_checkpointing
+    assert 1 < sliced.job.expert.micro_batch < 200 and not sliced.job.expert.activation_checkpointing
     assert sliced.choice["from"]["micro_batch"] == "memory"
     seen = Timing(
         candidate=Candidate(strategy="sequential", pack=1, micro_batch=200),
@@ -197,7 +198,7 @@ def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wi
     )
     keep_here("l4", shape_of(job), entry_of(seen))
     measured = Choosing(tmp_path)(job, l4)
-    assert (measured.job.train.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
+    assert (measured.job.expert.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
     assert measured.choice["memory_per_model_gib"] == 17.0, "for who goes on with it"
 
 
@@ -205,13 +206,13 @@ def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_th
     job = job_of(strategy="fused", tune="never", epochs=1)
     good = Choosing(tmp_path, FUSED)
     chosen = good(job, H200, surveyed(job, models=1))
-    assert len(good.asked) == 1 and (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == (
+    assert len(good.asked) == 1 and (chosen.job.expert.strategy, chosen.choice["from"]["strategy"]) == (
         "fused",
         "job",
     )
     bad = Choosing(tmp_path, failure="no strategy can train this job here (its losses differ by 1.0e-01)")
     chosen = bad(job, H200, surveyed(job, models=1))
-    assert (chosen.job.train.strategy, chosen.choice["from"]["strategy"]) == ("sequential", "default")
+    assert (chosen.job.expert.strategy, chosen.choice["from"]["strategy"]) == ("sequential", "default")
     assert "losses differ" in bad.events[-1]["failure"]
 
 
@@ -228,7 +229,7 @@ def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundr
     few = surveyed(auto, windows={"train": 6_500, "validation": 1_000, "test": 1_000})
     keep_here("cpu", shape_of(auto), entry_of(large))
     chosen = Choosing(tmp_path)(auto, found=few)
-    assert (chosen.job.train.batch, chosen.job.train.micro_batch, chosen.choice["from"]["batch"]) == (
+    assert (chosen.job.train.batch, chosen.job.expert.micro_batch, chosen.choice["from"]["batch"]) == (
         64,
         64,
         "memory",
@@ -256,7 +257,7 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert again(auto) == first and not again.asked
     # On another chip the batch, which is the model's, stands; the rest is that chip's.
     elsewhere = Choosing(tmp_path, FUSED)(job_of(batch=0, tune="always"), H200)
-    assert (elsewhere.job.train.batch, elsewhere.job.train.strategy, elsewhere.job.train.pack) == (
+    assert (elsewhere.job.train.batch, elsewhere.job.expert.strategy, elsewhere.job.expert.pack) == (
         1024,
         "fused",
         16,
@@ -265,9 +266,9 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     newer = Choosing(
         tmp_path, failure="no time"
     )  # of another torch nobody knows whether it agrees with plain modules
-    assert newer(job_of(batch=0, tune="always"), CPU).job.train.strategy == "sequential" and newer.asked
+    assert newer(job_of(batch=0, tune="always"), CPU).job.expert.strategy == "sequential" and newer.asked
     other = Choosing(tmp_path, SLICES)
-    assert other(job_of(hidden=32, batch=128)).job.train.micro_batch == 64 and other.asked
+    assert other(job_of(hidden=32, batch=128)).job.expert.micro_batch == 64 and other.asked
 
 
 def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(tmp_path):
@@ -284,7 +285,7 @@ def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(
 @pytest.mark.slow
 def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles, python):
     write_candles(tmp_path, "SIG-USD", bars=4000)
-    settings = ("batch=auto", "tune=never", "hidden=4", "lookback=6")
+    settings = ("train.batch=auto", "expert.tune=never", "model.hidden=4", "model.lookback=6")
     command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     command += ["--events", str(tmp_path / "events"), "--device", "cpu", "--epochs", "1"]
     done = subprocess.run(
@@ -307,7 +308,7 @@ def test_a_torn_checkpoint_says_nothing(tmp_path):
     place.mkdir(parents=True)
     for text in ("{", "{}", '{"choice": {}}', '{"choice": {"shape": 3}}'):
         (place / "manifest.json").write_text(text)
-        assert Choosing(tmp_path)(job_of(tune="never")).job.train.micro_batch == CPU_SLICE
+        assert Choosing(tmp_path)(job_of(tune="never")).job.expert.micro_batch == CPU_SLICE
 
 
 def test_a_tcn_is_chosen_in_chunks(tmp_path):
@@ -315,9 +316,9 @@ def test_a_tcn_is_chosen_in_chunks(tmp_path):
     chosen = Choosing(tmp_path)(job, H200)
     assert (
         chosen.job.train.batch,
-        chosen.job.train.micro_batch,
-        chosen.job.train.pack,
-        chosen.job.train.strategy,
+        chosen.job.expert.micro_batch,
+        chosen.job.expert.pack,
+        chosen.job.expert.strategy,
     ) == (
         8,
         8,
@@ -330,8 +331,8 @@ def test_a_tcn_is_chosen_in_chunks(tmp_path):
     )
     chosen = Choosing(tmp_path, best)(job_of(model="tcn", batch=8, tune="always"), H200)
     assert (
-        chosen.job.train.micro_batch,
-        chosen.job.train.activation_checkpointing,
+        chosen.job.expert.micro_batch,
+        chosen.job.expert.activation_checkpointing,
         chosen.job.train.batch,
     ) == (4, True, 8)
 
@@ -347,19 +348,19 @@ def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, work
 
 def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
     alone = place(Job())
-    assert (alone.train.pack, alone.train.micro_batch, alone.train.batch) == (7, 0, 256)
-    assert 1 <= place(Job(), 3.0, workers_per_gpu=2).train.pack < alone.train.pack
+    assert (alone.expert.pack, alone.expert.micro_batch, alone.train.batch) == (7, 0, 256)
+    assert 1 <= place(Job(), 3.0, workers_per_gpu=2).expert.pack < alone.expert.pack
     sliced = place(job_of(batch=16_384), 3.0)
-    assert 0 < sliced.train.micro_batch < sliced.train.batch == 16_384
-    assert place(job_of(pack=3)).train.pack == 3
+    assert 0 < sliced.expert.micro_batch < sliced.train.batch == 16_384
+    assert place(job_of(pack=3)).expert.pack == 3
 
 
 def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_word():
     tuned = job_of(strategy="fused", pack=32, micro_batch=128)
     assert place(Job(), 141.0, tuned=tuned) == tuned
     small = place(Job(), 3.0, tuned=tuned)
-    assert (small.train.strategy, small.train.micro_batch) == ("fused", 128) and 1 <= small.train.pack < 32
-    assert place(job_of(pack=2), 3.0, tuned=job_of(pack=2, micro_batch=128)).train.pack == 2
+    assert (small.expert.strategy, small.expert.micro_batch) == ("fused", 128) and 1 <= small.expert.pack < 32
+    assert place(job_of(pack=2), 3.0, tuned=job_of(pack=2, micro_batch=128)).expert.pack == 2
 
 
 def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_path):
@@ -372,7 +373,7 @@ def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_pa
         Choosing(tmp_path)(job, ranks_of(memory), surveyed(job, models=1)) for memory in (40.0, 8.0)
     )
     assert (
-        not roomy.sharded and roomy.choice["layout"] == "ddp" and roomy.job.train.micro_batch <= 8
+        not roomy.sharded and roomy.choice["layout"] == "ddp" and roomy.job.expert.micro_batch <= 8
     )  # a rank's share of 64
     assert tight.sharded and tight.choice["layout"] == "fsdp" and tight.job.train.batch == 64
     with pytest.raises(UsageError, match="does not fit on each of 8 NVIDIA A100"):
@@ -385,13 +386,13 @@ def test_ranks_time_their_share_of_the_batch_as_a_plain_module_and_slice_it_as_t
     job = job_of(batch=1000, tune="always", distributed="always", strategy="fused")
     choosing = Choosing(tmp_path, SLICES)
     chosen = choosing(job, ranks, surveyed(job, models=1))
-    trial = choosing.timed.train
-    assert (trial.batch, trial.strategy, trial.pack) == (250, "sequential", 1)
-    assert (chosen.job.train.batch, chosen.job.train.micro_batch) == (1000, 64)
+    batch, expert = choosing.timed.train.batch, choosing.timed.expert
+    assert (batch, expert.strategy, expert.pack) == (250, "sequential", 1)
+    assert (chosen.job.train.batch, chosen.job.expert.micro_batch) == (1000, 64)
     assert choosing.events[1]["shape"] == shape_of(choosing.timed) != shape_of(job)
     keep_here(CPU.profile.profile.key, choosing.events[1]["shape"], {**choosing.events[1]["entry"]})
     again = Choosing(tmp_path)
-    assert again(job, ranks, surveyed(job, models=1)).job.train.micro_batch == 64 and not again.asked
+    assert again(job, ranks, surveyed(job, models=1)).job.expert.micro_batch == 64 and not again.asked
     gpus = Site(kind="cuda", profile=H200.profile, workers=4, together=True)
     large = job_of(model="transformer", preset="large", batch=1024, tune="always", distributed="always")
-    assert Choosing(tmp_path, SLICES)(large, gpus, surveyed(large, models=1)).job.train.micro_batch == 64
+    assert Choosing(tmp_path, SLICES)(large, gpus, surveyed(large, models=1)).job.expert.micro_batch == 64

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.job.job import job_of
+from tests.jobs import job_of
 from trainer.train.packs import strategy as strategy_of
 from trainer.train.packs.stacked import Fused
 from trainer.train.tuning import timing as timing_of

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.job.job import Job, job_of
+from tests.jobs import job_of
+from trainer.job.job import Job
 from trainer.machines.choice import choose
 from trainer.machines.measurements import known_here
 from trainer.train.packs.pack import Member, Pack

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.jobs import job_of
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_of
+from trainer.job.job import Job
 from trainer.machines.choice import Device
 from trainer.train.workers import devices
 from trainer.train.workers.devices import choose_device

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.jobs import job_of
 from tests.pieces import piece
-from trainer.job.job import job_of
 from trainer.train.workers.station import let_threads_sleep, memory_fraction, threads_of
 
 GIB = 2**30

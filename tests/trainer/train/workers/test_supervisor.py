@@ -31,18 +31,18 @@ from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.supervisor import Supervisor
 
 BATCH = 64
-TINY = ("--set", "hidden=2", "--set", "layers=1", "--set", "lookback=5", "--epochs", "1")
+TINY = ("--set", "model.hidden=2", "--set", "model.layers=1", "--set", "model.lookback=5", "--epochs", "1")
 LONG = (
     "--workers",
     "2",
     "--set",
-    "epochs=14",
+    "train.epochs=14",
     "--set",
-    "patience=14",
+    "train.patience=14",
     "--set",
-    "checkpoint_seconds=1",
+    "train.checkpoint_seconds=1",
     "--set",
-    "retries=9",
+    "train.retries=9",
 )
 
 
@@ -62,11 +62,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str
         "--device",
         "cpu",
         "--set",
-        "hidden=4",
+        "model.hidden=4",
         "--set",
-        f"batch={BATCH}",
+        f"train.batch={BATCH}",
         "--set",
-        "lookback=20",
+        "model.lookback=20",
     )  # conftest's
     command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
     command += ["--events", str(out.parent / "events")]
@@ -301,10 +301,11 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
 ):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
-    settings = ("--workers", "1", "--epochs", "1", "--set", "strategy=sequential")
+    settings = ("--workers", "1", "--epochs", "1", "--set", "expert.strategy=sequential")
     ahead = start(tmp_path, *settings)
-    packed = start(tmp_path, *settings, "--set", "pack=2", name="packed")
-    plain = start(tmp_path, *settings, "--set", "stage_gib=0", name="plain")
+    packed = start(tmp_path, *settings, "--set", "expert.pack=2", name="packed")
+    every_core = ("--workers", str(num_cores()), *settings[2:])
+    plain = start(tmp_path, *every_core, name="plain")
     assert (ahead.end(), packed.end(), plain.end()) == (0, 0, 0)
     begun = ahead.events("model_started")
     assert [event["piece"] for event in begun] == ["A-USD", "B-USD", "C-USD", "D-USD"]
@@ -318,20 +319,20 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
 def test_a_model_alone_trains_on_all_cores_and_is_the_same_as_on_one(start, data, tmp_path):
     hidden = (
         "--set",
-        "hidden=64",
+        "model.hidden=64",
         "--set",
-        "layers=1",
+        "model.layers=1",
         "--epochs",
         "1",
         "--symbols",
         "SHORT-USD",
         "--set",
-        "batch=256",
+        "train.batch=256",
     )
     alone = start(data, *hidden, name="alone")
     assert alone.end() == 0
     assert alone.events("model_started")[0]["threads"] == num_cores()
-    packed = start(data, *hidden, "--set", "pack=2", name="packed")  # a pack of several has one thread
+    packed = start(data, *hidden, "--set", "expert.pack=2", name="packed")  # a pack of several has one thread
     assert packed.end() == 0
     assert "threads" not in packed.events("model_started")[0]
     (model,) = (path.name for path in alone.out.glob("*.safetensors"))
