@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from trainer.aws.stack_outputs import architecture_of
 from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
@@ -153,15 +152,12 @@ def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
         raise UsageError(
             f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do
         )
-    machine = "aarch64" if architecture_of(line) == "arm64" else "x86_64"
-    return Target(python=python, platform=f"{machine}-{GLIBC}")
+    return Target(python=python, platform=f"x86_64-{GLIBC}")
 
 
 def _known_python(line: str) -> str:
     """Return the Python of an image line's images, '' for a line that is not known."""
-    return next(
-        (python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end)), ""
-    )
+    return next((python for end, python in IMAGE_PYTHONS.items() if line.endswith(end)), "")
 
 
 def resolve(
