@@ -1,22 +1,23 @@
-"""Access to running instances, if the stack's setting `attach` is `ssm` or `ssh`.
+"""Access to running instances: the setting `attach` is `off`, `ssm`, or an address.
 
-`ssm` widens the training instances' role and adds a policy for people; no port opens. `ssh` opens port 22 for
-one address, and widens no role: keys come with each run. `off` leaves nothing of this file in the stack.
+`ssm` widens the training instances' role and adds a policy for people; no port opens. An address opens port
+22 for it alone, and widens no role: keys come with each run. `off` leaves nothing of this file in the stack.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
-from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
 
+from infra.component import Component
 from infra.policies import Document, allow, document
+from infra.stack import Stack
 
-OFF, SSM, SSH = "off", "ssm", "ssh"
-MODES = (OFF, SSM, SSH)
+SSM = "ssm"
+MODES = ("off", SSM)  # besides an address
 # Without a document, a session is the account's default one, a shell. Those of AWS run a command and forward
 # a port.
 OWN_DOCUMENTS = ("SSM-SessionManagerRunShell",)
@@ -24,11 +25,11 @@ AWS_DOCUMENTS = ("AWS-StartInteractiveCommand", "AWS-StartPortForwardingSession"
 
 
 def is_one_address(text: str) -> bool:
-    """Return whether a text is one address, with or without its /32 or /128; not a loopback, multicast or
+    """Return whether a text is one IPv4 address, with or without its /32; not a loopback, multicast or
     unspecified one.
     """
     try:
-        network = ipaddress.ip_network(text)  # strict: refuses a range with host bits set
+        network = ipaddress.IPv4Network(text)  # strict: refuses a range with host bits set
     except ValueError:
         return False
     address = network.network_address
@@ -37,34 +38,17 @@ def is_one_address(text: str) -> bool:
     )
 
 
-def check_attach(attach: str, attach_from: str, *, ipv6: bool) -> None:
-    """Raise ValueError if the settings don't go together; `ipv6`: whether machines have an address of that
-    kind.
-    """
-    if (attach == SSH) != bool(attach_from):
-        must = "one address, such as 203.0.113.7" if attach == SSH else "empty"
-        raise ValueError(
-            f"Setting 'attach_from' is {attach_from!r}; with attach = {attach} it must be {must}."
-        )
-    if ":" in attach_from and not ipv6:
-        raise ValueError(
-            f"Setting 'attach_from' is {attach_from!r}; machines have an IPv6 address only with ipv6 = true."
-        )
-
-
-def ssh_ingress(attach_from: str) -> list[aws.ec2.SecurityGroupIngressArgs]:
+def ssh_ingress(address: str) -> list[aws.ec2.SecurityGroupIngressArgs]:
     """Return the rules that let one address in at port 22; none for no address."""
-    if not attach_from:
+    if not address:
         return []
-    network = ipaddress.ip_network(attach_from)
     return [
         aws.ec2.SecurityGroupIngressArgs(
-            description="SSH from one address: the setting attach_from",
+            description="SSH from one address: the setting attach",
             protocol="tcp",
             from_port=22,
             to_port=22,
-            cidr_blocks=[str(network)] if network.version == 4 else None,
-            ipv6_cidr_blocks=[str(network)] if network.version == 6 else None,
+            cidr_blocks=[str(ipaddress.IPv4Network(address))],
         )
     ]
 
@@ -82,21 +66,23 @@ def agent_messages() -> Document:
     return allow("CarrySessionsHasNoResource", ["ssm:UpdateInstanceInformation", *channels], "*")
 
 
-def sessions(*, account: str, region: str, project: str, stack: str) -> Document:
+def sessions(stack: Stack) -> Document:
     """Return the policy of people who attach: sessions on this stack's instances by three documents, and the
     end of their own.
 
     As in the Systems Manager user guide, "Sample IAM policies for Session Manager" and "Additional sample IAM
     policies" (looked up 2026-11-22): a session is tagged with its owner's id, and its own id begins with it.
     """
-    ssm = f"arn:aws:ssm:{region}"
     return document(
         allow(
             "StartSessionsOnOwnInstances",
             "ssm:StartSession",
-            f"arn:aws:ec2:{region}:{account}:instance/*",
+            stack.arn("ec2", "instance/*"),
             {
-                "StringEquals": {"ssm:resourceTag/project": project, "ssm:resourceTag/stack": stack},
+                "StringEquals": {
+                    "ssm:resourceTag/project": stack.project,
+                    "ssm:resourceTag/stack": stack.name,
+                },
                 "BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"},  # the next statement counts, too
             },
         ),
@@ -104,46 +90,35 @@ def sessions(*, account: str, region: str, project: str, stack: str) -> Document
             "UseSessionDocuments",
             "ssm:StartSession",
             [
-                *(f"{ssm}:{account}:document/{name}" for name in OWN_DOCUMENTS),
-                *(f"{ssm}::document/{name}" for name in AWS_DOCUMENTS),
+                *(stack.arn("ssm", f"document/{name}") for name in OWN_DOCUMENTS),
+                *(f"arn:aws:ssm:{stack.region}::document/{name}" for name in AWS_DOCUMENTS),
             ],
         ),
-        allow("OpenOwnSessions", "ssmmessages:OpenDataChannel", f"{ssm}:{account}:session/${{aws:userid}}-*"),
+        allow("OpenOwnSessions", "ssmmessages:OpenDataChannel", stack.arn("ssm", "session/${aws:userid}-*")),
         allow(
             "EndAndResumeOwnSessions",
             ["ssm:ResumeSession", "ssm:TerminateSession"],
-            f"{ssm}:{account}:session/*",
+            stack.arn("ssm", "session/*"),
             {"StringLike": {"ssm:resourceTag/aws:ssmmessages:session-id": "${aws:userid}"}},
         ),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttachPolicyArgs:
-    account: str
-    region: str
-    project: str
-    stack: str
-    tags: dict[str, str]
-
-
-class AttachPolicy(pulumi.ComponentResource):
+class AttachPolicy(Component):
     """The policy of people who attach through Session Manager, as a managed policy that is attached to
     nobody.
     """
 
     arn: pulumi.Output[str]
 
-    def __init__(self, name: str, args: AttachPolicyArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("mayfly:attach:AttachPolicy", name, None, opts)
-        own = {"account": args.account, "region": args.region, "project": args.project, "stack": args.stack}
+    def __init__(self, name: str, stack: Stack) -> None:
+        super().__init__(name, stack)
         policy = aws.iam.Policy(
             name,
-            name=f"{args.project}-{args.stack}-{args.region}-attach",
+            name=stack.role("attach"),
             description="Sessions on running instances of this stack.",
-            policy=json.dumps(sessions(**own)),
-            tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self),
+            policy=json.dumps(sessions(stack)),
+            opts=self.child,
         )
         self.arn = policy.arn
         self.register_outputs({"arn": self.arn})

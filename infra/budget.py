@@ -4,38 +4,26 @@ ends nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pulumi
 import pulumi_aws as aws
 
-WARNINGS = (
-    ("ACTUAL", 80),
-    ("FORECASTED", 100),
-    ("ACTUAL", 100),
-)  # percent of the budget that are spent, or will be
+from infra.component import Component
+from infra.stack import Stack
+
+# Percent of the budget that are spent, or will be.
+WARNINGS = (("ACTUAL", 80), ("FORECASTED", 100), ("ACTUAL", 100))
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccountBudgetArgs:
-    budget_name: str
-    usd_a_month: int
-    topic_arn: pulumi.Input[str]
-    tags: dict[str, str]
-
-
-class AccountBudget(pulumi.ComponentResource):
+class AccountBudget(Component):
     """A monthly budget of all that the account costs, Mayfly's or not."""
 
-    def __init__(
-        self, name: str, args: AccountBudgetArgs, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
-        super().__init__("mayfly:budget:AccountBudget", name, None, opts)
+    def __init__(self, name: str, stack: Stack, *, usd: int, topic_arn: pulumi.Input[str]) -> None:
+        super().__init__(name, stack)
         aws.budgets.Budget(
             name,
-            name=args.budget_name,
+            name=f"{stack.prefix}-{stack.region}-account",
             budget_type="COST",
-            limit_amount=str(args.usd_a_month),
+            limit_amount=str(usd),
             limit_unit="USD",
             time_unit="MONTHLY",
             notifications=[
@@ -44,11 +32,10 @@ class AccountBudget(pulumi.ComponentResource):
                     notification_type=kind,
                     threshold=percent,
                     threshold_type="PERCENTAGE",
-                    subscriber_sns_topic_arns=[args.topic_arn],
+                    subscriber_sns_topic_arns=[topic_arn],
                 )
                 for kind, percent in WARNINGS
             ],
-            tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self.child,
         )
         self.register_outputs({})

@@ -7,12 +7,13 @@ The default bus brings events of every instance in the account; control drops th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
 
+from infra.component import Component
 from infra.functions import LoggedFunction
+from infra.stack import Stack
 
 ENDING = {
     "source": ["aws.ec2"],
@@ -22,37 +23,28 @@ ENDING = {
 TAKEN_BACK = {"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class InstanceEventsArgs:
-    prefix: str
-    function: LoggedFunction
-    tags: dict[str, str]
-
-
-class InstanceEvents(pulumi.ComponentResource):
+class InstanceEvents(Component):
     """Two rules of the default bus, each with the function as its target, which lets them call it."""
 
     def __init__(
-        self, name: str, args: InstanceEventsArgs, opts: pulumi.ResourceOptions | None = None
+        self, name: str, stack: Stack, opts: pulumi.ResourceOptions, *, function: LoggedFunction
     ) -> None:
-        super().__init__("mayfly:events:InstanceEvents", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        super().__init__(name, stack, opts)
         for kind, pattern in (("ending", ENDING), ("taken-back", TAKEN_BACK)):
             rule = aws.cloudwatch.EventRule(
                 f"{name}-{kind}",
-                name=f"{args.prefix}-{kind}",
+                name=f"{stack.function(name)}-{kind}",
                 description="Tells control of an instance; it drops those that are not of its stack.",
                 event_pattern=json.dumps(pattern),
-                tags=args.tags,
-                opts=child,
+                opts=self.child,
             )
-            aws.cloudwatch.EventTarget(f"{name}-{kind}", rule=rule.name, arn=args.function.arn, opts=child)
+            aws.cloudwatch.EventTarget(f"{name}-{kind}", rule=rule.name, arn=function.arn, opts=self.child)
             aws.lambda_.Permission(
                 f"{name}-{kind}",
                 action="lambda:InvokeFunction",
-                function=args.function.name,
+                function=function.name,
                 principal="events.amazonaws.com",
                 source_arn=rule.arn,
-                opts=child,
+                opts=self.child,
             )
         self.register_outputs({})

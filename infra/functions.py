@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from pathlib import Path
 
 import pulumi
 import pulumi_aws as aws
 
+from infra.component import Component
+from infra.packing import archive
+from infra.stack import Stack
+
 RUNTIME = "python3.13"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedFunctionArgs:
-    function_name: str
-    description: str
-    handler: str
-    code: pulumi.AssetArchive
-    role_arn: pulumi.Input[str]
-    log_group: str
-    log_days: int
-    timeout_seconds: int
-    memory_mib: int
-    dead_letters_arn: pulumi.Input[str]
-    tags: dict[str, str]
-    variables: dict[str, pulumi.Input[str]] = field(default_factory=dict)
-
-
-class LoggedFunction(pulumi.ComponentResource):
+class LoggedFunction(Component):
     """A function, its log, and how an asynchronous call of it is tried again.
 
     It has no reserved concurrency: a new account has ten executions in all.
@@ -36,28 +25,40 @@ class LoggedFunction(pulumi.ComponentResource):
     name: pulumi.Output[str]
 
     def __init__(
-        self, name: str, args: LoggedFunctionArgs, opts: pulumi.ResourceOptions | None = None
+        self,
+        name: str,
+        stack: Stack,
+        opts: pulumi.ResourceOptions,
+        *,
+        description: str,
+        handler: str,
+        files: dict[str, Path],
+        role_arn: pulumi.Input[str],
+        dead_letters_arn: pulumi.Input[str],
+        timeout_seconds: int,
+        memory_mib: int,
+        variables: Mapping[str, pulumi.Input[str]] | None = None,  # besides project and stack
     ) -> None:
-        super().__init__("mayfly:functions:LoggedFunction", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        super().__init__(name, stack, opts)
         # Made here, since a log group that Lambda makes by itself never expires its lines.
         log = aws.cloudwatch.LogGroup(
-            name, name=args.log_group, retention_in_days=args.log_days, tags=args.tags, opts=child
+            name, name=stack.log_group(name), retention_in_days=stack.log_days, opts=self.child
         )
         function = aws.lambda_.Function(
             name,
-            name=args.function_name,
-            description=args.description,
+            name=stack.function(name),
+            description=description,
             runtime=RUNTIME,
-            handler=args.handler,
-            role=args.role_arn,
-            code=args.code,
-            timeout=args.timeout_seconds,
-            memory_size=args.memory_mib,
-            environment=aws.lambda_.FunctionEnvironmentArgs(variables=args.variables),
+            handler=handler,
+            role=role_arn,
+            code=archive(files),
+            timeout=timeout_seconds,
+            memory_size=memory_mib,
+            environment=aws.lambda_.FunctionEnvironmentArgs(
+                variables={"PROJECT": stack.project, "STACK": stack.name, **(variables or {})}
+            ),
             logging_config=aws.lambda_.FunctionLoggingConfigArgs(log_format="Text", log_group=log.name),
-            tags=args.tags,
-            opts=child,
+            opts=self.child,
         )
         # Each function of the stack may safely run twice; an old call is dropped, since a newer one has
         # replaced it.
@@ -68,10 +69,10 @@ class LoggedFunction(pulumi.ComponentResource):
             maximum_event_age_in_seconds=600,
             destination_config=aws.lambda_.FunctionEventInvokeConfigDestinationConfigArgs(
                 on_failure=aws.lambda_.FunctionEventInvokeConfigDestinationConfigOnFailureArgs(
-                    destination=args.dead_letters_arn
+                    destination=dead_letters_arn
                 )
             ),
-            opts=child,
+            opts=self.child,
         )
         self.arn = function.arn
         self.name = function.name

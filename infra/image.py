@@ -1,180 +1,120 @@
-"""Baked images, if the setting `image_pipeline` is on: an EC2 Image Builder pipeline for each image line.
+"""Baked images, if the setting `image_pipeline` names a type: an EC2 Image Builder pipeline.
 
-A pipeline boots the line's newest Deep Learning image, installs the environments by ami/install.sh, tests an
+It boots the image line's newest Deep Learning image, installs the environments by ami/install.sh, tests an
 instance of the result with ami/smoke_test.py, and writes the image's id into an SSM parameter, from which
-launches take it. Until there is one they boot the line itself.
+launches take it. Until there is one they boot the line itself. The two newest images stay: each has a billed
+snapshot.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 import pulumi
 import pulumi_aws as aws
 
 from infra import policies
-from infra.identity import ServiceRole, ServiceRoleArgs
-from infra.image_lines import ImageLine
-from infra.image_policy import LOG_GROUPS, PARTS, image_builder
-from infra.image_retention import ImageRetention, ImageRetentionArgs
-from infra.subnets import DEFAULT_ROUTE
+from infra.component import Component
+from infra.identity import ServiceRole
+from infra.image_policy import PARTS, image_builder, image_retention
+from infra.launch_templates import ImageLine
+from infra.network import Network, https_out
+from infra.packing import package_file
+from infra.stack import Stack
 from trainer.aws.stack_outputs import baked_parameter
-from trainer.base.code_files import DATA, code_files, place_of
+from trainer.base.code_files import DATA, code_files
 
 SCHEDULE = "cron(0 4 1 * ? *)"  # 04:00 UTC on the first of each month
-ARM64_TYPE = "g5g.xlarge"  # the smallest arm64 type with a GPU
+KEPT = 2  # images: the newest, and one to go back to
 SMOKE_TEST = "trainer.train.smoke"
 COMPONENTS = {"environment": "ami/build.yml", "smoke-test": "ami/test.yml"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagePipelinesArgs:
-    account: str
-    region: str
-    project: str
-    stack: str
-    prefix: str
-    bucket: pulumi.Input[str]
-    bucket_name: str
-    image_lines: tuple[ImageLine, ...]
-    build_type: str  # instance type of x86_64 builds and tests
-    volume_gib: int
-    log_days: int
-    vpc_id: pulumi.Input[str]
-    subnet_id: pulumi.Input[str]
-    tags: dict[str, str]
-
-
-class ImagePipelines(pulumi.ComponentResource):
-    """One pipeline for each image line, with the role, the network rules and the components that they
-    share.
-    """
-
-    pipeline_arns: dict[str, pulumi.Output[str]]  # by image line
+class BakedImages(Component):
+    """The pipeline, with its role, its network rules, its components, and the removal of old images."""
 
     def __init__(
-        self, name: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions | None = None
+        self,
+        name: str,
+        stack: Stack,
+        *,
+        line: ImageLine,
+        build_type: str,  # instance type of builds and tests
+        volume_gib: int,
+        bucket: pulumi.Input[str],
+        network: Network,
     ) -> None:
-        super().__init__("mayfly:image:ImagePipelines", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
+        super().__init__(name, stack)
+        # Also its log's name. Image Builder's names have no dots.
+        recipe_name = f"{stack.prefix}-{line.name.replace('.', '-')}"
+        log = aws.cloudwatch.LogGroup(
+            f"{line.name}-builds",
+            name=f"/aws/imagebuilder/{recipe_name}",
+            retention_in_days=stack.log_days,
+            opts=self.child,
+        )
+        pipeline = aws.imagebuilder.ImagePipeline(
+            line.name,
+            name=recipe_name,
+            image_recipe_arn=self._recipe(stack, recipe_name, line, volume_gib, bucket).arn,
+            infrastructure_configuration_arn=self._machine(stack, recipe_name, build_type, network).arn,
+            distribution_configuration_arn=self._distribution(stack, recipe_name, line).arn,
+            schedule=aws.imagebuilder.ImagePipelineScheduleArgs(
+                schedule_expression=SCHEDULE, pipeline_execution_start_condition="EXPRESSION_MATCH_ONLY"
+            ),
+            image_tests_configuration=aws.imagebuilder.ImagePipelineImageTestsConfigurationArgs(
+                image_tests_enabled=True, timeout_minutes=60
+            ),
+            status="ENABLED",
+            opts=pulumi.ResourceOptions.merge(self.child, pulumi.ResourceOptions(depends_on=[log])),
+        )
+        self._retention(stack, recipe_name)
+        self.register_outputs({"pipeline_arn": pipeline.arn})
+
+    def _recipe(
+        self, stack: Stack, name: str, line: ImageLine, volume_gib: int, bucket: pulumi.Input[str]
+    ) -> aws.imagebuilder.ImageRecipe:
         parts = zipped(image_parts())
         sha256 = hashlib.sha256(parts).hexdigest()
         uploaded = aws.s3.BucketObjectv2(
             "image-parts",
-            bucket=args.bucket,
+            bucket=bucket,
             key=f"{PARTS}{sha256}.zip",
             content_base64=base64.b64encode(parts).decode(),
-            tags=args.tags,
-            opts=child,
+            opts=self.child,
         )
-        components = {kind: self._component(kind, args, child) for kind in COMPONENTS}
-        role_name = f"{args.project}-{args.stack}-{args.region}-image"
-        role = ServiceRole(
-            "image",
-            ServiceRoleArgs(
-                role_name=role_name,
-                description="Image builds: fetch the parts, log.",
-                trust=policies.trust("ec2.amazonaws.com"),
-                policy=image_builder(
-                    account=args.account,
-                    region=args.region,
-                    bucket=args.bucket_name,
-                    components=[component_name(args.prefix, kind) for kind in COMPONENTS],
-                    recipes=[recipe_name(args.prefix, line) for line in args.image_lines],
-                ),
-                tags=args.tags,
-            ),
-            opts=pulumi.ResourceOptions(parent=self),
-        )
-        profile = aws.iam.InstanceProfile(
-            "image", name=role_name, role=role.role_name, tags=args.tags, opts=child
-        )
-        # A group of its own: that of training instances lets SSH in where the setting `attach` says so.
-        group = aws.ec2.SecurityGroup(
-            "image-builds",
-            name=f"{args.prefix}-image-builds",
-            description="Image builds: nothing in, HTTPS out.",
-            vpc_id=args.vpc_id,
-            ingress=[],
-            egress=[
-                aws.ec2.SecurityGroupEgressArgs(
-                    description="S3, Systems Manager and package indexes",
-                    protocol="tcp",
-                    from_port=443,
-                    to_port=443,
-                    cidr_blocks=[DEFAULT_ROUTE],
-                )
-            ],
-            tags={**args.tags, "Name": f"{args.prefix}-image-builds"},
-            opts=child,
-        )
-        source = pulumi.Output.concat("s3://", args.bucket, "/", uploaded.key)
-        self.pipeline_arns = {
-            line.name: self._pipeline(
-                line, args, components, profile, group.id, {"Source": source, "Sha256": sha256}, child
-            )
-            for line in args.image_lines
+        documents = {
+            kind: package_file(file).read_text(encoding="utf-8") for kind, file in COMPONENTS.items()
         }
-        ImageRetention(
-            "retention",
-            ImageRetentionArgs(
-                account=args.account,
-                region=args.region,
-                project=args.project,
-                stack=args.stack,
-                recipes=tuple(recipe_name(args.prefix, line) for line in args.image_lines),
-                tags=args.tags,
-            ),
-            opts=pulumi.ResourceOptions(parent=self),
-        )
-        self.register_outputs({"pipeline_arns": self.pipeline_arns})
-
-    def _component(
-        self, kind: str, args: ImagePipelinesArgs, opts: pulumi.ResourceOptions
-    ) -> aws.imagebuilder.Component:
-        document = place_of(COMPONENTS[kind], _package()).read_text(encoding="utf-8")
-        return aws.imagebuilder.Component(
-            kind,
-            name=component_name(args.prefix, kind),
-            platform="Linux",
-            version=version_of(document),
-            data=document,
-            tags=args.tags,
-            opts=opts,
-        )
-
-    def _pipeline(
-        self,
-        line: ImageLine,
-        args: ImagePipelinesArgs,
-        components: Mapping[str, aws.imagebuilder.Component],
-        profile: aws.iam.InstanceProfile,
-        group_id: pulumi.Input[str],
-        parameters: Mapping[str, pulumi.Input[str]],
-        opts: pulumi.ResourceOptions,
-    ) -> pulumi.Output[str]:
-        name = recipe_name(args.prefix, line)
-        recipe = aws.imagebuilder.ImageRecipe(
+        components = {
+            kind: aws.imagebuilder.Component(
+                kind,
+                name=f"{stack.prefix}-{kind}",
+                platform="Linux",
+                version=version_of(text),
+                data=text,
+                opts=self.child,
+            )
+            for kind, text in documents.items()
+        }
+        source = pulumi.Output.concat("s3://", bucket, "/", uploaded.key)
+        parameter = aws.imagebuilder.ImageRecipeComponentParameterArgs
+        return aws.imagebuilder.ImageRecipe(
             line.name,
             name=name,
             # A recipe never changes: its version follows from everything that it is made of.
-            version=version_of(
-                " ".join([line.parameter, str(args.volume_gib), str(parameters["Sha256"]), *_documents()])
-            ),
+            version=version_of(" ".join([line.parameter, str(volume_gib), sha256, *documents.values()])),
             parent_image=f"ssm:{line.parameter}",
             components=[
                 aws.imagebuilder.ImageRecipeComponentArgs(
                     component_arn=components["environment"].arn,
                     parameters=[
-                        aws.imagebuilder.ImageRecipeComponentParameterArgs(name=key, value=value)
-                        for key, value in parameters.items()
+                        parameter(name="Source", value=source),
+                        parameter(name="Sha256", value=sha256),
                     ],
                 ),
                 aws.imagebuilder.ImageRecipeComponentArgs(component_arn=components["smoke-test"].arn),
@@ -183,99 +123,129 @@ class ImagePipelines(pulumi.ComponentResource):
                 aws.imagebuilder.ImageRecipeBlockDeviceMappingArgs(
                     device_name=line.root_device,
                     ebs=aws.imagebuilder.ImageRecipeBlockDeviceMappingEbsArgs(
-                        volume_size=args.volume_gib,
+                        volume_size=volume_gib,
                         volume_type="gp3",
                         encrypted="true",
                         delete_on_termination="true",
                     ),
                 )
             ],
-            tags=args.tags,
-            opts=opts,
+            opts=self.child,
         )
-        log_group = aws.cloudwatch.LogGroup(
-            f"{line.name}-builds",
-            name=f"{LOG_GROUPS}{name}",
-            retention_in_days=args.log_days,
-            tags=args.tags,
-            opts=opts,
+
+    def _machine(
+        self, stack: Stack, name: str, build_type: str, network: Network
+    ) -> aws.imagebuilder.InfrastructureConfiguration:
+        role = ServiceRole(
+            "image",
+            stack,
+            self.child,
+            description="Image builds: fetch the parts, log.",
+            trust=policies.trust("ec2.amazonaws.com"),
+            policy=image_builder(
+                stack,
+                components=[f"{stack.prefix}-{kind}" for kind in COMPONENTS],
+                log_group=f"/aws/imagebuilder/{name}",
+            ),
         )
-        infrastructure = aws.imagebuilder.InfrastructureConfiguration(
-            line.name,
+        profile = aws.iam.InstanceProfile(
+            "image", name=stack.role("image"), role=role.role_name, opts=self.child
+        )
+        # A group of its own: that of training instances lets SSH in where the setting `attach` says so.
+        group = aws.ec2.SecurityGroup(
+            "image-builds",
+            name=f"{stack.prefix}-image-builds",
+            description="Image builds: nothing in, HTTPS out.",
+            vpc_id=network.vpc_id,
+            ingress=[],
+            egress=[https_out("S3, Systems Manager and package indexes")],
+            tags={"Name": f"{stack.prefix}-image-builds"},
+            opts=self.child,
+        )
+        return aws.imagebuilder.InfrastructureConfiguration(
+            name,
             name=name,
             instance_profile_name=profile.name,
-            instance_types=[args.build_type if line.architecture == "x86_64" else ARM64_TYPE],
+            instance_types=[build_type],
             instance_metadata_options=aws.imagebuilder.InfrastructureConfigurationInstanceMetadataOptionsArgs(
                 http_tokens="required", http_put_response_hop_limit=1
             ),
-            subnet_id=args.subnet_id,
-            security_group_ids=[group_id],
+            subnet_id=next(iter(network.subnet_ids.values())),
+            security_group_ids=[group.id],
             terminate_instance_on_failure=True,
             # Not the stack's tags: the sweeper would end the build as an instance of theirs without a
             # deadline.
-            resource_tags={"owner": args.tags["owner"], "image_build": args.prefix},
-            tags=args.tags,
-            opts=opts,
+            resource_tags={"owner": stack.owner, "image_build": stack.prefix},
+            opts=self.child,
         )
-        distribution = aws.imagebuilder.DistributionConfiguration(
+
+    def _distribution(
+        self, stack: Stack, name: str, line: ImageLine
+    ) -> aws.imagebuilder.DistributionConfiguration:
+        image = aws.imagebuilder.DistributionConfigurationDistributionAmiDistributionConfigurationArgs(
+            name=f"{stack.prefix} {{{{ imagebuilder:buildDate }}}}", ami_tags=stack.tags
+        )
+        parameter = aws.imagebuilder.DistributionConfigurationDistributionSsmParameterConfigurationArgs(
+            parameter_name=baked_parameter(stack.project, stack.name, line.name), data_type="aws:ec2:image"
+        )
+        return aws.imagebuilder.DistributionConfiguration(
             line.name,
             name=name,
             distributions=[
                 aws.imagebuilder.DistributionConfigurationDistributionArgs(
-                    region=args.region,
-                    ami_distribution_configuration=aws.imagebuilder.DistributionConfigurationDistributionAmiDistributionConfigurationArgs(
-                        name=f"{args.prefix} {{{{ imagebuilder:buildDate }}}} {line.architecture}",
-                        ami_tags=args.tags,
-                    ),
-                    ssm_parameter_configurations=[
-                        aws.imagebuilder.DistributionConfigurationDistributionSsmParameterConfigurationArgs(
-                            parameter_name=baked_parameter(args.project, args.stack, line.name),
-                            data_type="aws:ec2:image",
-                        )
-                    ],
+                    region=stack.region,
+                    ami_distribution_configuration=image,
+                    ssm_parameter_configurations=[parameter],
                 )
             ],
-            tags=args.tags,
-            opts=opts,
+            opts=self.child,
         )
-        pipeline = aws.imagebuilder.ImagePipeline(
-            line.name,
-            name=name,
-            image_recipe_arn=recipe.arn,
-            infrastructure_configuration_arn=infrastructure.arn,
-            distribution_configuration_arn=distribution.arn,
-            schedule=aws.imagebuilder.ImagePipelineScheduleArgs(
-                schedule_expression=SCHEDULE, pipeline_execution_start_condition="EXPRESSION_MATCH_ONLY"
+
+    def _retention(self, stack: Stack, recipe: str) -> None:
+        role = ServiceRole(
+            "image-retention",
+            stack,
+            self.child,
+            description="Image Builder: delete old images of this stack.",
+            trust=policies.trust(
+                "imagebuilder.amazonaws.com", {"StringEquals": {"aws:SourceAccount": stack.account}}
             ),
-            image_tests_configuration=aws.imagebuilder.ImagePipelineImageTestsConfigurationArgs(
-                image_tests_enabled=True, timeout_minutes=60
+            policy=image_retention(stack, recipe=recipe),
+        )
+        builder = aws.imagebuilder
+        aws.imagebuilder.LifecyclePolicy(
+            recipe,
+            name=recipe,
+            description=f"Keep {KEPT} images.",
+            execution_role=role.arn,
+            resource_type="AMI_IMAGE",
+            resource_selection=builder.LifecyclePolicyResourceSelectionArgs(
+                recipes=[
+                    builder.LifecyclePolicyResourceSelectionRecipeArgs(name=recipe, semantic_version="x.x.x")
+                ]
             ),
+            policy_details=[
+                builder.LifecyclePolicyPolicyDetailArgs(
+                    action=builder.LifecyclePolicyPolicyDetailActionArgs(
+                        type="DELETE",
+                        include_resources=builder.LifecyclePolicyPolicyDetailActionIncludeResourcesArgs(
+                            amis=True, snapshots=True
+                        ),
+                    ),
+                    filter=builder.LifecyclePolicyPolicyDetailFilterArgs(type="COUNT", value=KEPT),
+                )
+            ],
             status="ENABLED",
-            tags=args.tags,
-            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[log_group])),
+            opts=self.child,
         )
-        return pipeline.arn
-
-
-def component_name(prefix: str, kind: str) -> str:
-    """Return the name of one of the components that the pipelines share."""
-    return f"{prefix}-{kind}"
-
-
-def recipe_name(prefix: str, line: ImageLine) -> str:
-    """Return the name of a line's recipe, which its log has, too. Image Builder's names have no dots."""
-    return f"{prefix}-{line.name.replace('.', '-')}"
 
 
 def image_parts() -> dict[str, bytes]:
     """Return what a build needs: name -> content of the script, the locks, and the smoke test with the code
     that it runs.
     """
-    folder = _package()
     names = (*DATA["trainer/node/agent.py"], "ami/smoke_test.py")
-    return code_files([SMOKE_TEST], package=folder) | {
-        name: place_of(name, folder).read_bytes() for name in names
-    }
+    return code_files([SMOKE_TEST]) | {name: package_file(name).read_bytes() for name in names}
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
@@ -293,15 +263,3 @@ def version_of(text: str) -> str:
     """
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"1.{int(digest[:7], 16)}.{int(digest[7:14], 16)}"
-
-
-def _documents() -> list[str]:
-    return [place_of(name, _package()).read_text(encoding="utf-8") for name in COMPONENTS.values()]
-
-
-def _package() -> Path:
-    """Return the folder of the package `trainer`, without importing it."""
-    spec = importlib.util.find_spec("trainer")
-    if spec is None or not spec.submodule_search_locations:
-        raise pulumi.RunError("The package `trainer` is not installed. Run `make setup`.")
-    return Path(next(iter(spec.submodule_search_locations)))

@@ -8,150 +8,176 @@ carry the rest.
 from __future__ import annotations
 
 import base64
-import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.image_lines import ImageLine
+from infra.component import Component
+from infra.efs import EfsCache
+from infra.identity import Identity
+from infra.network import Network
+from infra.packing import package_file
+from infra.stack import Stack
 
 # EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, but can't
 # be launched.
 USER_DATA_LIMIT_BYTES = 16 * 1024
+PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
+_DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchTemplatesArgs:
-    prefix: str
-    purpose: str  # in the templates' descriptions
-    image_lines: tuple[ImageLine, ...]
-    user_data: pulumi.Input[str]
-    instance_profile_arn: pulumi.Input[str]
-    security_group_id: pulumi.Input[str]
-    public_address: bool  # the way out of a subnet whose route leads to an internet gateway
-    ipv6: bool
-    volume_gib: int
-    tags: dict[str, str]
+class ImageLine:
+    """A line of machine images that AWS keeps rebuilding. Each launch looks up the newest image again."""
+
+    name: str
+    parameter: str  # SSM parameter that holds the newest image's id
+    root_device: str  # a wrong name would add a second volume and leave the root at its default size
 
 
-class LaunchTemplates(pulumi.ComponentResource):
-    """One launch template for each line of images."""
+def read_image_line(name: str) -> ImageLine:
+    """Read a line of Deep Learning AMIs. Raises pulumi.RunError."""
+    parameter = _DLAMI_PARAMETER.format(line=name)
+    try:
+        image_id = aws.ssm.get_parameter(name=parameter).insecure_value
+        image = aws.ec2.get_ami(
+            owners=["amazon"], filters=[aws.ec2.GetAmiFilterArgs(name="image-id", values=[image_id])]
+        )
+    except Exception as error:  # Pulumi raises no narrower class where a look-up fails
+        raise pulumi.RunError(
+            f"Setting 'image_line' is '{name}', whose image can't be read from {parameter} ({error}). "
+            "Change it with `pulumi config set`."
+        ) from error
+    return ImageLine(name=name, parameter=parameter, root_device=image.root_device_name)
 
-    template_ids: dict[str, pulumi.Output[str]]  # by image line
+
+class LaunchTemplates(Component):
+    """The launch templates of trainings and of prepare runs."""
+
+    training: pulumi.Output[str]  # its id
+    prepare: pulumi.Output[str]
 
     def __init__(
-        self, name: str, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions | None = None
+        self,
+        name: str,
+        stack: Stack,
+        opts: pulumi.ResourceOptions,
+        *,
+        line: ImageLine,
+        volume_gib: int,
+        cap_minutes: int,  # after its boot, a training's instance powers itself off
+        identity: Identity,
+        network: Network,
+        cache: EfsCache | None,
     ) -> None:
-        super().__init__("mayfly:launch_templates:LaunchTemplates", name, None, opts)
-        # Children don't inherit what their component depends on.
-        child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
-        self.template_ids = {line.name: _template(name, line, args, child).id for line in args.image_lines}
-        self.register_outputs({"template_ids": self.template_ids})
-
-
-def _template(
-    name: str, line: ImageLine, args: LaunchTemplatesArgs, opts: pulumi.ResourceOptions
-) -> aws.ec2.LaunchTemplate:
-    return aws.ec2.LaunchTemplate(
-        f"{name}-{line.name}",
-        name=f"{args.prefix}-{line.name}",
-        description=f"{args.purpose} on {line.name}",
-        update_default_version=True,
-        user_data=pulumi.Output.from_input(args.user_data).apply(
-            lambda text: base64.b64encode(text.encode()).decode()
-        ),
-        iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=args.instance_profile_arn),
-        # A power-off from inside ends the instance, on spot too (which refuses only `stop`).
-        instance_initiated_shutdown_behavior="terminate",
-        metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
-            http_endpoint="enabled",
-            http_tokens="required",
-            http_put_response_hop_limit=1,
-            instance_metadata_tags="enabled",  # how the bootstrap learns run, attempt, deadline and bundle
-        ),
-        block_device_mappings=[
-            aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                device_name=line.root_device,
-                ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-                    volume_size=args.volume_gib,
-                    volume_type="gp3",
-                    encrypted="true",
-                    delete_on_termination="true",
-                ),
-            )
-        ],
-        network_interfaces=[
-            aws.ec2.LaunchTemplateNetworkInterfaceArgs(
-                device_index=0,
-                associate_public_ip_address="true" if args.public_address else "false",
-                ipv6_address_count=1 if args.ipv6 else None,
-                delete_on_termination="true",
-                security_groups=[args.security_group_id],
-            )
-        ],
-        # A launch adds the run's tags to these. What is started by hand from this template is still found by
-        # the sweeper.
-        tag_specifications=[
-            aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=args.tags)
-            for kind in ("instance", "volume", "network-interface")
-        ],
-        tags=args.tags,
-        opts=opts,
-    )
-
-
-def bootstrap_template() -> str:
-    """Return the text of trainer/node/bootstrap.sh, from the checkout or the installed package, without
-    importing either.
-    """
-    package = importlib.util.find_spec("trainer")
-    if package is None or not package.submodule_search_locations:
-        raise pulumi.RunError(
-            "The package `trainer` is not installed. Run `pip install -e .` in the project's folder."
+        super().__init__(name, stack, opts)
+        boot = partial(user_data, stack, cap_minutes=cap_minutes, lock="requirements.lock")
+        self.training = self._template(
+            "training",
+            stack,
+            line,
+            description=f"Training instances on {line.name}",
+            user_data=cache.source.apply(lambda source: boot(file_system=source)) if cache else boot(),
+            profile=identity.instance_profile,
+            network=network,
+            volume_gib=volume_gib,
         )
-    return (Path(next(iter(package.submodule_search_locations))) / "node" / "bootstrap.sh").read_text(
-        encoding="utf-8"
-    )
+        self.prepare = self._template(
+            "prepare",
+            stack,
+            line,
+            description=f"Prepare runs' instances on {line.name}",
+            user_data=user_data(stack, cap_minutes=PREPARE_MINUTES, lock="prepare.lock"),
+            profile=identity.prepare_profile,
+            network=network,
+            volume_gib=volume_gib,
+        )
+        self.register_outputs({"training": self.training, "prepare": self.prepare})
+
+    def _template(
+        self,
+        purpose: str,
+        stack: Stack,
+        line: ImageLine,
+        *,
+        description: str,
+        user_data: pulumi.Input[str],
+        profile: aws.iam.InstanceProfile,
+        network: Network,
+        volume_gib: int,
+    ) -> pulumi.Output[str]:
+        infix = "" if purpose == "training" else f"-{purpose}"
+        template = aws.ec2.LaunchTemplate(
+            f"{purpose}-{line.name}",
+            name=f"{stack.prefix}{infix}-{line.name}",
+            description=description,
+            update_default_version=True,
+            user_data=pulumi.Output.from_input(user_data).apply(
+                lambda text: base64.b64encode(text.encode()).decode()
+            ),
+            iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=profile.arn),
+            # A power-off from inside ends the instance, on spot too (which refuses only `stop`).
+            instance_initiated_shutdown_behavior="terminate",
+            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
+                http_endpoint="enabled",
+                http_tokens="required",
+                http_put_response_hop_limit=1,
+                instance_metadata_tags="enabled",  # by which the bootstrap learns run, deadline and bundle
+            ),
+            block_device_mappings=[
+                aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
+                    device_name=line.root_device,
+                    ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+                        volume_size=volume_gib,
+                        volume_type="gp3",
+                        encrypted="true",
+                        delete_on_termination="true",
+                    ),
+                )
+            ],
+            network_interfaces=[
+                aws.ec2.LaunchTemplateNetworkInterfaceArgs(
+                    device_index=0,
+                    associate_public_ip_address="true" if network.public_address else "false",
+                    delete_on_termination="true",
+                    security_groups=[network.security_group_id],
+                )
+            ],
+            # A launch adds the run's tags to these. What is started by hand from this template is still found
+            # by the sweeper.
+            tag_specifications=[
+                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=stack.tags)
+                for kind in ("instance", "volume", "network-interface")
+            ],
+            opts=self.child,
+        )
+        return template.id
 
 
-def render_user_data(
-    template: str,
-    *,
-    bucket: str,
-    region: str,
-    project: str,
-    cap_minutes: int,
-    lock: str,
-    file_system: str = "",
-) -> str:
-    """Fill in the bootstrap's placeholders; `lock` is the file in trainer/node that names what it installs.
-
-    `file_system` is the cache's "<file system>:<access point>", "" without one. Raises pulumi.RunError for a
-    placeholder that is unknown or left over, or for more than 16 KB.
+def user_data(stack: Stack, *, cap_minutes: int, lock: str, file_system: str = "") -> str:
+    """Return trainer/node/bootstrap.sh for a stack; `lock` is the file in trainer/node that names what it
+    installs, `file_system` the cache's "<file system>:<access point>".
     """
-    values = {
-        "BUCKET": bucket,
-        "REGION": region,
-        "PROJECT": project,
-        "CAP_MINUTES": str(cap_minutes),
-        "LOCK": lock,
-    }
-    values |= {"FILE_SYSTEM": file_system}
+    values = {"BUCKET": stack.bucket, "REGION": stack.region, "PROJECT": stack.project}
+    values |= {"CAP_MINUTES": str(cap_minutes), "LOCK": lock, "FILE_SYSTEM": file_system}
+    return filled_in(package_file("trainer/node/bootstrap.sh").read_text(encoding="utf-8"), values)
+
+
+def filled_in(template: str, values: Mapping[str, str]) -> str:
+    """Fill in a template's placeholders. Raises pulumi.RunError for one that is unknown or left over, or for
+    more than 16 KB.
+    """
     text = template
     for key, value in values.items():
         text = text.replace(f"@@{key}@@", value)
-    if left := _placeholders(text):
+    if left := sorted(set(re.findall(r"@@\w*@?@?", text))):
         raise pulumi.RunError(f"bootstrap.sh has placeholders that nothing fills in: {', '.join(left)}.")
     if (size := len(text.encode())) > USER_DATA_LIMIT_BYTES:
         raise pulumi.RunError(
             f"User data takes {size} bytes; EC2 allows {USER_DATA_LIMIT_BYTES}. Shorten bootstrap.sh."
         )
     return text
-
-
-def _placeholders(text: str) -> Iterable[str]:
-    return sorted(set(re.findall(r"@@\w*@?@?", text)))

@@ -14,133 +14,98 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.component import Component
+from infra.launch_templates import ImageLine
 from infra.policies import OWN, Document, allow, document, end_own_instances, use_key
+from infra.stack import Stack
+from trainer.aws.stack_outputs import baked_parameter
 
-BACKUPS = ("backup/*",)  # where the stack's storage is at the desk
 # `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last
 # two are what an agent on their own machine writes (`mayfly agent`), under their own id and nobody else's.
-WRITES = ("r*", "code/*", "memory/*", f"attempts/{OWN}", f"models/experiments/{OWN}")
+WRITES = ("r*", "code/*", "memory/*", "backup/*", f"attempts/{OWN}", f"models/experiments/{OWN}")
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchLimits:
-    """Limits of a launcher: keys to write, instance types, and tags besides the stack's own."""
+    """Limits of a launcher: roles of its instances, functions to call, keys to write, instance types, and
+    tags besides the stack's own.
+    """
 
+    roles: tuple[str, ...]
+    functions: tuple[str, ...]
     writes: tuple[str, ...]
     creates: tuple[str, ...] = ()  # keys to write if there is none yet
     instance_types: tuple[str, ...] = ()  # patterns; (): all
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
-    calls: tuple[str, ...] = ()  # functions besides the sweeper
 
 
-PEOPLE = LaunchLimits(writes=WRITES)
-
-
-def people(args: LauncherPolicyArgs) -> LaunchLimits:
-    """Return the limits of people who launch from a stack."""
-    return replace(PEOPLE, writes=(*WRITES, *(BACKUPS if args.backups else ())), calls=(args.control_name,))
+PEOPLE = LaunchLimits(roles=("instance", "script"), functions=("sweeper", "control"), writes=WRITES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LauncherPolicyArgs:
-    account: str
-    region: str
-    project: str
-    stack: str
-    bucket: str
-    schedule_group: str
-    sweeper_name: str
-    control_name: str
-    instance_roles: tuple[str, ...]
-    scheduler_role: str
-    image_parameters: tuple[str, ...]  # AWS's
-    launch_templates: list[pulumi.Input[str]]  # ids, like the next two
+class LaunchedFrom:
+    """What a launch makes instances from."""
+
+    line: ImageLine
+    baked: bool  # whether it has images of the account's own
+    launch_templates: tuple[pulumi.Input[str], ...]  # ids, like the next three
+    security_group: pulumi.Input[str]
     vpc: pulumi.Input[str]
     subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
-    security_group: pulumi.Input[str]
-    tags: dict[str, str]
-    baked_parameters: tuple[str, ...] = ()  # the account's own, with the ids of baked images
-    backups: bool = False  # whether people back their folders up
-    key: pulumi.Input[str] = ""  # ARN of the bucket's KMS key; "": S3's own
 
 
-class LauncherPolicy(pulumi.ComponentResource):
+class LauncherPolicy(Component):
     """The launcher policy as a managed policy, attached to nobody."""
 
     arn: pulumi.Output[str]
 
-    def __init__(
-        self, name: str, args: LauncherPolicyArgs, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
-        super().__init__("mayfly:launcher:LauncherPolicy", name, None, opts)
+    def __init__(self, name: str, stack: Stack, *, launched_from: LaunchedFrom) -> None:
+        super().__init__(name, stack)
         policy = aws.iam.Policy(
             name,
-            name=f"{args.project}-{args.stack}-{args.region}-launcher",
+            name=stack.role(name),
             description="Launch, watch, stop and fetch runs of this stack.",
-            policy=launch_policy_text(args, people(args)),
-            tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self),
+            policy=launch_policy_text(stack, launched_from, PEOPLE),
+            opts=self.child,
         )
         self.arn = policy.arn
         self.register_outputs({"arn": self.arn})
 
 
-def launch_policy_text(args: LauncherPolicyArgs, limits: LaunchLimits, *also: Document) -> pulumi.Output[str]:
+def launch_policy_text(
+    stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits, *also: Document
+) -> pulumi.Output[str]:
     """Return the policy as text, once the ids that it names are known; `also` are further statements."""
-    used = pulumi.Output.all(
-        launch_templates=args.launch_templates, vpc=args.vpc, security_group=args.security_group, key=args.key
-    )
 
     def text(ids: dict[str, Any]) -> str:
-        policy = launcher(args, limits, **ids)
+        policy = launcher(stack, replace(launched_from, **ids), limits)
         return json.dumps(document(*policy["Statement"], *also), separators=(",", ":"))
 
-    return used.apply(text)
+    ids = {name: getattr(launched_from, name) for name in ("launch_templates", "security_group", "vpc")}
+    return pulumi.Output.all(**ids).apply(text)
 
 
-def launcher(
-    args: LauncherPolicyArgs,
-    limits: LaunchLimits = PEOPLE,
-    *,
-    launch_templates: list[str],
-    vpc: str,
-    security_group: str,
-    key: str = "",
-) -> Document:
-    """Return the policy of a caller who launches from the stack's resources."""
-    where = f"{args.region}:{args.account}"
+def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = PEOPLE) -> Document:
+    """Return the policy of a caller who launches from the stack's resources, whose ids are known."""
     return document(
-        *_looks(args, limits, where),
-        *_objects(args.bucket, limits),
-        *([use_key(region=args.region, key=key, writes=True)] if key else ()),
-        *_launches(
-            args,
-            limits,
-            [
-                *(f"arn:aws:ec2:{where}:launch-template/{one}" for one in launch_templates),
-                f"arn:aws:ec2:{where}:security-group/{security_group}",
-            ],
-            vpc=f"arn:aws:ec2:{where}:vpc/{vpc}",
-        ),
-        end_own_instances(
-            account=args.account,
-            region=args.region,
-            project=args.project,
-            stack=args.stack,
-            also=("ec2:GetConsoleOutput",),  # where a boot left no log
-        ),
+        *_looks(stack, launched_from, limits),
+        *_objects(stack, limits),
+        *use_key(stack),
+        *_launches(stack, launched_from, limits),
+        end_own_instances(stack, "ec2:GetConsoleOutput"),  # where a boot left no log
         allow(
             "ArmSchedules",
             [f"scheduler:{verb}Schedule" for verb in ("Create", "Get", "Update", "Delete")],
-            f"arn:aws:scheduler:{where}:schedule/{args.schedule_group}/{args.project}-*",
+            stack.arn("scheduler", f"schedule/{stack.schedule_group}/{stack.project}-*"),
         ),
     )
 
 
-def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[Document]:
+def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> list[Document]:
     """Return the statements of preflight's look-ups, and of its call of the sweeper."""
+    baked = baked_parameter(stack.project, stack.name, launched_from.line.name)
     return [
         allow(
             "LookUpHasNoResource",
@@ -154,84 +119,75 @@ def _looks(args: LauncherPolicyArgs, limits: LaunchLimits, where: str) -> list[D
             ],
             "*",
         ),
-        allow("ReadQuotas", "servicequotas:GetServiceQuota", f"arn:aws:servicequotas:{where}:ec2/*"),
+        allow("ReadQuotas", "servicequotas:GetServiceQuota", stack.arn("servicequotas", "ec2/*")),
         # IAM knows the path of an existing role (aws-service-role/...); for a missing one the request has
         # none.
-        allow("SeeSpotRole", "iam:GetRole", f"arn:aws:iam::{args.account}:role/*{SPOT_ROLE}"),
+        allow("SeeSpotRole", "iam:GetRole", f"arn:aws:iam::{stack.account}:role/*{SPOT_ROLE}"),
         allow(
             "CallFunctions",
             "lambda:InvokeFunction",
-            [f"arn:aws:lambda:{where}:function:{name}" for name in (args.sweeper_name, *limits.calls)],
+            [stack.arn("lambda", f"function:{stack.function(kind)}") for kind in limits.functions],
         ),
         allow(
             "ReadStackAndImages",
             "ssm:GetParameter",
             [
-                f"arn:aws:ssm:{where}:parameter/mayfly/{args.project}/{args.stack}",
+                stack.arn("ssm", f"parameter/mayfly/{stack.project}/{stack.name}"),
                 # AWS's own parameters belong to no account.
-                *(f"arn:aws:ssm:{args.region}::parameter{name}" for name in args.image_parameters),
-                *(f"arn:aws:ssm:{where}:parameter{name}" for name in args.baked_parameters),
+                f"arn:aws:ssm:{stack.region}::parameter{launched_from.line.parameter}",
+                *([stack.arn("ssm", f"parameter{baked}")] if launched_from.baked else []),
             ],
         ),
     ]
 
 
-def _objects(bucket: str, limits: LaunchLimits) -> list[Document]:
+def _objects(stack: Stack, limits: LaunchLimits) -> list[Document]:
     """Return a launcher's statements on the bucket: read all of it, write what a desk writes, delete nothing.
 
     Listing is allowed without a prefix: otherwise S3 answers 403 instead of 404 for a missing key.
     """
+    bucket, new = f"arn:aws:s3:::{stack.bucket}", [stack.objects(pattern) for pattern in limits.creates]
+    # The condition applies to copies, too (AWS, "conditional write functionality to copy operations", 2025).
+    absent = {"Null": {"s3:if-none-match": "false"}}
     return [
-        allow("LookAtBucket", ["s3:ListBucket", "s3:GetBucketVersioning"], f"arn:aws:s3:::{bucket}"),
-        allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], f"arn:aws:s3:::{bucket}/*"),
-        allow("WriteRuns", "s3:PutObject", [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.writes]),
-        *(
-            # The condition applies to copies, too (AWS, "conditional write functionality to copy operations",
-            # 2025).
-            allow(
-                "AddInputs",
-                "s3:PutObject",
-                [f"arn:aws:s3:::{bucket}/{prefix}" for prefix in limits.creates],
-                {"Null": {"s3:if-none-match": "false"}},
-            )
-            for _ in limits.creates[:1]
-        ),
+        allow("LookAtBucket", ["s3:ListBucket", "s3:GetBucketVersioning"], bucket),
+        allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], stack.objects("*")),
+        allow("WriteRuns", "s3:PutObject", [stack.objects(pattern) for pattern in limits.writes]),
+        *([allow("AddInputs", "s3:PutObject", new, absent)] if new else []),
     ]
 
 
-def _launches(
-    args: LauncherPolicyArgs, limits: LaunchLimits, made_from: list[str], *, vpc: str
-) -> list[Document]:
+def _launches(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> list[Document]:
     """Return the statements for CreateFleet, and for RunInstances: an instant fleet launches under its
     caller's rights.
     """
-    where = f"{args.region}:{args.account}"
     launch = ["ec2:CreateFleet", "ec2:RunInstances"]
-    own: dict[str, Any] = {"aws:RequestTag/project": args.project, "aws:RequestTag/stack": args.stack}
+    own: dict[str, Any] = {"aws:RequestTag/project": stack.project, "aws:RequestTag/stack": stack.name}
     tagged: dict[str, Any] = {"StringEquals": own}
     if limits.tags:
         tagged["Null"] = {f"aws:RequestTag/{name}": "false" for name in limits.tags}
-    made = [f"arn:aws:ec2:{where}:{kind}/*" for kind in _IN_TAGS]
-    fleet = f"arn:aws:ec2:{where}:fleet/*"
+    made, fleet = [stack.arn("ec2", f"{kind}/*") for kind in _IN_TAGS], stack.arn("ec2", "fleet/*")
+    templates = [stack.arn("ec2", f"launch-template/{one}") for one in launched_from.launch_templates]
     return [
         allow(
             "LaunchFromTheStack",
             launch,
             [
-                *made_from,
-                f"arn:aws:ec2:{where}:spot-instances-request/*",  # on spot, whose request is not tagged
+                *templates,
+                stack.arn("ec2", f"security-group/{launched_from.security_group}"),
+                stack.arn("ec2", "spot-instances-request/*"),  # on spot, whose request is not tagged
                 # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
-                *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in args.subnets),
+                *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in launched_from.subnets),
             ],
         ),
-        *_launch_in_own_vpc(args, vpc),
+        *_launch_in_own_vpc(stack, launched_from),
         allow(
             "LaunchImages",
             launch,
-            f"arn:aws:ec2:{args.region}::image/*",
-            {"StringEquals": {"ec2:Owner": ["amazon", args.account] if args.baked_parameters else "amazon"}},
+            f"arn:aws:ec2:{stack.region}::image/*",
+            {"StringEquals": {"ec2:Owner": ["amazon", stack.account] if launched_from.baked else "amazon"}},
         ),
-        *_launch_tagged(limits, made, tagged, [one for one in made_from if ":launch-template/" in one]),
+        *_launch_tagged(limits, made, tagged, templates),
         allow("LaunchFleets", "ec2:CreateFleet", fleet, tagged),
         allow(
             "TagLaunches",
@@ -239,22 +195,18 @@ def _launches(
             [*made, fleet],
             {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"], **own}},
         ),
-        _pass_roles("PassInstanceRole", args.account, args.instance_roles, "ec2.amazonaws.com"),
-        _pass_roles("PassSchedulerRole", args.account, (args.scheduler_role,), "scheduler.amazonaws.com"),
+        _pass("PassInstanceRole", [stack.role_arn(kind) for kind in limits.roles], "ec2"),
+        _pass("PassSchedulerRole", stack.role_arn("scheduler"), "scheduler"),
     ]
 
 
-def _launch_in_own_vpc(args: LauncherPolicyArgs, vpc: str) -> list[Document]:
+def _launch_in_own_vpc(stack: Stack, launched_from: LaunchedFrom) -> list[Document]:
     """Allow all subnets of the stack's own VPC, in a fifth of the characters that their names would take."""
-    if args.subnets:
+    if launched_from.subnets:
         return []
-    statement = {
-        "Sid": "LaunchInSubnets",
-        "Effect": "Allow",
-        "Action": ["ec2:CreateFleet", "ec2:RunInstances"],
-    }
-    own = {"ArnEquals": {"ec2:Vpc": vpc}}
-    return [{**statement, "Resource": f"arn:aws:ec2:{args.region}:{args.account}:subnet/*", "Condition": own}]
+    own = {"ArnEquals": {"ec2:Vpc": stack.arn("ec2", f"vpc/{launched_from.vpc}")}}
+    launch = ["ec2:CreateFleet", "ec2:RunInstances"]
+    return [allow("LaunchInSubnets", launch, stack.arn("ec2", "subnet/*"), own)]
 
 
 def _launch_tagged(
@@ -279,11 +231,7 @@ def _launch_tagged(
     ]
 
 
-def _pass_roles(sid: str, account: str, roles: tuple[str, ...], service: str) -> Document:
-    resources = [f"arn:aws:iam::{account}:role/{role}" for role in roles]
+def _pass(sid: str, roles: list[str] | str, service: str) -> Document:
     return allow(
-        sid,
-        "iam:PassRole",
-        resources if len(resources) > 1 else resources[0],
-        {"StringEquals": {"iam:PassedToService": service}},
+        sid, "iam:PassRole", roles, {"StringEquals": {"iam:PassedToService": f"{service}.amazonaws.com"}}
     )

@@ -7,15 +7,15 @@ import.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pulumi
 
+import trainer
 from infra import wheels
-from trainer.base.code_files import code_files
+from trainer.base.code_files import code_files, place_of
 
 _BOTOCORE_DATA = ("_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
 _MODEL = re.compile(r"botocore/data/([^/]+)/([^/]+)/")
@@ -40,8 +40,7 @@ def function_files(
     `time_zones`: it reads local times. Raises pulumi.RunError if a file of ours or a wheel of the lock is
     missing.
     """
-    trainer = _package_folder("trainer")
-    files = {name: trainer.parent / name for name in own_files}
+    files = {name: package_file(name) for name in own_files}
     if missing := sorted(name for name, path in files.items() if not path.is_file()):
         raise pulumi.RunError(
             f"A function's zip lacks {', '.join(missing)}. Restore the checkout, or install mayfly again."
@@ -83,9 +82,8 @@ def _newest_models(files: dict[str, Path]) -> dict[str, Path]:
     }
 
 
-def _package_folder(package: str) -> Path:
-    """Find an installed package without importing it."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise pulumi.RunError(f"The package `{package}` is not installed. Run `make setup`.")
-    return Path(next(iter(spec.submodule_search_locations)))
+def package_file(name: str) -> Path:
+    """Return where a file such as `trainer/node/bootstrap.sh` or `ami/test.yml` lies, in the checkout or the
+    installed package.
+    """
+    return place_of(name, Path(next(iter(trainer.__path__))))

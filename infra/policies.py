@@ -1,4 +1,4 @@
-"""IAM policies: plain functions from names to dictionaries, tested as dictionaries.
+"""IAM policies: plain functions from a stack to dictionaries, tested as dictionaries.
 
 No statement allows a wildcard action, and none allows a resource that this stack doesn't own, save the few
 actions for which AWS takes no resource; those are alone in statements whose Sid ends in `HasNoResource`.
@@ -6,10 +6,10 @@ actions for which AWS takes no resource; those are alone in statements whose Sid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from trainer.aws.stack_outputs import metrics_namespace
+from infra.stack import Stack
+from trainer.aws.stack_outputs import metrics_namespace, script_secrets_path, secrets_path, webhook_parameter
 
 Document = dict[str, Any]
 
@@ -44,19 +44,20 @@ def trust(service: str, condition: Document | None = None) -> Document:
     return document({**statement, "Condition": condition} if condition else statement)
 
 
-def trust_scheduler(*, account: str, region: str, schedule_groups: tuple[str, ...]) -> Document:
+def trust_scheduler(stack: Stack, *schedule_groups: str) -> Document:
     """Let EventBridge Scheduler take the role on, for these groups of this account only.
 
     Without the conditions another account's schedule could name our role and have Scheduler act on it (the
     confused deputy).
     """
-    groups = [f"arn:aws:scheduler:{region}:{account}:schedule-group/{name}" for name in schedule_groups]
+    groups = [stack.arn("scheduler", f"schedule-group/{name}") for name in schedule_groups]
     return trust(
-        "scheduler.amazonaws.com", {"StringEquals": {"aws:SourceAccount": account, "aws:SourceArn": groups}}
+        "scheduler.amazonaws.com",
+        {"StringEquals": {"aws:SourceAccount": stack.account, "aws:SourceArn": groups}},
     )
 
 
-def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
+def instance(stack: Stack, *also: Document) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or
     touch EC2.
 
@@ -67,52 +68,54 @@ def instance(*, bucket: str, also: tuple[Document, ...] = ()) -> Document:
     further statements.
     """
     return document(
-        allow("ReadInputs", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
-        allow("ReadRun", "s3:GetObject", [_objects(bucket, prefix) for prefix in INSTANCE_READS]),
-        allow("AddResults", "s3:PutObject", [_objects(bucket, prefix) for prefix in INSTANCE_WRITES]),
+        allow("ReadInputs", "s3:GetObjectVersion", stack.objects("raw/*")),
+        allow("ReadRun", "s3:GetObject", [stack.objects(pattern) for pattern in INSTANCE_READS]),
+        allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
+        *use_key(stack),
         *also,
     )
 
 
-def prepare(*, account: str, region: str, bucket: str, secrets: str) -> Document:
+def prepare(stack: Stack) -> Document:
     """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add
     what it made.
 
-    `secrets` is the prefix of its SecureStrings; AWS's own key of SecureStrings needs no permission. Like the
-    training role it can't know the run, so it reads every data set and every secret of the stack.
+    Like the training role it can't know the run, so it reads every data set and every secret of the stack
+    that is for prepare runs.
     """
     return document(
-        allow("ReadCandles", "s3:GetObjectVersion", _objects(bucket, "raw/*")),
-        _read_own_run(bucket),
-        allow("AddFiles", "s3:PutObject", [_objects(bucket, pattern) for pattern in PREPARE_WRITES]),
-        _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
+        allow("ReadCandles", "s3:GetObjectVersion", stack.objects("raw/*")),
+        _read_own_run(stack),
+        allow("AddFiles", "s3:PutObject", [stack.objects(pattern) for pattern in PREPARE_WRITES]),
+        _read_secrets(stack, secrets_path(stack.project, stack.name)),
+        *use_key(stack),
     )
 
 
-def _read_own_run(bucket: str) -> Document:
-    """Return the statement that reads code, manifest and stop request of a run."""
-    resources = [_objects(bucket, pattern) for pattern in OWN_RUN_READS]
-    return allow("ReadOwnRun", "s3:GetObject", resources)
-
-
-def _read_secrets(resource: str) -> Document:
-    """Return the statement that reads SecureStrings; AWS's own key needs no more."""
-    return allow("ReadSecrets", "ssm:GetParameter", resource)
-
-
-def script(*, account: str, region: str, bucket: str, secrets: str) -> Document:
+def script(stack: Stack) -> Document:
     """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and
     stop request, and secrets; add results.
 
-    It reads no candles and no other run's record. `secrets` is the prefix of its SecureStrings; AWS's own key
-    of SecureStrings needs no more. The role can't know the run, so it reads every such secret of the stack.
+    It reads no candles and no other run's record. The role can't know the run, so it reads every secret of
+    the stack that is for scripts.
     """
     return document(
-        allow("ReadData", "s3:GetObjectVersion", _objects(bucket, "raw/.files/*")),
-        _read_own_run(bucket),
-        allow("AddResults", "s3:PutObject", [_objects(bucket, prefix) for prefix in INSTANCE_WRITES]),
-        _read_secrets(f"arn:aws:ssm:{region}:{account}:parameter{secrets}*"),
+        allow("ReadData", "s3:GetObjectVersion", stack.objects("raw/.files/*")),
+        _read_own_run(stack),
+        allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
+        _read_secrets(stack, script_secrets_path(stack.project, stack.name)),
+        *use_key(stack),
     )
+
+
+def _read_own_run(stack: Stack) -> Document:
+    """Return the statement that reads code, manifest and stop request of a run."""
+    return allow("ReadOwnRun", "s3:GetObject", [stack.objects(pattern) for pattern in OWN_RUN_READS])
+
+
+def _read_secrets(stack: Stack, path: str) -> Document:
+    """Return the statement that reads SecureStrings below a path; AWS's own key of them needs no more."""
+    return allow("ReadSecrets", "ssm:GetParameter", stack.arn("ssm", f"parameter{path}*"))
 
 
 def use_cache(*, file_system: str, access_point: str) -> Document:
@@ -144,140 +147,71 @@ def file_system(*, file_system: str, access_point: str) -> Document:
     )
 
 
-def use_key(*, region: str, key: str, writes: bool) -> Document:
-    """Allow S3, and no other service, to use the bucket's KMS key for a role; a role that only reads decrypts
-    alone.
+def use_key(stack: Stack, *, writes: bool = True) -> list[Document]:
+    """Allow S3, and no other service, to use the bucket's KMS key for a role, if there is one; a role that
+    only reads decrypts alone.
     """
-    return allow(
-        "UseKey",
-        ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt",
-        key,
-        {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com"}},
-    )
+    actions = ["kms:Decrypt", "kms:GenerateDataKey"] if writes else "kms:Decrypt"
+    through = {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}}
+    return [allow("UseKey", actions, stack.kms_key, through)] if stack.kms_key else []
 
 
-def key(*, account: str) -> Document:
-    """Leave a key to the account's IAM, as KMS's own default does: a key whose policy names nobody is lost
-    for good.
-    """
-    owner = {"AWS": f"arn:aws:iam::{account}:root"}
-    return document(
-        {"Sid": "Account", "Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"}
-    )
-
-
-def access_logs(*, account: str, bucket: str, log_bucket: str) -> Document:
-    """Let S3's logging service write the accesses of one bucket of this account, and refuse requests without
-    TLS.
-    """
-    source = {"aws:SourceAccount": account}
-    return document(
-        *tls_only(log_bucket)["Statement"],
-        {
-            "Sid": "WriteLogs",
-            "Effect": "Allow",
-            "Principal": {"Service": "logging.s3.amazonaws.com"},
-            "Action": "s3:PutObject",
-            "Resource": _objects(log_bucket, "s3/*"),
-            "Condition": {"StringEquals": source, "ArnLike": {"aws:SourceArn": f"arn:aws:s3:::{bucket}"}},
-        },
-    )
-
-
-def replication(
-    *, bucket: str, replica: str, prefixes: tuple[str, ...], keys: Sequence[str], regions: tuple[str, str]
-) -> Document:
-    """Return the policy of S3's replication: read these prefixes, write the replica; no deletion.
-
-    `keys` and `regions`: the bucket's, then the replica's; without a KMS key both are empty.
-    """
-    read = [f"s3:GetObjectVersion{what}" for what in ("ForReplication", "Acl", "Tagging")]
-    (own_key, its_key), (own_region, its_region) = keys, regions
-    by_key = [
-        {**use_key(region=own_region, key=own_key, writes=False), "Sid": "ReadByKey"},
-        {
-            **use_key(region=its_region, key=its_key, writes=True),
-            "Sid": "WriteByKey",
-            "Action": ["kms:Encrypt", "kms:GenerateDataKey"],
-        },
-    ]
-    return document(
-        allow("ReadRules", ["s3:GetReplicationConfiguration", "s3:ListBucket"], f"arn:aws:s3:::{bucket}"),
-        allow("ReadVersions", read, [_objects(bucket, f"{prefix}*") for prefix in prefixes]),
-        allow("WriteReplica", ["s3:ReplicateObject", "s3:ReplicateTags"], _objects(replica, "*")),
-        *(by_key if own_key else ()),
-    )
-
-
-def sweeper(
-    *,
-    account: str,
-    region: str,
-    project: str,
-    stack: str,
-    bucket: str,
-    schedule_group: str,
-    log_group: str,
-    dead_letters: str,
-) -> Document:
+def sweeper(stack: Stack) -> Document:
     """Return the policy of the sweeper: see and end instances of this stack, read heartbeats, delete
     schedules, log, count.
     """
     return document(
         allow("SeeInstancesHasNoResource", "ec2:DescribeInstances", "*"),
-        end_own_instances(account=account, region=region, project=project, stack=stack),
-        allow("ReadHeartbeats", "s3:GetObject", _objects(bucket, "live/*")),
+        end_own_instances(stack),
+        allow("ReadHeartbeats", "s3:GetObject", stack.objects("live/*")),
         # Without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a
         # read has no prefix.
-        allow("MissHeartbeats", "s3:ListBucket", f"arn:aws:s3:::{bucket}"),
+        allow("MissHeartbeats", "s3:ListBucket", f"arn:aws:s3:::{stack.bucket}"),
         allow("SeeSchedulesHasNoResource", "scheduler:ListSchedules", "*"),
         allow(
             "ClearOwnSchedules",
             "scheduler:DeleteSchedule",
-            f"arn:aws:scheduler:{region}:{account}:schedule/{schedule_group}/{project}-*",
+            stack.arn("scheduler", f"schedule/{stack.schedule_group}/{stack.project}-*"),
         ),
-        count_own_work(project=project, stack=stack),
-        keep_dead_letters(account=account, region=region, queue=dead_letters),
-        write_own_log(account=account, region=region, log_group=log_group),
+        count_own_work(stack),
+        keep_dead_letters(stack),
+        write_own_log(stack, stack.log_group("sweeper")),
+        *use_key(stack, writes=False),
     )
 
 
-def notifier(*, account: str, region: str, parameter: str, log_group: str, dead_letters: str) -> Document:
+def notifier(stack: Stack) -> Document:
     """Return the policy of the notifier: read the webhook's URL, log. AWS's own key of SecureStrings needs no
     more.
     """
+    webhook = stack.arn("ssm", f"parameter{webhook_parameter(stack.project, stack.name)}")
     return document(
-        allow("ReadWebhook", "ssm:GetParameter", f"arn:aws:ssm:{region}:{account}:parameter{parameter}"),
-        keep_dead_letters(account=account, region=region, queue=dead_letters),
-        write_own_log(account=account, region=region, log_group=log_group),
+        allow("ReadWebhook", "ssm:GetParameter", webhook),
+        keep_dead_letters(stack),
+        write_own_log(stack, stack.log_group("notifier")),
     )
 
 
-def scheduler(
-    *, account: str, region: str, project: str, stack: str, functions: tuple[str, ...], dead_letters: str
-) -> Document:
+def scheduler(stack: Stack) -> Document:
     """Return the policy of a schedule: call the functions, and end this stack's instances where the sweeper
     is broken.
     """
+    functions = [stack.arn("lambda", f"function:{stack.function(kind)}") for kind in ("sweeper", "control")]
     return document(
-        allow(
-            "CallFunctions",
-            "lambda:InvokeFunction",
-            [f"arn:aws:lambda:{region}:{account}:function:{name}" for name in functions],
-        ),
-        end_own_instances(account=account, region=region, project=project, stack=stack),
-        keep_dead_letters(account=account, region=region, queue=dead_letters),
+        allow("CallFunctions", "lambda:InvokeFunction", functions),
+        end_own_instances(stack),
+        keep_dead_letters(stack),
     )
 
 
-def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Document:
-    """Let the account's alarms publish to a topic, its budgets where it has one, and no other service.
+def topic(stack: Stack, *, budgets: bool) -> Document:
+    """Let the account's alarms publish to the topic, its budgets where it has one, and no other service.
 
     Callers with a role need its permission as well.
     """
-    services = {"Alarms": ("cloudwatch.amazonaws.com", f"arn:aws:cloudwatch:{region}:{account}:alarm:*")}
+    services = {"Alarms": ("cloudwatch.amazonaws.com", stack.arn("cloudwatch", "alarm:*"))}
     if budgets:  # they belong to no region
-        services["Budgets"] = ("budgets.amazonaws.com", f"arn:aws:budgets::{account}:*")
+        services["Budgets"] = ("budgets.amazonaws.com", f"arn:aws:budgets::{stack.account}:*")
     return document(
         *(
             {
@@ -285,9 +219,9 @@ def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Docume
                 "Effect": "Allow",
                 "Principal": {"Service": service},
                 "Action": "sns:Publish",
-                "Resource": topic_arn,
+                "Resource": stack.arn("sns", stack.topic),
                 "Condition": {
-                    "StringEquals": {"aws:SourceAccount": account},
+                    "StringEquals": {"aws:SourceAccount": stack.account},
                     "ArnLike": {"aws:SourceArn": sources},
                 },
             }
@@ -296,36 +230,29 @@ def topic(*, account: str, region: str, topic_arn: str, budgets: bool) -> Docume
     )
 
 
-def count_own_work(*, project: str, stack: str) -> Document:
+def count_own_work(stack: Stack) -> Document:
     """Allow a function to publish the stack's own metrics, which its alarms watch."""
-    return allow(
-        "CountOwnWorkHasNoResource",
-        "cloudwatch:PutMetricData",
-        "*",
-        {"StringEquals": {"cloudwatch:namespace": metrics_namespace(project, stack)}},
-    )
+    own = {"cloudwatch:namespace": metrics_namespace(stack.project, stack.name)}
+    return allow("CountOwnWorkHasNoResource", "cloudwatch:PutMetricData", "*", {"StringEquals": own})
 
 
-def publish_messages(*, account: str, region: str, topic: str) -> Document:
+def publish_messages(stack: Stack) -> Document:
     """Allow a function to publish messages about runs."""
-    return allow("TellPeople", "sns:Publish", f"arn:aws:sns:{region}:{account}:{topic}")
+    return allow("TellPeople", "sns:Publish", stack.arn("sns", stack.topic))
 
 
-def keep_dead_letters(*, account: str, region: str, queue: str) -> Document:
+def keep_dead_letters(stack: Stack) -> Document:
     """Allow a function, or a schedule, to send failed events to the dead-letter queue."""
-    return allow("KeepDeadLetters", "sqs:SendMessage", f"arn:aws:sqs:{region}:{account}:{queue}")
+    return allow("KeepDeadLetters", "sqs:SendMessage", stack.arn("sqs", stack.dead_letters))
 
 
-def write_own_log(*, account: str, region: str, log_group: str) -> Document:
-    """Allow a function to write its log."""
-    return allow(
-        "WriteOwnLog",
-        ["logs:CreateLogStream", "logs:PutLogEvents"],
-        f"arn:aws:logs:{region}:{account}:log-group:{log_group}:log-stream:*",
-    )
+def write_own_log(stack: Stack, log_group: str) -> Document:
+    """Allow a function, or an image build, to write its log."""
+    streams = stack.arn("logs", f"log-group:{log_group}:log-stream:*")
+    return allow("WriteOwnLog", ["logs:CreateLogStream", "logs:PutLogEvents"], streams)
 
 
-def tls_only(bucket: str) -> Document:
+def tls_only(stack: Stack) -> Document:
     """Refuse every request to the bucket without TLS, by any caller."""
     return document(
         {
@@ -333,25 +260,19 @@ def tls_only(bucket: str) -> Document:
             "Effect": "Deny",
             "Principal": "*",
             "Action": "s3:*",
-            "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+            "Resource": [f"arn:aws:s3:::{stack.bucket}", stack.objects("*")],
             "Condition": {"Bool": {"aws:SecureTransport": "false"}},
         }
     )
 
 
-def end_own_instances(
-    *, account: str, region: str, project: str, stack: str, also: tuple[str, ...] = ()
-) -> Document:
+def end_own_instances(stack: Stack, *also: str) -> Document:
     """Allow terminating instances with this stack's tags, and no others; `also` names further actions on
     them.
     """
     return allow(
         "EndOwnInstances",
         ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
-        f"arn:aws:ec2:{region}:{account}:instance/*",
-        {"StringEquals": {"aws:ResourceTag/project": project, "aws:ResourceTag/stack": stack}},
+        stack.arn("ec2", "instance/*"),
+        {"StringEquals": {"aws:ResourceTag/project": stack.project, "aws:ResourceTag/stack": stack.name}},
     )
-
-
-def _objects(bucket: str, pattern: str) -> str:
-    return f"arn:aws:s3:::{bucket}/{pattern}"

@@ -1,5 +1,4 @@
-"""Look up and check the subnets of an existing VPC, by the settings `vpc_id` and `subnet_ids` or
-`subnet_tags`.
+"""Look up and check the subnets of an existing VPC: the setting `subnets`.
 
 That VPC is not changed. Instances need a subnet in each zone that they may start in, and a route out.
 """
@@ -12,21 +11,17 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from infra.settings import Settings
-
-DEFAULT_ROUTE, DEFAULT_IPV6_ROUTE = "0.0.0.0/0", "::/0"
+DEFAULT_ROUTE = "0.0.0.0/0"
 _INTERNET_GATEWAY = "igw-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingSubnet:
-    """A subnet, with the targets of its default routes: '' if it has none."""
+    """A subnet, with the target of its default route: '' if it has none."""
 
     id: str
     zone: str
-    ipv6_range: str
     route_out: str
-    ipv6_route_out: str
     gives_addresses: bool  # a public one to whatever lands there
 
 
@@ -36,7 +31,6 @@ class ExistingVpc:
 
     id: str
     resolves_names: bool
-    names_hosts: bool
     subnets: dict[str, ExistingSubnet]
 
     @property
@@ -52,84 +46,62 @@ class ExistingVpc:
         return tuple(one.id for one in self.subnets.values())
 
 
-def look_up_vpc(settings: Settings, *, zones: Sequence[str]) -> ExistingVpc:
-    """Look up the VPC of the settings. `zones`: the region's own, no Local Zones. Raises pulumi.RunError for
-    an unfit one.
+def look_up_vpc(subnets: Sequence[str], *, zones: Sequence[str], builds: bool) -> ExistingVpc:
+    """Look up the VPC of subnets. `zones`: the region's own, no Local Zones; `builds`: images are built
+    there.
+
+    Raises pulumi.RunError for an unfit one.
     """
     try:
-        return _look_up(settings, zones)
+        vpc = _look_up(subnets)
+        check_vpc(vpc, zones=zones, builds=builds)
     except ValueError as error:
-        raise pulumi.RunError(f"{error} Change it with `pulumi config set`.") from error
+        raise pulumi.RunError(f"Setting 'subnets': {error} Change it with `pulumi config set`.") from error
+    return vpc
 
 
-def _look_up(settings: Settings, zones: Sequence[str]) -> ExistingVpc:
-    vpc_id = settings.vpc_id
-    in_vpc = aws.ec2.GetSubnetsFilterArgs(name="vpc-id", values=[vpc_id])
-    if not aws.ec2.get_vpcs(filters=[aws.ec2.GetVpcsFilterArgs(name="vpc-id", values=[vpc_id])]).ids:
-        raise ValueError(f"Setting 'vpc_id' is {vpc_id!r}; this account and region have no such VPC.")
-    if settings.subnet_ids:
-        wanted = [aws.ec2.GetSubnetsFilterArgs(name="subnet-id", values=list(settings.subnet_ids))]
-    else:
-        pairs = [tag.partition("=") for tag in settings.subnet_tags]
-        wanted = [aws.ec2.GetSubnetsFilterArgs(name=f"tag:{key}", values=[value]) for key, _, value in pairs]
-    known = sorted(aws.ec2.get_subnets(filters=[in_vpc, *wanted]).ids)
-    if missing := sorted(set(settings.subnet_ids) - set(known)):
-        raise ValueError(f"Setting 'subnet_ids' names {', '.join(missing)}; {vpc_id} has no such subnet.")
-    if not known:
-        raise ValueError(
-            f"Setting 'subnet_tags' is {','.join(settings.subnet_tags)!r}; no subnet of {vpc_id} has these"
-            " tags."
-        )
-    vpc = aws.ec2.get_vpc(id=vpc_id)
-    found = ExistingVpc(
+def _look_up(wanted: Sequence[str]) -> ExistingVpc:
+    by_id = aws.ec2.GetSubnetsFilterArgs(name="subnet-id", values=list(wanted))
+    known = sorted(aws.ec2.get_subnets(filters=[by_id]).ids)
+    if missing := sorted(set(wanted) - set(known)):
+        raise ValueError(f"this account and region have no {', '.join(missing)}.")
+    found = [aws.ec2.get_subnet(id=one) for one in known]
+    vpc_id, *others = sorted({one.vpc_id for one in found})
+    if others:
+        raise ValueError(f"they are in {', '.join((vpc_id, *others))}; name those of one VPC.")
+    return ExistingVpc(
         id=vpc_id,
-        resolves_names=vpc.enable_dns_support,
-        names_hosts=vpc.enable_dns_hostnames,
+        resolves_names=aws.ec2.get_vpc(id=vpc_id).enable_dns_support,
         subnets=by_zone(
-            [_subnet(vpc_id, one) for one in known],
-            key="subnet_ids" if settings.subnet_ids else "subnet_tags",
+            [
+                ExistingSubnet(
+                    id=one.id,
+                    zone=one.availability_zone,
+                    route_out=_route_out(vpc_id, one.id),
+                    gives_addresses=one.map_public_ip_on_launch,
+                )
+                for one in found
+            ]
         ),
     )
-    check_vpc(
-        found,
-        zones=zones,
-        ipv6=settings.ipv6,
-        endpoints=bool(settings.endpoints),
-        builds=settings.image_pipeline,
-    )
-    return found
 
 
-def _subnet(vpc_id: str, subnet_id: str) -> ExistingSubnet:
-    subnet = aws.ec2.get_subnet(id=subnet_id)
-    routes = _routes(vpc_id, subnet_id)
-    return ExistingSubnet(
-        id=subnet_id,
-        zone=subnet.availability_zone,
-        ipv6_range=subnet.ipv6_cidr_block or "",
-        route_out=next((_target(one) for one in routes if one.cidr_block == DEFAULT_ROUTE), ""),
-        ipv6_route_out=next(
-            (_target(one) for one in routes if one.ipv6_cidr_block == DEFAULT_IPV6_ROUTE), ""
-        ),
-        gives_addresses=subnet.map_public_ip_on_launch,
-    )
-
-
-def _routes(vpc_id: str, subnet_id: str) -> Sequence[aws.ec2.outputs.GetRouteTableRouteResult]:
-    """Return the routes of a subnet: those of its own table, else of the VPC's main one."""
+def _route_out(vpc_id: str, subnet_id: str) -> str:
+    """Return the target of a subnet's default route, in its own table, else in the VPC's main one: a gateway
+    of any kind, an appliance's interface, another network.
+    """
     for name, value in (("association.subnet-id", subnet_id), ("association.main", "true")):
         rule = aws.ec2.GetRouteTablesFilterArgs(name=name, values=[value])
         if tables := aws.ec2.get_route_tables(vpc_id=vpc_id, filters=[rule]).ids:
-            return aws.ec2.get_route_table(route_table_id=tables[0]).routes
-    return []
+            routes = aws.ec2.get_route_table(route_table_id=tables[0]).routes
+            return next((_target(one) for one in routes if one.cidr_block == DEFAULT_ROUTE), "")
+    return ""
 
 
 def _target(route: aws.ec2.outputs.GetRouteTableRouteResult) -> str:
-    """Return the target of a route: a gateway of any kind, an appliance's interface, another network."""
     targets = (
         route.gateway_id,
         route.nat_gateway_id,
-        route.egress_only_gateway_id,
         route.transit_gateway_id,
         route.network_interface_id,
         route.vpc_endpoint_id,
@@ -139,47 +111,36 @@ def _target(route: aws.ec2.outputs.GetRouteTableRouteResult) -> str:
     return next((target for target in targets if target), "")
 
 
-def by_zone(subnets: Sequence[ExistingSubnet], *, key: str) -> dict[str, ExistingSubnet]:
-    """Return subnets by zone. Raises ValueError, which names the setting `key`, for two in one zone."""
+def by_zone(subnets: Sequence[ExistingSubnet]) -> dict[str, ExistingSubnet]:
+    """Return subnets by zone. Raises ValueError for two in one zone."""
     zones: dict[str, ExistingSubnet] = {}
     for one in subnets:
         if one.zone in zones:
-            raise ValueError(
-                f"Setting '{key}' names {zones[one.zone].id} and {one.id}, both in {one.zone}; name one per"
-                " zone."
-            )
+            raise ValueError(f"{zones[one.zone].id} and {one.id} are both in {one.zone}; name one per zone.")
         zones[one.zone] = one
     return dict(sorted(zones.items()))
 
 
-def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], ipv6: bool, endpoints: bool, builds: bool) -> None:
+def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], builds: bool) -> None:
     """Raise ValueError for the first reason why instances in the VPC could not work; `builds`: those of
     images, too.
     """
-    where = f"Setting 'vpc_id' is {vpc.id!r};"
     if not vpc.resolves_names:
         raise ValueError(
-            f"{where} its DNS resolution is off, so no instance would reach S3. Turn on enableDnsSupport"
+            f"the DNS resolution of {vpc.id} is off, so no instance would reach S3. Turn on enableDnsSupport"
             " there."
         )
-    if endpoints and not vpc.names_hosts:
-        raise ValueError(f"{where} 'endpoints' need its DNS hostnames. Turn on enableDnsHostnames there.")
     for subnet in vpc.subnets.values():
         if subnet.zone not in zones:
             raise ValueError(
-                f"{where} {subnet.id} is in {subnet.zone}, which is not an availability zone of the region."
+                f"{subnet.id} is in {subnet.zone}, which is not an availability zone of the region."
             )
         if not subnet.route_out:
             raise ValueError(
-                f"{where} {subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs"
-                " nothing."
+                f"{subnet.id} has no route to {DEFAULT_ROUTE}, without which an instance installs nothing."
             )
         if builds and subnet.route_out.startswith(_INTERNET_GATEWAY) and not subnet.gives_addresses:
-            why = f"image builds in {subnet.id} would have no public address, and so no way out"
             raise ValueError(
-                f"Setting 'image_pipeline' is true; {why}. Turn on its auto-assigned addresses, or set it to"
-                " false."
+                f"image builds in {subnet.id} would have no public address, and so no way out. Turn on its"
+                " auto-assigned addresses, or set 'image_pipeline' to nothing."
             )
-        if ipv6 and not (subnet.ipv6_range and subnet.ipv6_route_out):
-            lacks = f"route to {DEFAULT_IPV6_ROUTE}" if subnet.ipv6_range else "IPv6 range"
-            raise ValueError(f"Setting 'ipv6' is true; {subnet.id} has no {lacks}.")

@@ -23,15 +23,8 @@ import pulumi
 FOLDER = Path(sys.prefix) / "mayfly-wheels"
 LOCK = Path(__file__).resolve().parent.parent / "requirements.lock"
 ZONES = "tzdata"  # Lambda's images may have no files of time zones
-BOTO3 = (
-    "boto3",
-    "botocore",
-    "s3transfer",
-    "jmespath",
-    "python-dateutil",
-    "six",
-    "urllib3",
-)  # boto3 and what it needs
+# boto3 and what it needs.
+BOTO3 = ("boto3", "botocore", "s3transfer", "jmespath", "python-dateutil", "six", "urllib3")
 LIBRARIES = (*BOTO3, ZONES)
 
 
@@ -60,24 +53,9 @@ def fetch(lock: str) -> None:
                 f"{name}=={version} {' '.join(f'--hash=sha256:{sha256}' for sha256 in sorted(hashes))}\n"
             )
         wanted.flush()
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
-        command += [
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            "--dest",
-            str(FOLDER),
-            "--requirement",
-            wanted.name,
-        ]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", str(FOLDER)]
+        command += ["--requirement", wanted.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from infra import policies
+from infra.stack import Stack
 from trainer.rehearsal.iam_policies import Authorization, Decision
 
 # AWS's Service Authorization Reference, of the actions that occur here; scripts/iam_reference.py writes it
@@ -36,6 +38,12 @@ BEYOND_REFERENCE = {
     # So the Systems Manager user guide, in its sample policies of who starts sessions (looked up 2026-11-22).
     ("ssmmessages:OpenDataChannel", "session"),
 }
+
+
+def instance_policy(bucket: str, *also: policies.Document) -> str:
+    """Return the text of the policy that a stack gives its training instances, for a bucket of a test's own."""
+    stack = Stack(account="1", region="us-east-1", project="mayfly", name="dev", owner="mayfly", log_days=1)
+    return json.dumps(policies.instance(stack, *also)).replace(stack.bucket, bucket)
 
 
 def assert_allowed_is_needed(

@@ -39,7 +39,8 @@ RETRAINS = [
         "budget_month": 20,
     },
 ]
-STORAGE = {"storage": "efs-cache", "kms_key": "create", "access_logs": "true", "replicate_to": "eu-west-1"}
+KEY = "arn:aws:kms:us-east-1:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"  # another account's
+STORAGE = {"storage": "efs-cache", "kms_key": KEY}
 CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", **STORAGE}
 JOB = """
 name = "weekly-lstm"

@@ -6,42 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 
-from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC
+from tests.infra.program import EXISTING_SUBNETS
 
 Values = Mapping[str, str]  # settings that only make sense together, as `pulumi config set` takes them
 RETRAINS = [{"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20}]
 EXISTING_KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
-IN_EXISTING = {"vpc_id": EXISTING_VPC}
 # A line for each setting, or group of settings: the default first, as {}. A new setting comes in by a line of
 # its own.
 VALUES: Mapping[str, Sequence[Values]] = {
-    "network": (
-        {},
-        {**IN_EXISTING, "subnet_ids": ",".join(EXISTING_SUBNETS)},
-        {**IN_EXISTING, "subnet_tags": "Tier=private"},
-        {"vpc_cidr": "192.168.0.0/20", "max_availability_zones": "2"},
-    ),
-    "endpoints": ({}, {"endpoints": "ssm,ssmmessages"}),
-    "ipv6": ({}, {"ipv6": "true"}),
+    "network": ({}, {"subnets": json.dumps(list(EXISTING_SUBNETS))}, {"vpc_cidr": "192.168.0.0/20"}),
     "retrains": ({}, {"retrains": json.dumps(RETRAINS)}),
     "people": ({}, {"notify_email": "ops@example.com", "account_budget": "100"}),
-    "machines": ({}, {"control_types": "g6.xlarge", "prepare_type": "t3.xlarge", "volume_gib": "200"}),
+    "machines": ({}, {"control_types": '["g6.xlarge"]', "prepare_type": "t3.xlarge", "volume_gib": "200"}),
     "image_line": ({}, {"image_line": "oss-nvidia-driver-gpu-pytorch-2.12-amazon-linux-2023"}),
-    "image_line_arm64": ({}, {"image_line_arm64": "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"}),
-    "storage": ({}, {"storage": "efs-cache"}, {"storage": "local"}),
-    "kms_key": ({}, {"kms_key": "create"}, {"kms_key": EXISTING_KEY}),
-    "access_logs": ({}, {"access_logs": "true"}),
-    "replicate_to": ({}, {"replicate_to": "eu-central-1"}),
-    "image_pipeline": (
-        {},
-        {"image_pipeline": "true"},
-        {"image_pipeline": "true", "image_build_type": "g4dn.12xlarge"},
-    ),
-    "efs_throughput": ({}, {"efs_throughput": "bursting"}),
-    "attach": ({}, {"attach": "ssm"}, {"attach": "ssh", "attach_from": "203.0.113.7"}),
-    "times": ({}, {"sweep_minutes": "5", "max_lifetime_minutes": "60"}),
+    "image_pipeline": ({}, {"image_pipeline": "g4dn.12xlarge"}),
+    "storage": ({}, {"storage": "efs-cache"}, {"storage": "efs-cache-bursting"}),
+    "kms_key": ({}, {"kms_key": EXISTING_KEY}),
+    "attach": ({}, {"attach": "ssm"}, {"attach": "203.0.113.7"}),
     "kept": ({}, {"noncurrent_days": "30", "experiment_days": "30", "log_days": "90"}),
-    "owner": ({}, {"owner": "research"}),
+    "other": ({}, {"owner": "research", "max_lifetime_minutes": "60"}),
 }
 
 

@@ -14,18 +14,26 @@ from pulumi.runtime import get_root_resource
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks, set_mocks
 
+from infra.stack import Stack
 from trainer.rehearsal.pulumi_apply import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT, REGION, ZONES = "123456789012", "eu-west-1", ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
+STACK = Stack(
+    account=ACCOUNT,
+    region=REGION,
+    zones=tuple(ZONES),
+    project="mayfly",
+    name="dev",
+    owner="mayfly",
+    log_days=30,
+)
 NAMED_BY = ("name", "bucket", "functionName")
-# A VPC that is there already, with IPv6 and a private subnet in two zones.
+# A VPC that is there already, with a private subnet in two zones.
 EXISTING_VPC = "vpc-0e"
 EXISTING_SUBNETS = {"subnet-0a": "eu-west-1a", "subnet-0b": "eu-west-1b"}
-ROUTES = [
-    {"cidrBlock": "0.0.0.0/0", "natGatewayId": "nat-0a"},
-    {"ipv6CidrBlock": "::/0", "egressOnlyGatewayId": "eigw-0a"},
-]
+VPC_OF = dict.fromkeys(EXISTING_SUBNETS, EXISTING_VPC)
+ROUTES = [{"cidrBlock": "0.0.0.0/0", "natGatewayId": "nat-0a"}]
 
 
 @dataclass
@@ -87,44 +95,30 @@ class Recorder(Mocks):
             f"{args.name}-id" if pulumi.get_stack() == "dev" else f"{args.name}-id-of-{pulumi.get_stack()}"
         )
         physical = next((args.inputs[key] for key in NAMED_BY if key in args.inputs), identifier)
-        given = {
-            "arn": f"arn:aws:mock:::{physical}",
-            "name": physical,
-            "uniqueId": "AROA1",
-            "ipv6CidrBlock": "2600:1f00::/56",
-        }
-        return identifier, {
-            **args.inputs,
-            **given,
-            **{k: v for k, v in args.inputs.items() if k == "ipv6CidrBlock"},
-        }
+        given = {"arn": f"arn:aws:mock:::{physical}", "name": physical, "uniqueId": "AROA1"}
+        return identifier, {**args.inputs, **given}
 
     def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         token, asked = args.token.partition("/")[2].partition(":")[0], args.args
         if token == "getAvailabilityZones":
             self.recorded.zones_asked.append(asked)
-        if token == "getParameter":  # of an image line, whose id tells its architecture
+        if token == "getParameter":  # of an image line
             return {"insecureValue": f"ami-{asked['name'].split('/')[5]}", "id": asked["name"]}, []
         if token == "getAmi":
             (image,) = asked["filters"][0]["values"]
-            system = image.removeprefix("ami-")
-            return {"architecture": system, "rootDeviceName": f"/dev/{system}-root", "id": image}, []
+            return {"rootDeviceName": f"/dev/{image.removeprefix('ami-')}-root", "id": image}, []
         wanted = {one["name"]: list(one["values"]) for one in asked.get("filters") or []}
         named = wanted.get("subnet-id", list(EXISTING_SUBNETS))
         answers: dict[str, dict[str, Any]] = {
             "getCallerIdentity": {"accountId": ACCOUNT, "arn": "", "userId": "", "id": ACCOUNT},
             "getRegion": {"region": REGION, "id": REGION},
             "getAvailabilityZones": {"names": ZONES, "zoneIds": [], "id": REGION},
-            "getVpcs": {
-                "ids": [one for one in wanted.get("vpc-id", []) if one == EXISTING_VPC],
-                "id": REGION,
-            },
-            "getVpc": {"id": EXISTING_VPC, "enableDnsSupport": True, "enableDnsHostnames": True},
+            "getVpc": {"id": EXISTING_VPC, "enableDnsSupport": True},
             "getSubnets": {"ids": [one for one in named if one in EXISTING_SUBNETS], "id": REGION},
             "getSubnet": {
                 "id": asked.get("id"),
+                "vpcId": VPC_OF.get(asked.get("id", ""), ""),
                 "availabilityZone": EXISTING_SUBNETS.get(asked.get("id", ""), ""),
-                "ipv6CidrBlock": "2600:1f00::/64",
                 "mapPublicIpOnLaunch": False,
             },
             "getRouteTables": {"ids": ["rtb-0a"] if "association.main" in wanted else [], "id": REGION},

@@ -7,52 +7,43 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pulumi
 import pytest
 from pulumi.runtime.mocks import set_mocks
 
-from infra.image import ARM64_TYPE, ImagePipelines, ImagePipelinesArgs, image_parts, version_of, zipped
-from infra.image_lines import ImageLine
+from infra.image import KEPT, BakedImages, image_parts, version_of, zipped
 from infra.image_policy import image_builder
-from infra.image_retention import KEPT
+from infra.launch_templates import ImageLine
 from tests.iam import condition_keys, kind_of, listed
-from tests.infra.program import Recorded, Recorder, RecordingMonitor
+from tests.infra.program import STACK, Recorded, Recorder, RecordingMonitor
 from trainer.aws.stack_outputs import baked_parameter
 
 BUILDER = "aws:imagebuilder/"
-X86 = ImageLine(name="line-2.13", parameter="/aws/x86", root_device="/dev/sda1")
-ARM = ImageLine(name="line-2.13-arm64", parameter="/aws/arm", root_device="/dev/xvda")
-TAGS = {"project": "mayfly", "stack": "dev", "owner": "me"}
+LINE = ImageLine(name="line-2.13", parameter="/aws/line", root_device="/dev/xvda")
+RECIPE = "mayfly-dev-line-2-13"
 
 
 @pytest.fixture(scope="module")
-def pipelines(program: Recorded) -> Recorded:
-    """Register the component alone, for a line of each architecture, after the program has run."""
+def pipeline(program: Recorded) -> Recorded:
+    """Register the component alone, after the program has run."""
     recorded = Recorded()
     mocks = Recorder(recorded)
     set_mocks(mocks, project="mayfly", stack="dev", preview=False, monitor=RecordingMonitor(mocks, recorded))
+    network: Any = SimpleNamespace(vpc_id="vpc-1", subnet_ids={"eu-west-1a": "subnet-1"})
 
     def build() -> None:
-        ImagePipelines(
+        BakedImages(
             "images",
-            ImagePipelinesArgs(
-                account="123456789012",
-                region="eu-west-1",
-                project="mayfly",
-                stack="dev",
-                prefix="mayfly-dev",
-                bucket="store",
-                bucket_name="store",
-                image_lines=(X86, ARM),
-                build_type="g4dn.12xlarge",
-                volume_gib=100,
-                log_days=30,
-                vpc_id="vpc-1",
-                subnet_id="subnet-1",
-                tags=TAGS,
-            ),
+            STACK,
+            line=LINE,
+            build_type="g4dn.12xlarge",
+            volume_gib=100,
+            bucket=STACK.bucket,
+            network=network,
         )
 
     pulumi.runtime.test(build)()
@@ -65,77 +56,62 @@ def test_without_the_setting_nothing_of_it_is_in_the_stack(program: Recorded) ->
     assert program.outputs["image_pipeline"] is False
 
 
-def test_each_line_has_a_pipeline_of_its_own_on_a_type_of_its_architecture(pipelines: Recorded) -> None:
-    recipes = pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")
-    assert [recipe["parentImage"] for recipe in recipes] == ["ssm:/aws/x86", "ssm:/aws/arm"]
-    assert [recipe["blockDeviceMappings"][0]["deviceName"] for recipe in recipes] == [
-        "/dev/sda1",
-        "/dev/xvda",
-    ]
-    types = [
-        one["instanceTypes"]
-        for one in pipelines.all(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration")
-    ]
-    assert types == [["g4dn.12xlarge"], [ARM64_TYPE]]
-    names = [one["name"] for one in pipelines.all(f"{BUILDER}imagePipeline:ImagePipeline")]
-    assert names == ["mayfly-dev-line-2-13", "mayfly-dev-line-2-13-arm64"]
+def test_the_pipeline_builds_on_the_type_of_the_setting(pipeline: Recorded) -> None:
+    recipe = pipeline.inputs(f"{BUILDER}imageRecipe:ImageRecipe")
+    assert (recipe["name"], recipe["parentImage"]) == (RECIPE, "ssm:/aws/line")
+    (disk,) = recipe["blockDeviceMappings"]
+    assert disk["deviceName"] == "/dev/xvda"
+    assert (disk["ebs"]["encrypted"], disk["ebs"]["deleteOnTermination"]) == ("true", "true")
+    assert len(recipe["components"]) == 2
+    parameters = {one["name"]: one["value"] for one in recipe["components"][0]["parameters"]}
+    assert parameters["Source"] == f"s3://{STACK.bucket}/images/{parameters['Sha256']}.zip"
+    machine = pipeline.inputs(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration")
+    assert (machine["instanceTypes"], machine["subnetId"]) == (["g4dn.12xlarge"], "subnet-1")
 
 
-def test_a_build_is_tested_and_its_id_goes_where_launches_look(pipelines: Recorded) -> None:
-    for pipeline in pipelines.all(f"{BUILDER}imagePipeline:ImagePipeline"):
-        assert (
-            pipeline["imageTestsConfiguration"]["imageTestsEnabled"] is True
-            and pipeline["status"] == "ENABLED"
-        )
-        assert pipeline["schedule"]["pipelineExecutionStartCondition"] == "EXPRESSION_MATCH_ONLY"
-    (distribution,) = pipelines.all(f"{BUILDER}distributionConfiguration:DistributionConfiguration")[0][
+def test_a_build_is_tested_and_its_id_goes_where_launches_look(pipeline: Recorded) -> None:
+    made = pipeline.inputs(f"{BUILDER}imagePipeline:ImagePipeline")
+    assert made["imageTestsConfiguration"]["imageTestsEnabled"] is True and made["status"] == "ENABLED"
+    assert made["schedule"]["pipelineExecutionStartCondition"] == "EXPRESSION_MATCH_ONLY"
+    (distribution,) = pipeline.inputs(f"{BUILDER}distributionConfiguration:DistributionConfiguration")[
         "distributions"
     ]
     assert distribution["ssmParameterConfigurations"] == [
         {"parameterName": baked_parameter("mayfly", "dev", "line-2.13"), "dataType": "aws:ec2:image"}
     ]
+    assert distribution["amiDistributionConfiguration"]["amiTags"] == STACK.tags
     # Image Builder's own role may write parameters below this path alone, so that no role of ours has to.
     assert baked_parameter("mayfly", "dev", "x").startswith("/imagebuilder/")
-    for recipe in pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe"):
-        assert len(recipe["components"]) == 2
-        parameters = {one["name"]: one["value"] for one in recipe["components"][0]["parameters"]}
-        assert parameters["Source"] == f"s3://store/images/{parameters['Sha256']}.zip"
 
 
-def test_nobody_reaches_an_instance_that_builds_and_it_has_imdsv2_and_ends(pipelines: Recorded) -> None:
-    group = pipelines.inputs("aws:ec2/securityGroup:SecurityGroup")
+def test_nobody_reaches_an_instance_that_builds_and_it_has_imdsv2_and_ends(pipeline: Recorded) -> None:
+    group = pipeline.inputs("aws:ec2/securityGroup:SecurityGroup")
     assert group["ingress"] == [] and [rule["fromPort"] for rule in group["egress"]] == [443]
-    for one in pipelines.all(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration"):
-        assert one["instanceMetadataOptions"] == {"httpTokens": "required", "httpPutResponseHopLimit": 1}
-        assert one["terminateInstanceOnFailure"] is True and "keyPair" not in one
-        # The sweeper ends what has the stack's tags and no deadline, and a build has none: Image Builder ends
-        # its instances.
-        assert one["resourceTags"] == {"owner": "me", "image_build": "mayfly-dev"}
-    ebs = [
-        recipe["blockDeviceMappings"][0]["ebs"]
-        for recipe in pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")
-    ]
-    assert all(one["encrypted"] == "true" and one["deleteOnTermination"] == "true" for one in ebs)
+    machine = pipeline.inputs(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration")
+    assert machine["instanceMetadataOptions"] == {"httpTokens": "required", "httpPutResponseHopLimit": 1}
+    assert machine["terminateInstanceOnFailure"] is True and "keyPair" not in machine
+    # The sweeper ends what has the stack's tags and no deadline, and a build has none: Image Builder ends
+    # its instances.
+    assert machine["resourceTags"] == {"owner": "mayfly", "image_build": "mayfly-dev"}
 
 
-def test_everything_is_tagged_and_belongs_to_the_component(pipelines: Recorded) -> None:
-    for resource in pipelines.resources:
+def test_everything_is_tagged_and_belongs_to_the_component(pipeline: Recorded) -> None:
+    for resource in pipeline.resources:
         if resource.typ not in ("aws:iam/rolePolicy:RolePolicy",):
-            assert TAGS.items() <= resource.inputs["tags"].items(), resource.typ
-    (component,) = [urn for urn, one in pipelines.urns.items() if one.type == "mayfly:image:ImagePipelines"]
-    for urn, request in pipelines.urns.items():
-        while request.type.startswith(("aws:", "mayfly:identity", "mayfly:image_retention")):
-            urn, request = request.parent, pipelines.urns[request.parent]
+            assert STACK.tags.items() <= resource.inputs["tags"].items(), resource.typ
+    (component,) = [urn for urn, one in pipeline.urns.items() if one.type == "mayfly:image:BakedImages"]
+    for urn, request in pipeline.urns.items():
+        while request.type.startswith(("aws:", "mayfly:identity")):
+            urn, request = request.parent, pipeline.urns[request.parent]
         assert urn == component or request.type == "pulumi:pulumi:Stack"
 
 
 def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_change_nothing(
-    pipelines: Recorded,
+    pipeline: Recorded,
 ) -> None:
-    written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
-    names = {"components": ["mayfly-dev-environment", "mayfly-dev-smoke-test"]}
-    names["recipes"] = ["mayfly-dev-line-2-13", "mayfly-dev-line-2-13-arm64"]
-    assert written == image_builder(account="123456789012", region="eu-west-1", bucket="store", **names)
+    written = json.loads(pipeline.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
+    components = ["mayfly-dev-environment", "mayfly-dev-smoke-test"]
+    assert written == image_builder(STACK, components=components, log_group=f"/aws/imagebuilder/{RECIPE}")
     allowed = {action for one in written["Statement"] for action in listed(one["Action"])}
     assert {action.partition(":")[0] for action in allowed} == {
         "s3",
@@ -155,26 +131,30 @@ def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_chan
                 assert resource != "*" or statement["Sid"].endswith("HasNoResource")
                 if resource != "*":
                     assert condition_keys(action, kind_of(action, resource)) is not None
-    trusted = json.loads(pipelines.inputs("aws:iam/role:Role", "image")["assumeRolePolicy"])["Statement"]
+    trusted = json.loads(pipeline.inputs("aws:iam/role:Role", "image")["assumeRolePolicy"])["Statement"]
     assert [one["Principal"] for one in trusted] == [{"Service": "ec2.amazonaws.com"}]
 
 
+def test_builds_decrypt_the_parts_where_the_bucket_has_a_key() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd"
+    with_key = image_builder(replace(STACK, kms_key=key), components=[], log_group="builds")
+    *others, use = with_key["Statement"]
+    assert others == image_builder(STACK, components=[], log_group="builds")["Statement"]
+    assert (use["Action"], use["Resource"]) == ("kms:Decrypt", key)
+
+
 def test_old_images_are_deleted_with_their_snapshots_by_a_role_that_reaches_this_stacks_alone(
-    pipelines: Recorded,
+    pipeline: Recorded,
 ) -> None:
-    for policy in pipelines.all(f"{BUILDER}lifecyclePolicy:LifecyclePolicy"):
-        (recipe,) = policy["resourceSelection"]["recipes"]
-        assert recipe == {
-            "name": policy["name"],
-            "semanticVersion": "x.x.x",
-        }  # of every version, as the recipe changes
-        (detail,) = policy["policyDetails"]
-        assert detail["action"] == {"type": "DELETE", "includeResources": {"amis": True, "snapshots": True}}
-        assert detail["filter"] == {"type": "COUNT", "value": KEPT}
-    written = json.loads(pipelines.inputs("aws:iam/rolePolicy:RolePolicy", "image-retention")["policy"])
+    policy = pipeline.inputs(f"{BUILDER}lifecyclePolicy:LifecyclePolicy")
+    (recipe,) = policy["resourceSelection"]["recipes"]
+    assert recipe == {"name": RECIPE, "semanticVersion": "x.x.x"}  # every version, as the recipe changes
+    (detail,) = policy["policyDetails"]
+    assert detail["action"] == {"type": "DELETE", "includeResources": {"amis": True, "snapshots": True}}
+    assert detail["filter"] == {"type": "COUNT", "value": KEPT}
+    written = json.loads(pipeline.inputs("aws:iam/rolePolicy:RolePolicy", "image-retention")["policy"])
     statements = {one["Sid"]: one for one in written["Statement"]}
-    names = [recipe["name"] for recipe in pipelines.all(f"{BUILDER}imageRecipe:ImageRecipe")]
-    images = [f"arn:aws:imagebuilder:eu-west-1:123456789012:image/{name}/*/*" for name in names]
+    images = f"arn:aws:imagebuilder:eu-west-1:123456789012:image/{RECIPE}/*/*"
     assert statements["DeleteOwnImages"]["Resource"] == images
     tags = statements["DeregisterOwnImages"]["Condition"]["StringEquals"]
     assert tags["aws:ResourceTag/project"] == "mayfly" and tags["aws:ResourceTag/stack"] == "dev"

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 
-from infra.launch_templates import USER_DATA_LIMIT_BYTES, bootstrap_template, render_user_data
+from infra.launch_templates import USER_DATA_LIMIT_BYTES, filled_in, read_image_line
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
 
-VALUES: dict[str, Any] = {
-    "bucket": "store",
-    "region": "eu-west-1",
-    "project": "mayfly",
-    "cap_minutes": 720,
-    "lock": "requirements.lock",
-}
-
-
+VALUES = {"BUCKET": "store", "REGION": "eu-west-1", "PROJECT": "mayfly", "CAP_MINUTES": "720"}
 LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
 CAPS = {"training": "cap_minutes='720'", "prepare": "cap_minutes='30'"}
 LOCKS = {"training": "requirements.lock", "prepare": "prepare.lock"}
@@ -89,30 +81,43 @@ def test_type_image_market_and_key_are_left_to_the_launch(template: dict[str, An
 def test_user_data_is_the_bootstrap_with_this_stacks_values(template: dict[str, Any], purpose: str) -> None:
     text = base64.b64decode(template["userData"]).decode()
     assert text.startswith("#!/bin/bash\n")
-    assert "mayfly-dev-123456789012-eu-west-1" in text
+    assert all(f"'{value}'" in text for value in ("mayfly-dev-123456789012-eu-west-1", "eu-west-1", "mayfly"))
     assert "@@" not in text
     assert CAPS[purpose] in text and f"lock='{LOCKS[purpose]}'" in text
     assert len(text.encode()) < USER_DATA_LIMIT_BYTES
 
 
-def test_bootstrap_asks_for_the_five_values_and_no_other() -> None:
-    template = bootstrap_template()
-    assert all(f"@@{key}@@" in template for key in ("BUCKET", "REGION", "PROJECT", "CAP_MINUTES", "LOCK"))
-    assert "@@" not in render_user_data(template, **VALUES)
-
-
 def test_placeholders_are_filled_in() -> None:
-    text = render_user_data("@@BUCKET@@ @@REGION@@ @@PROJECT@@ @@CAP_MINUTES@@ @@BUCKET@@", **VALUES)
+    text = filled_in("@@BUCKET@@ @@REGION@@ @@PROJECT@@ @@CAP_MINUTES@@ @@BUCKET@@", VALUES)
     assert text == "store eu-west-1 mayfly 720 store"
 
 
 @pytest.mark.parametrize("left", ["@@SECRET@@", "@@bucket@@", "half @@BUCKET"])
 def test_a_placeholder_that_is_left_is_an_error(left: str) -> None:
     with pytest.raises(pulumi.RunError, match="@@"):
-        render_user_data(f"fine @@BUCKET@@\n{left}", **VALUES)
+        filled_in(f"fine @@BUCKET@@\n{left}", VALUES)
 
 
 def test_user_data_above_sixteen_kilobytes_is_an_error() -> None:
-    render_user_data("x" * USER_DATA_LIMIT_BYTES, **VALUES)
+    filled_in("x" * USER_DATA_LIMIT_BYTES, VALUES)
     with pytest.raises(pulumi.RunError, match="16385 bytes"):
-        render_user_data("x" * (USER_DATA_LIMIT_BYTES + 1), **VALUES)
+        filled_in("x" * (USER_DATA_LIMIT_BYTES + 1), VALUES)
+
+
+def test_a_line_has_the_root_device_of_its_newest_image(program: Recorded) -> None:
+    line = read_image_line(LINE)
+    assert (line.name, line.root_device) == (LINE, "/dev/x86_64-root")
+    assert line.parameter == f"/aws/service/deeplearning/ami/x86_64/{LINE}/latest/ami-id"
+
+
+def test_a_line_whose_image_cannot_be_read_names_the_setting(
+    program: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**_: object) -> None:
+        raise Exception("ParameterNotFound")
+
+    monkeypatch.setattr("infra.launch_templates.aws.ssm.get_parameter", missing)
+    with pytest.raises(
+        pulumi.RunError, match=r"Setting 'image_line' is 'typo', .*/x86_64/typo/latest/ami-id \(ParameterNotF"
+    ):
+        read_image_line("typo")

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.control import CREATES
 from infra.control import WRITES as CONTROL_WRITES
-from infra.launcher import BACKUPS, PEOPLE, WRITES, LauncherPolicyArgs, LaunchLimits, launcher, people
-from trainer.aws.stack_outputs import baked_parameter
+from infra.control import limits
+from infra.launch_templates import ImageLine
+from infra.launcher import WRITES, LaunchedFrom, launcher
+from infra.stack import Stack
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -21,65 +22,35 @@ if TYPE_CHECKING:
 # IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
 MOST_CHARACTERS = 6144
 
-DESKS = replace(PEOPLE, writes=(*WRITES, *BACKUPS), calls=(f"{'p' * 16}-{'s' * 16}-control",))
-KEY = "arn:aws:kms:ap-southeast-2:123456789012:key/mrk-1234abcd12ab34cd56ef1234567890ab"
-
-
-def widest(
-    *, lines: int, limits: LaunchLimits = DESKS, roles: tuple[str, ...] = ("instance", "script")
-) -> dict[str, Any]:
-    """Return the policy of a stack with the longest names, a key and backups."""
-    return launcher(
-        arguments(lines=lines, roles=roles),
-        limits,
-        launch_templates=["lt-0123456789abcdef0"] * lines,
-        vpc="vpc-0123456789abcdef0",
-        security_group="sg-0123456789abcdef0",
-        key=KEY,
-    )
-
-
-def arguments(*, lines: int, roles: tuple[str, ...]) -> LauncherPolicyArgs:
-    """Return what the policy of a stack with the longest names is made from."""
-    line = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
-    prefix = f"{'p' * 16}-{'s' * 16}"
-    return LauncherPolicyArgs(
-        account="123456789012",
-        region="ap-southeast-2",
-        project="p" * 16,
-        stack="s" * 16,
-        bucket=f"{prefix}-123456789012-ap-southeast-2",
-        schedule_group=prefix,
-        sweeper_name=f"{prefix}-sweeper",
-        control_name=f"{prefix}-control",
-        instance_roles=tuple(f"{prefix}-ap-southeast-2-{kind}" for kind in roles),
-        scheduler_role=f"{prefix}-ap-southeast-2-scheduler",
-        image_parameters=(line,) * lines,
-        baked_parameters=(
-            baked_parameter("p" * 16, "s" * 16, "base-oss-nvidia-driver-gpu-amazon-linux-2023-arm64"),
-        )
-        * lines,
-        launch_templates=["lt-0123456789abcdef0"] * lines,
-        vpc="vpc-0123456789abcdef0",
-        subnets=("subnet-0123456789abcdef0",) * 6,
-        security_group="sg-0123456789abcdef0",
-        tags={},
-    )
-
-
-def test_people_back_their_folders_up_only_where_the_stacks_storage_is_at_the_desk() -> None:
-    written = {
-        backups: people(replace(arguments(lines=1, roles=("instance",)), backups=backups)).writes
-        for backups in (False, True)
-    }
-    assert written == {False: WRITES, True: (*WRITES, "backup/*")}
+NAME = "p" * 16
+LINE = ImageLine(
+    name="base-oss-nvidia-driver-gpu-amazon-linux-2023",
+    parameter="/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id",
+    root_device="/dev/xvda",
+)
+WIDEST = Stack(
+    account="123456789012",
+    region="ap-southeast-2",
+    project=NAME,
+    name=NAME,
+    owner="me",
+    log_days=30,
+    kms_key="arn:aws:kms:ap-southeast-2:123456789012:key/mrk-1234abcd12ab34cd56ef1234567890ab",
+)
+MADE_FROM = LaunchedFrom(
+    line=LINE,
+    baked=True,
+    launch_templates=("lt-0123456789abcdef0",),
+    vpc="vpc-0123456789abcdef0",
+    subnets=("subnet-0123456789abcdef0",) * 6,
+    security_group="sg-0123456789abcdef0",
+)
+BOTH_TEMPLATES = replace(MADE_FROM, launch_templates=MADE_FROM.launch_templates * 2)
 
 
 def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_widens_it() -> None:
-    """Two image lines with baked images, a key, and an existing VPC's subnets in six zones, which no region
-    has more of.
-    """
-    assert len(json.dumps(widest(lines=2), separators=(",", ":"))) < MOST_CHARACTERS
+    """Baked images, a key, and an existing VPC's subnets in six zones, which no region has more of."""
+    assert len(json.dumps(launcher(WIDEST, MADE_FROM), separators=(",", ":"))) < MOST_CHARACTERS
 
 
 def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
@@ -89,28 +60,24 @@ def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
 
 
 def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some() -> None:
-    def owners(baked: tuple[str, ...]) -> Any:
-        args = replace(arguments(lines=1, roles=("instance",)), baked_parameters=baked)
-        policy = launcher(args, launch_templates=["lt-1"], vpc="vpc-1", security_group="sg-1")
+    def owners(*, baked: bool) -> Any:
+        policy = launcher(WIDEST, replace(MADE_FROM, baked=baked))
         (images,) = [one for one in policy["Statement"] if "::image/" in str(one["Resource"])]
         return images["Condition"]["StringEquals"]["ec2:Owner"]
 
-    assert (owners(()), owners(("/imagebuilder/p/s/line",))) == ("amazon", ["amazon", "123456789012"])
+    assert (owners(baked=False), owners(baked=True)) == ("amazon", ["amazon", "123456789012"])
 
 
-CONTROL = LaunchLimits(
-    writes=CONTROL_WRITES, creates=CREATES, instance_types=("g5.*", "g6.*"), tags=("run_id", "deadline")
-)
 MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 
 def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
-    policy = widest(lines=2, limits=CONTROL, roles=("instance", "prepare"))
+    policy = launcher(WIDEST, BOTH_TEMPLATES, limits(("g5.*", "g6.*")))
     assert (
         len(json.dumps(policy, separators=(",", ":"))) < MOST_INLINE_CHARACTERS - 500
     )  # its log comes on top
     statements = {one["Sid"]: one for one in policy["Statement"]}
-    allowed = {one["Sid"]: one for one in widest(lines=1)["Statement"]}
+    allowed = {one["Sid"]: one for one in launcher(WIDEST, MADE_FROM)["Statement"]}
     assert statements.keys() - allowed.keys() == {"LaunchAsFleet", "LaunchAllowedTypes", "AddInputs"}
     written = [one.partition("/")[2] for one in statements["WriteRuns"]["Resource"]]
     assert written == list(CONTROL_WRITES) and not {"code/*", "raw/*", "retrains/*"} & set(written)
@@ -130,7 +97,7 @@ def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
 
 
 def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_everything() -> None:
-    for statement in widest(lines=1)["Statement"]:
+    for statement in launcher(WIDEST, MADE_FROM)["Statement"]:
         actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
         assert statement["Effect"] == "Allow" and not any("*" in action for action in actions)
         if statement["Resource"] == "*":

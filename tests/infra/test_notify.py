@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra.notify import silent
+from infra.alarms import silent
 from trainer.aws.stack_outputs import ALARMS
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from fnmatch import fnmatchcase  # its `*` crosses slashes, as IAM's does
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,31 +13,20 @@ import pytest
 
 from infra import policies
 from tests.iam import condition_keys, kind_of, listed
+from tests.infra.program import STACK
 from trainer.runs.keys import OWN_PREFIXES, NodeKeys
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
 
-WHERE = {"account": "123456789012", "region": "eu-west-1"}
 OWN_TAGS = {"StringEquals": {"aws:ResourceTag/project": "mayfly", "aws:ResourceTag/stack": "dev"}}
-INSTANCE = policies.instance(bucket="store")
-SWEEPER = policies.sweeper(
-    **WHERE,
-    project="mayfly",
-    stack="dev",
-    bucket="store",
-    schedule_group="mayfly-dev",
-    log_group="/aws/lambda/sweeper",
-    dead_letters="letters",
-)
-SCHEDULER = policies.scheduler(
-    **WHERE, project="mayfly", stack="dev", functions=("sweeper", "control"), dead_letters="letters"
-)
-NOTIFIER = policies.notifier(
-    **WHERE, parameter="/mayfly/mayfly/dev/webhook", log_group="/aws/lambda/notifier", dead_letters="letters"
-)
-PREPARE = policies.prepare(**WHERE, bucket="store", secrets="/mayfly/mayfly/dev/secrets/")
-SCRIPT = policies.script(**WHERE, bucket="store", secrets="/mayfly/mayfly/dev/script-secrets/")
+BUCKET = "arn:aws:s3:::mayfly-dev-123456789012-eu-west-1"
+INSTANCE = policies.instance(STACK)
+SWEEPER = policies.sweeper(STACK)
+SCHEDULER = policies.scheduler(STACK)
+NOTIFIER = policies.notifier(STACK)
+PREPARE = policies.prepare(STACK)
+SCRIPT = policies.script(STACK)
 ROLES = {
     "instance": INSTANCE,
     "prepare": PREPARE,
@@ -82,9 +72,9 @@ def test_only_actions_without_a_resource_are_allowed_on_everything(role: str) ->
 
 
 OWN = [
-    "arn:aws:s3:::store/live/${aws:userid}/*",
-    "arn:aws:s3:::store/attempts/${aws:userid}/*",
-    "arn:aws:s3:::store/models/experiments/${aws:userid}/*",
+    BUCKET + "/live/${aws:userid}/*",
+    BUCKET + "/attempts/${aws:userid}/*",
+    BUCKET + "/models/experiments/${aws:userid}/*",
 ]
 
 
@@ -116,25 +106,24 @@ def test_an_instance_writes_its_own_keys_and_none_of_another_instances() -> None
 
 
 def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
-    document = policies.instance(bucket="store")
-    assert document == {
+    assert {
         "Version": "2012-10-17",
         "Statement": [
             {
                 "Sid": "ReadInputs",
                 "Effect": "Allow",
                 "Action": "s3:GetObjectVersion",
-                "Resource": "arn:aws:s3:::store/raw/*",
+                "Resource": f"{BUCKET}/raw/*",
             },
             {
                 "Sid": "ReadRun",
                 "Effect": "Allow",
                 "Action": "s3:GetObject",
-                "Resource": ["arn:aws:s3:::store/code/*", "arn:aws:s3:::store/runs/*", OWN[-1]],
+                "Resource": [f"{BUCKET}/code/*", f"{BUCKET}/runs/*", OWN[-1]],
             },
             {"Sid": "AddResults", "Effect": "Allow", "Action": "s3:PutObject", "Resource": OWN},
         ],
-    }
+    } == INSTANCE
 
 
 def test_instance_can_neither_delete_nor_touch_ec2_nor_pass_a_role() -> None:
@@ -157,7 +146,7 @@ def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_n
     read = [*listed(own["ReadData"]["Resource"]), *listed(own["ReadOwnRun"]["Resource"])]
 
     def may_read(key: str) -> bool:
-        return any(fnmatchcase(f"arn:aws:s3:::store/{key}", pattern) for pattern in read)
+        return any(fnmatchcase(f"{BUCKET}/{key}", pattern) for pattern in read)
 
     assert [may_read(key) for key in ("raw/.files/0a", "code/x.whl", "runs/r/manifest.json")] == [True] * 3
     assert not [
@@ -234,18 +223,19 @@ def test_notifier_reads_the_webhooks_address_and_nothing_else() -> None:
 
 
 def test_only_this_accounts_alarms_and_a_budget_publish_to_the_topic() -> None:
-    (alarms,) = policies.topic(**WHERE, topic_arn="arn:topic", budgets=False)["Statement"]
+    topic = "arn:aws:sns:eu-west-1:123456789012:mayfly-dev-messages"
+    (alarms,) = policies.topic(STACK, budgets=False)["Statement"]
     assert alarms["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
-    assert (alarms["Action"], alarms["Resource"]) == ("sns:Publish", "arn:topic")
+    assert (alarms["Action"], alarms["Resource"]) == ("sns:Publish", topic)
     assert alarms["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
-    _, budgets = policies.topic(**WHERE, topic_arn="arn:topic", budgets=True)["Statement"]
+    _, budgets = policies.topic(STACK, budgets=True)["Statement"]
     assert budgets["Principal"] == {"Service": "budgets.amazonaws.com"}
     source = {"aws:SourceArn": "arn:aws:budgets::123456789012:*"}
     assert budgets["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}, "ArnLike": source}
 
 
 def test_sweeper_reads_heartbeats_and_no_other_object() -> None:
-    assert statements(SWEEPER)["ReadHeartbeats"]["Resource"] == "arn:aws:s3:::store/live/*"
+    assert statements(SWEEPER)["ReadHeartbeats"]["Resource"] == f"{BUCKET}/live/*"
     assert (
         "Condition" not in statements(SWEEPER)["MissHeartbeats"]
     )  # or a 403 stands where a 404 says that a node is silent
@@ -261,21 +251,21 @@ def test_sweeper_clears_runs_schedules_and_not_the_standing_one() -> None:
 
 def test_sweeper_writes_its_own_log() -> None:
     assert statements(SWEEPER)["WriteOwnLog"]["Resource"] == (
-        "arn:aws:logs:eu-west-1:123456789012:log-group:/aws/lambda/sweeper:log-stream:*"
+        "arn:aws:logs:eu-west-1:123456789012:log-group:/aws/lambda/mayfly-dev-sweeper:log-stream:*"
     )
 
 
 def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
     assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances", "sqs:SendMessage"}
-    functions = [f"arn:aws:lambda:eu-west-1:123456789012:function:{name}" for name in ("sweeper", "control")]
+    functions = [
+        f"arn:aws:lambda:eu-west-1:123456789012:function:mayfly-dev-{name}" for name in ("sweeper", "control")
+    ]
     assert statements(SCHEDULER)["CallFunctions"]["Resource"] == functions
     assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
 
 
 def test_only_this_stacks_groups_of_schedules_can_take_the_role_on() -> None:
-    (statement,) = policies.trust_scheduler(**WHERE, schedule_groups=("mayfly-dev", "mayfly-dev-retrains"))[
-        "Statement"
-    ]
+    (statement,) = policies.trust_scheduler(STACK, "mayfly-dev", "mayfly-dev-retrains")["Statement"]
     assert statement["Principal"] == {"Service": "scheduler.amazonaws.com"}
     assert statement["Condition"] == {
         "StringEquals": {
@@ -329,6 +319,21 @@ def test_each_role_is_for_one_service(program: Recorded, role: str, service: str
     assert statement["Principal"] == {"Service": f"{service}.amazonaws.com"}
 
 
+def test_roles_use_a_key_through_s3_alone() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd"
+    with_key = replace(STACK, kms_key=key)
+    for role in (policies.instance, policies.prepare, policies.script, policies.sweeper):
+        *others, use = role(with_key)["Statement"]
+        assert others == role(STACK)["Statement"]  # none of it without a key
+        assert use == {
+            "Sid": "UseKey",
+            "Effect": "Allow",
+            "Action": "kms:Decrypt" if role is policies.sweeper else ["kms:Decrypt", "kms:GenerateDataKey"],
+            "Resource": key,
+            "Condition": {"StringEquals": {"kms:ViaService": "s3.eu-west-1.amazonaws.com"}},
+        }
+
+
 def test_no_managed_policy_widens_a_role(program: Recorded) -> None:
     assert not program.all("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
     assert not any(role.get("managedPolicyArns") for role in program.all("aws:iam/role:Role"))
@@ -346,6 +351,4 @@ def test_what_an_instance_tuned_is_written_to_the_memory_by_somebody_else() -> N
     resources = [
         resource for statement in INSTANCE["Statement"] for resource in listed(statement["Resource"])
     ]
-    assert not any(
-        fnmatchcase("arn:aws:s3:::store/memory/measurements.json", resource) for resource in resources
-    )
+    assert not any(fnmatchcase(f"{BUCKET}/memory/measurements.json", resource) for resource in resources)

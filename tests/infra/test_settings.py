@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ import yaml
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import set_mocks
 
-from infra.settings import RULES, Account, Settings, read_settings
-from infra.storage import beside_bucket
+from infra.settings import RULES, Settings, look_up_stack, read_settings
 from tests.infra.pages import hold
-from tests.infra.program import Recorded, Recorder
+from tests.infra.program import STACK, Recorded, Recorder
 from trainer.rehearsal.pulumi_apply import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,32 +39,40 @@ def test_every_setting_is_declared_with_type_default_and_description() -> None:
     assert DECLARED.keys() == {field.name for field in fields(Settings)} - {"project", "stack"}
     for declaration in DECLARED.values():
         assert declaration.keys() - {"items"} == {"type", "default", "description"}
+    assert len(DECLARED) <= 18  # a new one needs a page under docs/adr
 
 
 def test_types_are_the_declared_ones() -> None:
-    kinds = {
-        "bool": "boolean",
-        "int": "integer",
-        "str": "string",
-        "tuple[str, ...]": "string",
-        "tuple[RetrainSchedule, ...]": "array",
+    kinds = {"int": "integer", "str": "string", "tuple[str, ...]": "array of strings"}
+    kinds["tuple[RetrainSchedule, ...]"] = "array of objects"
+    declared = {
+        key: f"array of {one['items']['type']}s" if one["type"] == "array" else one["type"]
+        for key, one in DECLARED.items()
     }
-    assert {field.name: kinds[str(field.type)] for field in fields(Settings) if field.name in DECLARED} == {
-        key: declaration["type"] for key, declaration in DECLARED.items()
-    }
+    assert declared == {one.name: kinds[str(one.type)] for one in fields(Settings) if one.name in DECLARED}
 
 
 def test_defaults_make_sense(configure: Any) -> None:
     configure()
     read = read_settings()
-    assert (read.project, read.stack, read.sweep_minutes, read.max_lifetime_minutes) == (
-        "mayfly",
-        "dev",
-        2,
-        720,
-    )
-    assert read.prefix == "mayfly-dev"
-    assert read.tags == {"project": "mayfly", "stack": "dev", "owner": "mayfly"}
+    assert (read.project, read.stack, read.max_lifetime_minutes) == ("mayfly", "dev", 720)
+    assert read.control_types == ("g4dn.*", "g5.*", "g6.*", "g6e.*")
+    assert (read.sessions, read.ssh_from, read.efs_throughput) == (False, "", "")
+
+
+def test_attach_is_off_session_manager_or_one_address(configure: Any) -> None:
+    configure(attach="ssm")
+    assert (read_settings().sessions, read_settings().ssh_from) == (True, "")
+    configure(attach="203.0.113.7")
+    assert (read_settings().sessions, read_settings().ssh_from) == (False, "203.0.113.7")
+
+
+@pytest.mark.parametrize(
+    ("storage", "throughput"), [("s3", ""), ("efs-cache", "elastic"), ("efs-cache-bursting", "bursting")]
+)
+def test_storage_says_how_a_cache_is_billed(configure: Any, storage: str, throughput: str) -> None:
+    configure(storage=storage)
+    assert read_settings().efs_throughput == throughput
 
 
 def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure: Any) -> None:
@@ -83,14 +91,18 @@ def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure:
 
 
 def test_a_setting_of_the_wrong_type_is_a_clear_error(configure: Any) -> None:
-    configure(sweep_minutes="soon")
-    with pytest.raises(pulumi.RunError, match=r"sweep_minutes.*soon.*int.*pulumi config set"):
+    configure(volume_gib="much")
+    with pytest.raises(pulumi.RunError, match=r"volume_gib.*much.*int.*pulumi config set"):
         read_settings()
+    for text in ("g5.*,g6.*", '"g5.*"', '{"g5.*": 1}', "[5]"):
+        configure(control_types=text)
+        with pytest.raises(pulumi.RunError, match=r"control_types.*pulumi config set"):
+            read_settings()
 
 
 def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
-    configure(sweep_minutes="60")
-    with pytest.raises(pulumi.RunError, match="'sweep_minutes' is 60; it must be between 1 and 15"):
+    configure(volume_gib="60")
+    with pytest.raises(pulumi.RunError, match="'volume_gib' is 60; it must be between 75 and 16384"):
         read_settings()
 
 
@@ -104,79 +116,51 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("owner", "two words"),
         ("max_lifetime_minutes", 5),
         ("max_lifetime_minutes", 20_000),
-        ("sweep_minutes", 0),
         ("volume_gib", 8),
-        ("max_availability_zones", 17),
         ("noncurrent_days", 0),
         ("experiment_days", 0),
         ("log_days", 31),
         ("account_budget", -1),
-        ("control_types", "g5"),
-        ("storage", "efs"),
-        ("efs_throughput", "provisioned"),
-        ("kms_key", "my-key"),
-        ("replicate_to", "Europe"),
+        ("image_pipeline", "true"),
+        ("control_types", ("g5",)),
+        ("storage", "local"),
+        ("kms_key", "create"),
+        ("attach", "telnet"),
+        ("attach", "0.0.0.0/0"),
         ("vpc_cidr", "10.86.0.0/28"),
         ("vpc_cidr", "10.86.0.1/16"),
         ("vpc_cidr", "8.8.0.0/16"),
         ("vpc_cidr", "everywhere"),
-        ("vpc_id", "default"),
-        ("subnet_ids", ("subnet-0a", "vpc-0a")),
-        ("subnet_tags", ("private",)),
-        ("endpoints", ("ssm", "s3")),
-        ("endpoints", ("ssm", "ssm")),
+        ("subnets", ("subnet-0a", "vpc-0a")),
+        ("subnets", ("Tier=private",)),
     ],
 )
 def test_a_senseless_setting_is_named(configure: Any, key: str, value: object) -> None:
     configure()
-    shown = ",".join(value) if isinstance(value, tuple) else value
-    with pytest.raises(ValueError, match=f"Setting '{key}' is {shown!r}; it must be"):
+    shown = list(value) if isinstance(value, tuple) else value
+    with pytest.raises(ValueError, match=re.escape(f"Setting '{key}' is {shown!r}; it must be")):
         replace(read_settings(), **{key: value})
 
 
 def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
-    longest = f"{'p' * 16}-{'s' * 16}"
-    assert len(f"{longest}-123456789012-ap-southeast-1") <= 63
-    account = Account(id="123456789012", region="ap-southeast-1", availability_zones=())
-    assert len(beside_bucket(longest, "replica", account)) <= 63
+    longest = replace(STACK, project="p" * 16, name="s" * 16, region="ap-southeast-1")
+    assert len(longest.bucket) <= 63
 
 
-@pytest.mark.parametrize(
-    ("key", "settings", "remedy"),
-    [
-        ("subnet_ids", {"subnet_ids": "subnet-0a"}, "Set 'vpc_id'"),
-        ("subnet_tags", {"subnet_tags": "Tier=private"}, "Set 'vpc_id'"),
-        ("vpc_id", {"vpc_id": "vpc-0a"}, "Set 'subnet_ids' or 'subnet_tags'"),
-        (
-            "subnet_tags",
-            {"vpc_id": "vpc-0a", "subnet_ids": "subnet-0a", "subnet_tags": "a=b"},
-            "Leave one of the two empty",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named_with_the_remedy(
-    configure: Any, key: str, settings: dict[str, str], remedy: str
-) -> None:
-    configure(**settings)
-    with pytest.raises(pulumi.RunError, match=f"Setting '{key}' is .*{remedy}.*`pulumi config set`"):
-        read_settings()
-
-
-def test_a_list_may_have_spaces_after_its_commas(configure: Any) -> None:
-    configure(vpc_id="vpc-0a", subnet_ids="subnet-0a, subnet-0b")
-    assert read_settings().subnet_ids == ("subnet-0a", "subnet-0b")
+def test_a_key_of_another_region_is_refused(configure: Any) -> None:
+    configure(kms_key="arn:aws:kms:us-east-1:123456789012:key/1234abcd")
+    with pytest.raises(pulumi.RunError, match=r"1234abcd', a key of another region; it must be one of eu-"):
+        look_up_stack(read_settings())
 
 
 def test_the_page_shows_the_settings_in_their_order(renew: bool) -> None:
     def cells(key: str, declaration: dict[str, Any]) -> list[str]:
         value = declaration["default"]
-        default = (
-            "none" if value in ("", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-        )
+        shown = ", ".join(value) if isinstance(value, list) else value
         return [
             f"`{key}`",
             declaration["type"],
-            default,
+            "none" if shown == "" else f"`{shown}`",
             RULES[key].words if key in RULES else "",
             declaration["description"],
         ]

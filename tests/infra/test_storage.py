@@ -5,30 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pulumi
-import pytest
-
-from infra.encryption import own_key
-from infra.replication import other_region
-
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
-
-
-def test_a_key_and_a_replica_belong_to_the_right_region() -> None:
-    key = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd"
-    assert (own_key(key, "eu-west-1"), own_key("", "eu-west-1"), other_region("us-east-1", "eu-west-1")) == (
-        key,
-        None,
-        "us-east-1",
-    )
-    with pytest.raises(
-        pulumi.RunError,
-        match=r"'kms_key' is .*1234abcd.*, a key of another region; it must be one of us-east-1",
-    ):
-        own_key(key, "us-east-1")
-    with pytest.raises(pulumi.RunError, match="'replicate_to' is 'eu-west-1', the stack's own region"):
-        other_region("eu-west-1", "eu-west-1")
 
 
 def rules(program: Recorded) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,7 @@ remedy.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,24 +12,17 @@ import pulumi
 import pytest
 
 from infra.subnets import ExistingSubnet, ExistingVpc, by_zone, check_vpc
-from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, run_program
+from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, VPC_OF, run_program
 from trainer.aws.stack_outputs import StackOutputs
 
 SUBNET = ExistingSubnet(
     id="subnet-0a",
     zone="eu-west-1a",
-    ipv6_range="2600:1f00::/64",
     route_out="nat-0a",
-    ipv6_route_out="eigw-0a",
     gives_addresses=False,
 )
-VPC = ExistingVpc(id="vpc-0e", resolves_names=True, names_hosts=True, subnets={SUBNET.zone: SUBNET})
-GOOD: dict[str, Any] = {
-    "zones": ["eu-west-1a", "eu-west-1b"],
-    "ipv6": True,
-    "endpoints": True,
-    "builds": True,
-}
+VPC = ExistingVpc(id="vpc-0e", resolves_names=True, subnets={SUBNET.zone: SUBNET})
+GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "builds": True}
 
 
 def with_subnet(**changed: Any) -> ExistingVpc:
@@ -37,9 +31,7 @@ def with_subnet(**changed: Any) -> ExistingVpc:
 
 def test_a_vpc_with_a_way_out_is_taken() -> None:
     check_vpc(VPC, **GOOD)
-    check_vpc(with_subnet(ipv6_range="", ipv6_route_out=""), **{**GOOD, "ipv6": False})
     check_vpc(with_subnet(route_out="igw-0a", gives_addresses=True), **GOOD)
-    check_vpc(replace(VPC, names_hosts=False), **{**GOOD, "endpoints": False})
 
 
 @pytest.mark.parametrize(
@@ -47,9 +39,8 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
     [
         (
             replace(VPC, resolves_names=False),
-            "'vpc_id' is 'vpc-0e'; its DNS resolution is off.*Turn on enableDnsSupport",
+            "the DNS resolution of vpc-0e is off.*Turn on enableDnsSupport",
         ),
-        (replace(VPC, names_hosts=False), "'endpoints' need its DNS hostnames. Turn on enableDnsHostnames"),
         (
             with_subnet(zone="eu-west-1-lon-1a"),
             "subnet-0a is in eu-west-1-lon-1a, which is not an availability zone",
@@ -57,10 +48,8 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
         (with_subnet(route_out=""), "subnet-0a has no route to 0.0.0.0/0"),
         (
             with_subnet(route_out="igw-0a"),
-            "'image_pipeline' is true; image builds in subnet-0a would have no public address",
+            "image builds in subnet-0a would have no public address",
         ),
-        (with_subnet(ipv6_range=""), "'ipv6' is true; subnet-0a has no IPv6 range"),
-        (with_subnet(ipv6_route_out=""), "'ipv6' is true; subnet-0a has no route to ::/0"),
     ],
 )
 def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -> None:
@@ -69,10 +58,8 @@ def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -
 
 
 def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
-    with pytest.raises(
-        ValueError, match="'subnet_tags' names subnet-0a and subnet-0c, both in eu-west-1a; name one per zone"
-    ):
-        by_zone([SUBNET, replace(SUBNET, id="subnet-0c")], key="subnet_tags")
+    with pytest.raises(ValueError, match="subnet-0a and subnet-0c are both in eu-west-1a; name one per zone"):
+        by_zone([SUBNET, replace(SUBNET, id="subnet-0c")])
 
 
 def test_instances_have_a_public_address_only_where_the_way_out_needs_one() -> None:
@@ -80,26 +67,20 @@ def test_instances_have_a_public_address_only_where_the_way_out_needs_one() -> N
     assert not VPC.public
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        (
-            {"vpc_id": "vpc-0f", "subnet_ids": "subnet-0a"},
-            "'vpc_id' is 'vpc-0f'; this account and region have no such VPC",
-        ),
-        (
-            {"vpc_id": "vpc-0e", "subnet_ids": "subnet-0a,subnet-0f"},
-            "'subnet_ids' names subnet-0f; vpc-0e has no such subnet",
-        ),
-    ],
-)
-def test_what_is_not_there_is_named(settings: dict[str, str], error: str) -> None:
-    with pytest.raises(pulumi.RunError, match=f"{error}.*`pulumi config set`"):
-        run_program(settings)
+def test_what_is_not_there_is_named() -> None:
+    error = "'subnets': this account and region have no subnet-0f.*`pulumi config set`"
+    with pytest.raises(pulumi.RunError, match=error):
+        run_program({"subnets": '["subnet-0a", "subnet-0f"]'})
+
+
+def test_subnets_of_two_vpcs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VPC_OF, "subnet-0b", "vpc-0f")
+    with pytest.raises(pulumi.RunError, match="'subnets': they are in vpc-0e, vpc-0f; name those of one VPC"):
+        run_program({"subnets": json.dumps(list(EXISTING_SUBNETS))})
 
 
 def test_a_stack_in_an_existing_vpc_makes_a_security_group_there_and_nothing_else() -> None:
-    program = run_program({"vpc_id": EXISTING_VPC, "subnet_tags": "Tier=private"})
+    program = run_program({"subnets": json.dumps(list(EXISTING_SUBNETS))})
     network = [
         one.typ
         for one in program.resources

@@ -43,10 +43,8 @@ def stack_of(name: str) -> Recorded:
             "account_budget": "10",
             "attach": "ssm",
             "storage": "efs-cache",
-            "endpoints": "ssm",
-            "image_pipeline": "true",
+            "image_pipeline": "g4dn.xlarge",
         }
-        more |= {"kms_key": "create", "access_logs": "true", "replicate_to": "eu-central-1"}
         return run_program({"retrains": json.dumps(RETRAINS), **more}, stack=name)
 
 

@@ -228,10 +228,11 @@ def attach(live: Live) -> None:
 
 
 def storage(live: Live) -> None:
-    """Add the cache, a key and access logs to the stack, run twice, and take the cache back. The image may
-    lack mount.efs.
+    """Add the cache and a key to the stack, run twice, and take the cache back. The image may lack
+    mount.efs.
     """
-    for name, value in (("storage", "efs-cache"), ("kms_key", "create"), ("access_logs", "true")):
+    key = live.client("kms").create_key(Description=f"A check of {live.stack}")["KeyMetadata"]["Arn"]
+    for name, value in (("storage", "efs-cache"), ("kms_key", key)):
         live.run("pulumi", "config", "set", name, value, "--stack", live.stack)
     try:
         up(live)
@@ -258,10 +259,7 @@ def storage(live: Live) -> None:
     finally:
         live.run("pulumi", "config", "set", "storage", "s3", "--stack", live.stack)
         live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
-    live.say(
-        "the key and the bucket of the logs stay; the key costs $1 a month until it is deleted, with all that"
-        " it encrypted"
-    )
+    live.say(f"{key} stays; it costs $1 a month until it is deleted, with all that it encrypted")
 
 
 def bill(live: Live) -> None:
@@ -287,7 +285,7 @@ def existing_vpc(live: Live) -> None:
     )
     rules = [{"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]}, {"Name": "default-for-az", "Values": ["true"]}]
     subnets = [one["SubnetId"] for one in ec2.describe_subnets(Filters=rules)["Subnets"]]
-    config = {"vpc_id": vpcs[0]["VpcId"], "subnet_ids": ",".join(subnets)}
+    config = {f"subnets[{number}]": subnet for number, subnet in enumerate(subnets)}
     own = _own_stack(live, f"{live.stack[:10]}-vpc", config)
     try:
         require(set(own.outputs.subnets.values()) == set(subnets), f"it launches in {own.outputs.subnets}")
@@ -301,7 +299,7 @@ def _own_stack(live: Live, stack: str, config: Mapping[str, str]) -> Live:
     """Make a stack with settings of its own."""
     live.run("pulumi", "stack", "init", stack, codes=(0, 255))
     settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
-    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack, *settings)
+    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack, "--config-path", *settings)
     return Live(
         access=live.access,
         stack=stack,

@@ -119,9 +119,7 @@ class Live:
             "bundle_key": "code/live-check.whl",
         } | tags
         values.setdefault("bundle_sha256", "0" * 64)
-        image = self.client("ssm").get_parameter(Name=next(iter(outputs.images.values())))["Parameter"][
-            "Value"
-        ]
+        image = self.client("ssm").get_parameter(Name=outputs.image_parameter)["Parameter"]["Value"]
         nic = {
             "DeviceIndex": 0,
             "SubnetId": subnet,
@@ -130,7 +128,7 @@ class Live:
         }
         request = {
             "LaunchTemplate": {
-                "LaunchTemplateId": next(iter(outputs.launch_templates.values())),
+                "LaunchTemplateId": outputs.launch_template,
                 "Version": "$Default",
             },
             "ImageId": image,

@@ -94,9 +94,8 @@ def rungs_of() -> Callable[..., tuple[Rung, ...]]:
     """Return a function that builds a ladder of a stack's first two zones: `rungs_of(access, outputs)`."""
 
     def build(access: Access, outputs: StackOutputs) -> tuple[Rung, ...]:
-        line = sorted(outputs.launch_templates)[0]
-        image = access.client("ssm").get_parameter(Name=outputs.images[line])["Parameter"]["Value"]
-        made_from = {"launch_template_id": outputs.launch_templates[line], "image_id": image}
+        image = access.client("ssm").get_parameter(Name=outputs.image_parameter)["Parameter"]["Value"]
+        made_from = {"launch_template_id": outputs.launch_template, "image_id": image}
         return tuple(
             replace(rung(zone=zone), subnet_id=outputs.subnets[zone], **made_from)
             for zone in sorted(outputs.subnets)[:2]
@@ -120,13 +119,14 @@ def account(
         owner="me",
         region="us-east-1",
         bucket=bucket,
-        launch_templates={},
-        images={},
+        launch_template="",
+        image_line="",
+        image_parameter="",
         subnets={},
         security_group="",
         schedule_group="mayfly-runs",
         instance_role_id="AROA1",
-        prepare_templates={"line": "lt-2"},
+        prepare_template="lt-2",
         prepare_role_id="AROA2",
         prepare_type="t3.large",
         scheduler_role_arn="",

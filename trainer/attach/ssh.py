@@ -51,7 +51,7 @@ def _dial(host: str, port: int) -> socket.socket:
         return socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     except OSError as error:
         do = (
-            "Check that the stack's setting attach_from includes this desk's address. If so, the machine may"
+            "Check that the stack's setting attach is this desk's address. If so, the machine may"
             " still be booting."
         )
         raise ConnectionFailed(f"{host} does not answer at port {port}", why=str(error), do=do) from error

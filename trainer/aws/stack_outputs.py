@@ -63,13 +63,6 @@ def metrics_namespace(project: str, stack: str) -> str:
     return f"Mayfly/{project}/{stack}"
 
 
-def architecture_of(image_line: str) -> str:
-    """Return the CPU architecture of an image line: the suffix of its name in the stack's outputs, or x86_64
-    without one.
-    """
-    return "arm64" if image_line.endswith("-arm64") else "x86_64"
-
-
 def baked_parameter(project: str, stack: str, image_line: str) -> str:
     """Return the SSM parameter with a line's newest baked image, below the only path that Image Builder's
     role can write.
@@ -87,13 +80,14 @@ class StackOutputs:
     owner: str
     region: str
     bucket: str
-    launch_templates: dict[str, str]  # image line -> launch template id
-    images: dict[str, str]  # image line -> SSM parameter that holds its image id
+    launch_template: str  # its id
+    image_line: str
+    image_parameter: str  # SSM parameter that holds the line's newest image's id
     subnets: dict[str, str]  # availability zone -> subnet id
     security_group: str
     schedule_group: str
     instance_role_id: str  # unique id (AROA...): what an instance writes begins with it
-    prepare_templates: dict[str, str]  # image line -> launch template id of prepare runs
+    prepare_template: str  # id of the launch template of prepare runs
     prepare_role_id: str  # unique id of the role of their instances
     prepare_type: str  # their instance type
     scheduler_role_arn: str

@@ -11,9 +11,9 @@ from typing import Any
 from trainer.aws.place import Place
 from trainer.job.job import Job
 from trainer.launch.gpu_table import on_gpus, too_large
-from trainer.launch.images import verdict_on
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
+from trainer.machines.compatibility import judge
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import (
     LONGEST_DEADLINE,
@@ -117,7 +117,7 @@ def weigh(
         note = "retired by AWS in 2026: rehearsals only"
     elif job.machine.market == "spot" and not spot:
         note = "no spot price known: the list price"
-    elif place.binding and not (verdict := verdict_on(machine, offers.image_line)).works:
+    elif place.binding and not (verdict := judge(machine.name, offers.image_line)).works:
         refused = verdict.why
     elif together and together.refused:
         refused = together.refused

@@ -15,7 +15,7 @@ from typing import Any
 from trainer.aws.place import ACCOUNT
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.launch.images import verdict_on
+from trainer.machines.compatibility import judge
 from trainer.machines.instances import InstanceType, catalogue
 from trainer.machines.links import link_of
 from trainer.machines.memory import fit
@@ -136,7 +136,7 @@ def gpu_table(
         key = (machine.gpu_model, machine.num_workers)
         if machine.gpus not in COUNTS or not machine.launchable or not machine.price_usd_per_hour:
             continue
-        if not verdict_on(machine, image_line).works:
+        if not judge(machine.name, image_line).works:
             continue
         if key not in cheapest or machine.price_usd_per_hour < (cheapest[key].price_usd_per_hour or 0.0):
             cheapest[key] = machine

@@ -149,25 +149,19 @@ def dead_letters(access: Access, outputs: StackOutputs) -> str:
 
 
 def image_age(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
-    """Check the images of the next launches. Raises ConfigError as a launch does; an old or unbaked one is a
+    """Check the image of the next launches. Raises ConfigError as a launch does; an old or unbaked one is a
     note.
     """
-    ec2, notes = access.client("ec2"), []
-    for line in outputs.images:
-        image = find_image(access, ec2, outputs=outputs, line=line)
-        age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
-        if outputs.image_pipeline and not is_baked(image, outputs):
-            notes.append(f"no image of {line} is baked yet: {START_BUILD}")
-        elif outputs.image_pipeline and age > OLD_BUILD:
-            notes.append(
-                f"the newest baked image of {line} is {age.days} days old, so its builds fail: {SEE_BUILDS}"
-            )
-        elif age > OLD_IMAGE:
-            notes.append(
-                f"{image['ImageId']}, the newest of {line}, is {age.days} days old: set a newer image_line,"
-                " then pulumi up"
-            )
-    return "; ".join(notes)
+    image, line = find_image(access, access.client("ec2"), outputs=outputs), outputs.image_line
+    age = (now or utc_now()) - datetime.fromisoformat(image["CreationDate"].replace("Z", "+00:00"))
+    if outputs.image_pipeline and not is_baked(image, outputs):
+        return f"no image of {line} is baked yet: {START_BUILD}"
+    if outputs.image_pipeline and age > OLD_BUILD:
+        return f"the newest baked image of {line} is {age.days} days old, so its builds fail: {SEE_BUILDS}"
+    if age > OLD_IMAGE:
+        newest = f"{image['ImageId']}, the newest of {line}, is {age.days} days old"
+        return f"{newest}: set a newer image_line, then pulumi up"
+    return ""
 
 
 def quotas(access: Access, outputs: StackOutputs) -> str:

@@ -134,7 +134,7 @@ def plan_retrain(
     if access.place.binding:
         if job.machine.instance:
             refuse_retired(machines, workload(job, candles.bars))
-        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
+        refuse_unfit(machines, outputs.image_line, named=bool(job.machine.instance))
     job = with_candles(job, candles)
     spot = job.machine.market == "spot"
     offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)

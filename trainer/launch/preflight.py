@@ -15,7 +15,6 @@ from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_IMAGE, NO_PARAMETER
 from trainer.aws.stack_outputs import StackOutputs, baked_parameter
 from trainer.base.errors import ConfigError, ConnectionFailed
-from trainer.launch.images import line_for
 from trainer.launch.prices import PricedTypes, list_prices
 from trainer.machines.instances import InstanceType
 from trainer.runs.record import utc_now
@@ -51,21 +50,20 @@ def look(
     machines: Sequence[InstanceType],
     spot: bool,
     pinned_image: str = "",
-    templates: Mapping[str, str] | None = None,
+    template: str = "",
 ) -> Offers:
     """Query image, zones and spot prices concurrently. Raises a TrainerError if a call fails or the stack is
     unfit.
 
     A pinned image is used while it exists, otherwise the newest of the stack's line, a baked one if there is
-    any. `templates`: launch templates other than those of training, by image line.
+    any. `template`: a launch template other than that of training.
     """
-    line = line_for(machines, outputs)
     names = [machine.name for machine in machines]
-    template = (templates or outputs.launch_templates)[line]
+    template = template or outputs.launch_template
     ec2 = access.client("ec2")
     asked: dict[str, Callable[[], Any]] = {
         "the image": partial(
-            find_image, access, ec2, outputs=outputs, line=line, pinned=pinned_image, template=template
+            find_image, access, ec2, outputs=outputs, pinned=pinned_image, template=template
         ),
         "the zones": partial(_zones, ec2, names=names),
         "the prices": partial(list_prices, access, machines, region=outputs.region, today=utc_now().date()),
@@ -74,7 +72,7 @@ def look(
         asked["the spot prices"] = partial(_spot_prices, ec2, names=names)
     answers = ask_at_once(asked, seconds=access.place.answer_seconds, doing="cannot look up")
     return Offers(
-        image_line=line,
+        image_line=outputs.image_line,
         image_id=str(answers["the image"]["ImageId"]),
         launch_template_id=template,
         zones={
@@ -117,30 +115,31 @@ def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: 
 
 
 def find_image(
-    access: Access, ec2: Any, *, outputs: StackOutputs, line: str, pinned: str = "", template: str = ""
+    access: Access, ec2: Any, *, outputs: StackOutputs, pinned: str = "", template: str = ""
 ) -> dict[str, Any]:
-    """Describe the image of a line, and check that the template's volume replaces the image's root disk and
+    """Describe the image of the stack's line, and check that the template's volume replaces its root disk and
     is large enough.
 
     A wrong device name adds a second volume and leaves the root at its default size, without an error. A
     volume smaller than the image's snapshot is refused at the launch.
     """
-    parameter = outputs.images[line]
     image_id, images = pinned, _images(ec2, pinned) if pinned else []
     if not images and outputs.image_pipeline:
-        image_id = _baked_image_id(access, baked_parameter(outputs.project, outputs.stack, line))
+        image_id = _baked_image_id(
+            access, baked_parameter(outputs.project, outputs.stack, outputs.image_line)
+        )
         images = _images(ec2, image_id) if image_id else []
     if not images:
-        image_id = str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+        image_id = str(access.client("ssm").get_parameter(Name=outputs.image_parameter)["Parameter"]["Value"])
         images = ec2.describe_images(ImageIds=[image_id])["Images"]
     if not images:
         raise ConfigError(
             f"image {image_id} does not exist",
-            why=f"{parameter} names it",
+            why=f"{outputs.image_parameter} names it",
             do="Set another image line in Pulumi.",
         )
     versions = ec2.describe_launch_template_versions(
-        LaunchTemplateId=template or outputs.launch_templates[line], Versions=["$Default"]
+        LaunchTemplateId=template or outputs.launch_template, Versions=["$Default"]
     )
     disks = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"].get("BlockDeviceMappings", [])
     root = images[0].get("RootDeviceName", "")

@@ -69,7 +69,7 @@ def plan_prepare(
         machines=[machine],
         spot=False,
         pinned_image=pinned_image,
-        templates=outputs.prepare_templates,
+        template=outputs.prepare_template,
     )
     (machine,) = offers.priced.machines
     zones, price = offers.zones.get(machine.name, ()), on_demand_price(machine)

@@ -95,7 +95,7 @@ def plan_script_retrain(
     if access.place.binding:
         if job.machine.instance:
             refuse_retired(machines, None)
-        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
+        refuse_unfit(machines, outputs.image_line, named=bool(job.machine.instance))
     spot = job.machine.market == "spot"
     offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)
     now = data_now(job.data.folder, inputs, objects, bucket=outputs.bucket)

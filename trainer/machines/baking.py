@@ -15,12 +15,9 @@ from typing import Any
 
 from trainer.machines.instances import instance_type
 
-BUILD_TYPE, BUILDS_A_MONTH = (
-    "g4dn.xlarge",
-    1,
-)  # defaults of infra/: image_build_type, and the pipeline's schedule
+BUILD_TYPE, BUILDS_A_MONTH = "g4dn.xlarge", 1  # as docs/infrastructure.md suggests, and infra/image.py does
 BUILD_HOURS = 1.0  # boot, install, snapshot, boot again, smoke test: assumed
-KEPT_IMAGES = 2  # infra/image_retention.py
+KEPT_IMAGES = 2  # infra/image.py
 IMAGE_GB = 100  # of its snapshot: the volume by default (infra/: volume_gib)
 SNAPSHOT_USD_PER_GB_MONTH = 0.05  # aws.amazon.com/ebs/pricing, us-east-1, 2026-11-20
 ASSUMED_SECONDS = 30.0  # of installing the environment, as boot.csv assumes

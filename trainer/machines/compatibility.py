@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer.machines.rates import TORCH
 
-X86_64, ARM64 = "x86_64", "arm64"
+X86_64 = "x86_64"  # of every image line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,7 @@ class Image:
     """Lines of Deep Learning images."""
 
     line: str  # pattern of their names
-    system: str
-    index: str  # of PyTorch's wheels, as their torch was built; `aws`: AWS's own build
+    index: str  # of PyTorch's wheels, as their torch was built
     driver: int
     families: tuple[str, ...]  # types that they are known to support
     source: str
@@ -50,7 +49,6 @@ class Build:
 
     torch: str
     index: str
-    system: str
     capabilities: tuple[str, ...]
     first_driver: int
     source: str
@@ -109,50 +107,33 @@ def chip_of(instance_type: str) -> Chip | None:
     return next((chip for chip in matrix().chips if family in chip.families), None)
 
 
-def system_of(instance_type: str) -> str:
-    """Return the architecture of a type's CPU; x86_64 for a family that the table lacks."""
-    chip = chip_of(instance_type)
-    return chip.system if chip else X86_64
-
-
 def torch_of(line: str) -> str:
     """Return the minor version of torch that an image line names, such as 2.13; '' if it names none."""
     named = re.search(r"pytorch-(\d+\.\d+)", line)
     return named[1] if named else ""
 
 
-def judge(instance_type: str, line: str, *, system: str) -> Compatibility:
-    """Decide whether a type runs on an image line of an architecture, with the torch that this code needs."""
+def judge(instance_type: str, line: str) -> Compatibility:
+    """Decide whether a type runs on an image line, with the torch that this code needs."""
     chip = chip_of(instance_type)
     if chip is None:
         return Compatibility(unproven=True)
-    if chip.system != system:
-        return Compatibility(
-            why=f"its CPU is {chip.system}, and {line} is built for {system}",
-            do=f"Set an image line for {chip.system}, and pulumi up.",
-        )
+    if chip.system != X86_64:
+        why = f"its CPU is {chip.system}, and image lines are for {X86_64}"
+        return Compatibility(why=why, do="Choose a type with such a CPU, such as g6.xlarge.")
     torch = torch_of(line)
     if torch and torch != TORCH:
         return Compatibility(
             why=f"{line} has torch {torch}, and this code needs {TORCH}",
             do=f"Set a line of PyTorch {TORCH}, and pulumi up.",
         )
-    image = next(
-        (one for one in matrix().images if one.system == system and fnmatchcase(line, one.line)), None
-    )
+    image = next((one for one in matrix().images if fnmatchcase(line, one.line)), None)
     if image is None:
         return Compatibility(unproven=True)
     if chip.last_driver and image.driver > chip.last_driver:
         why = f"driver {chip.last_driver} is the last for its {chip.gpu}, and {line} has {image.driver}"
         return Compatibility(why=why, do="Choose a type with a newer GPU.")
-    built = next(
-        (
-            one
-            for one in matrix().builds
-            if (one.torch, one.index, one.system) == (TORCH, image.index, system)
-        ),
-        None,
-    )
+    built = next((one for one in matrix().builds if (one.torch, one.index) == (TORCH, image.index)), None)
     if built is not None and not built.has_code_for(chip):
         why = (
             f"torch {TORCH} as built for {image.index} has no code for the {chip.capability} of its"

@@ -122,7 +122,6 @@ class EmbeddedAccount:
     has_spot_role: bool = True  # as after an account's first spot launch
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
     bucket_policies: dict[str, str] = field(default_factory=dict)
-    bucket_logging: dict[str, dict[str, Any]] = field(default_factory=dict)
     bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     restored_parameters: set[str] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)

@@ -11,10 +11,8 @@ from trainer.rehearsal.pulumi_resources import Resources
 # A route's members by Pulumi's names for its targets.
 _TARGETS = {
     "cidrBlock": "DestinationCidrBlock",
-    "ipv6CidrBlock": "DestinationIpv6CidrBlock",
     "gatewayId": "GatewayId",
     "natGatewayId": "NatGatewayId",
-    "egressOnlyGatewayId": "EgressOnlyInternetGatewayId",
     "transitGatewayId": "TransitGatewayId",
     "networkInterfaceId": "NetworkInterfaceId",
     "vpcPeeringConnectionId": "VpcPeeringConnectionId",
@@ -50,18 +48,10 @@ def _zones(cloud: Resources, given: Given) -> dict[str, Any]:
     }
 
 
-def _vpcs(cloud: Resources, given: Given) -> dict[str, Any]:
-    vpcs = cloud.client("ec2").describe_vpcs(Filters=_filters(given))["Vpcs"]
-    return {"ids": [one["VpcId"] for one in vpcs], "id": cloud.region}
-
-
 def _vpc(cloud: Resources, given: Given) -> dict[str, Any]:
-    ec2, vpc_id = cloud.client("ec2"), given["id"]
-    switches = {
-        name: ec2.describe_vpc_attribute(VpcId=vpc_id, Attribute=name)[name[0].upper() + name[1:]]["Value"]
-        for name in ("enableDnsSupport", "enableDnsHostnames")
-    }
-    return {"id": vpc_id, **switches}
+    asked = {"VpcId": given["id"], "Attribute": "enableDnsSupport"}
+    support = cloud.client("ec2").describe_vpc_attribute(**asked)["EnableDnsSupport"]["Value"]
+    return {"id": given["id"], "enableDnsSupport": support}
 
 
 def _subnets(cloud: Resources, given: Given) -> dict[str, Any]:
@@ -71,11 +61,10 @@ def _subnets(cloud: Resources, given: Given) -> dict[str, Any]:
 
 def _subnet(cloud: Resources, given: Given) -> dict[str, Any]:
     (subnet,) = cloud.client("ec2").describe_subnets(SubnetIds=[given["id"]])["Subnets"]
-    ranges = [one["Ipv6CidrBlock"] for one in subnet.get("Ipv6CidrBlockAssociationSet", [])]
     return {
         "id": subnet["SubnetId"],
+        "vpcId": subnet["VpcId"],
         "availabilityZone": subnet["AvailabilityZone"],
-        "ipv6CidrBlock": ranges[0] if ranges else "",
         "mapPublicIpOnLaunch": subnet["MapPublicIpOnLaunch"],
     }
 
@@ -101,7 +90,6 @@ def _image(cloud: Resources, given: Given) -> dict[str, Any]:
     (image,) = cloud.client("ec2").describe_images(Filters=_filters(given))["Images"]
     return {
         "rootDeviceName": image["RootDeviceName"],
-        "architecture": image["Architecture"],
         "imageId": image["ImageId"],
         "id": image["ImageId"],
     }
@@ -117,7 +105,6 @@ LOOK_UPS: dict[str, LookUp] = {
     "aws:index/getAvailabilityZones:getAvailabilityZones": _zones,
     "aws:ssm/getParameter:getParameter": _parameter,
     "aws:ec2/getAmi:getAmi": _image,
-    "aws:ec2/getVpcs:getVpcs": _vpcs,
     "aws:ec2/getVpc:getVpc": _vpc,
     "aws:ec2/getSubnets:getSubnets": _subnets,
     "aws:ec2/getSubnet:getSubnet": _subnet,

@@ -15,12 +15,6 @@ from trainer.rehearsal.pulumi_resources import (
     tag_specifications,
 )
 
-# Members of a route for which the provider has other names.
-_ROUTE_MEMBERS = {
-    "cidrBlock": "destinationCidrBlock",
-    "ipv6CidrBlock": "destinationIpv6CidrBlock",
-    "egressOnlyGatewayId": "egressOnlyInternetGatewayId",
-}
 _ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 
 
@@ -28,15 +22,10 @@ _ANYWHERE = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 def _vpc(cloud: Resources, name: str, properties: Properties) -> Made:
     ec2, switches = cloud.client("ec2"), properties.take("enableDnsSupport", "enableDnsHostnames")
     tags = tag_specifications("vpc", properties)
-    ipv6 = (
-        {"AmazonProvidedIpv6CidrBlock": True} if properties.pop("assignGeneratedIpv6CidrBlock", False) else {}
-    )
-    made = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags, **ipv6)["Vpc"]
-    vpc = made["VpcId"]
+    vpc = cloud.send("ec2", "CreateVpc", properties.rest(), TagSpecifications=tags)["Vpc"]["VpcId"]
     for switch, value in switches.items():  # EC2 takes one a call
         ec2.modify_vpc_attribute(VpcId=vpc, **{switch[0].upper() + switch[1:]: {"Value": value}})
-    ranges = [one["Ipv6CidrBlock"] for one in made.get("Ipv6CidrBlockAssociationSet", [])]
-    return vpc, {"arn": cloud.arn("ec2", f"vpc/{vpc}"), "ipv6CidrBlock": ranges[0] if ranges else ""}
+    return vpc, {"arn": cloud.arn("ec2", f"vpc/{vpc}")}
 
 
 @makes("aws:ec2/internetGateway:InternetGateway")
@@ -47,13 +36,6 @@ def _internet_gateway(cloud: Resources, name: str, properties: Properties) -> Ma
     return gateway, {"arn": cloud.arn("ec2", f"internet-gateway/{gateway}")}
 
 
-@makes("aws:ec2/egressOnlyInternetGateway:EgressOnlyInternetGateway")
-def _egress_only_internet_gateway(cloud: Resources, name: str, properties: Properties) -> Made:
-    tags = tag_specifications("egress-only-internet-gateway", properties)
-    made = cloud.send("ec2", "CreateEgressOnlyInternetGateway", properties.rest(), TagSpecifications=tags)
-    return made["EgressOnlyInternetGateway"]["EgressOnlyInternetGatewayId"], {}
-
-
 @makes("aws:ec2/routeTable:RouteTable")
 def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
     routes, tags = properties.pop("routes", []), tag_specifications("route-table", properties)
@@ -61,8 +43,9 @@ def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
         "RouteTableId"
     ]
     for route in routes:
-        renamed = {_ROUTE_MEMBERS.get(key, key): value for key, value in route.items()}
-        cloud.send("ec2", "CreateRoute", renamed, RouteTableId=table)
+        to = {"DestinationCidrBlock": route["cidrBlock"]}  # for which the provider has another name
+        given = {key: value for key, value in route.items() if key != "cidrBlock"}
+        cloud.send("ec2", "CreateRoute", given, RouteTableId=table, **to)
     return table, {"arn": cloud.arn("ec2", f"route-table/{table}")}
 
 
@@ -115,7 +98,6 @@ def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
     described = {"description": rule.pop("description")} if "description" in rule else {}
     peers = {
         "ipRanges": [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])],
-        "ipv6Ranges": [{"cidrIpv6": cidr, **described} for cidr in rule.pop("ipv6CidrBlocks", [])],
         "userIdGroupPairs": [{"groupId": group, **described} for group in rule.pop("securityGroups", [])],
     }
     protocol = rule.pop("protocol")

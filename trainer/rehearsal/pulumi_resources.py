@@ -71,10 +71,6 @@ class Resources:
                 do="Add it to trainer/rehearsal/pulumi_resources.py.",
             )
         properties = Properties({key: value for key, value in inputs.items() if value is not None})
-        if (
-            resource_type != "aws:s3/bucket:Bucket"
-        ):  # the embedded AWS has one region: only a bucket may lie in another
-            properties.pop("region", None)
         try:
             made = maker(self, name, properties)
         except (ClientError, ParamValidationError) as error:
@@ -133,7 +129,7 @@ def physical_name(properties: Properties, logical_name: str) -> str:
 
 @makes("aws:s3/bucket:Bucket")
 def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket, s3, region = properties.pop("bucket"), cloud.client("s3"), properties.pop("region", cloud.region)
+    bucket, s3, region = properties.pop("bucket"), cloud.client("s3"), cloud.region
     properties.pop("forceDestroy", None)  # tells Pulumi how to delete, AWS nothing
     elsewhere = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     try:

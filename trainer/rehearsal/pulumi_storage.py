@@ -1,6 +1,4 @@
-"""Create the resource types of the storage modes on the embedded AWS, as `pulumi_resources` does the
-others.
-"""
+"""Create the resource types of infra/efs.py on the embedded AWS, as `pulumi_resources` does the others."""
 
 from __future__ import annotations
 
@@ -23,40 +21,6 @@ def _security_group_ingress_rule(cloud: Resources, name: str, properties: Proper
         GroupId=group, IpPermissions=[permission], TagSpecifications=tags
     )
     return made["SecurityGroupRules"][0]["SecurityGroupRuleId"], {}
-
-
-@makes("aws:kms/key:Key")
-def _key(cloud: Resources, name: str, properties: Properties) -> Made:
-    properties.pop("deletionWindowInDays", None)  # tells Pulumi how to delete
-    rotated, tags = properties.pop("enableKeyRotation", False), properties.pop("tags", {})
-    pairs = [{"TagKey": key, "TagValue": value} for key, value in tags.items()]
-    key = cloud.send("kms", "CreateKey", properties.rest(), Tags=pairs)["KeyMetadata"]
-    if rotated:
-        cloud.client("kms").enable_key_rotation(KeyId=key["KeyId"])
-    return key["KeyId"], {"arn": key["Arn"], "keyId": key["KeyId"]}
-
-
-@makes("aws:kms/alias:Alias")
-def _alias(cloud: Resources, name: str, properties: Properties) -> Made:
-    alias = properties.pop("name")
-    cloud.client("kms").create_alias(AliasName=alias, TargetKeyId=properties.pop("targetKeyId"))
-    return alias, {"arn": cloud.arn("kms", alias)}
-
-
-@makes("aws:s3/bucketLogging:BucketLogging")
-def _bucket_logging(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket = properties.take("bucket")
-    cloud.send(
-        "s3", "PutBucketLogging", {**bucket, "bucketLoggingStatus": {"loggingEnabled": properties.rest()}}
-    )
-    return name, {}
-
-
-@makes("aws:s3/bucketReplicationConfig:BucketReplicationConfig")
-def _bucket_replication(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket = properties.take("bucket")
-    cloud.send("s3", "PutBucketReplication", {**bucket, "replicationConfiguration": properties.rest()})
-    return name, {}
 
 
 @makes("aws:efs/fileSystem:FileSystem")

@@ -24,10 +24,9 @@ _OBJECT_WRITES = (
 _BUCKET_SETTINGS = (
     "CreateBucket", "PutBucketVersioning",
     "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",
-    "PutBucketLifecycleConfiguration", "PutBucketTagging", "PutBucketReplication",
+    "PutBucketLifecycleConfiguration", "PutBucketTagging",
 )  # fmt: skip
 REMEMBERED_PARAMETERS = "/mayfly/"
-LOGGING_SERVICE = "logging.s3.amazonaws.com"
 
 
 def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
@@ -107,33 +106,6 @@ def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {}
 
 
-def put_bucket_logging(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Keep where a bucket's accesses should be logged; none are. As on S3, the target must let the logging
-    service write.
-    """
-    bucket, status = call.params["Bucket"], call.params["BucketLoggingStatus"]
-    cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
-    with cloud.storage_lock:
-        if (told := status.get("LoggingEnabled")) and LOGGING_SERVICE not in cloud.bucket_policies.get(
-            told["TargetBucket"], ""
-        ):
-            raise AwsError(
-                "InvalidTargetBucketForLogging",
-                "The target bucket's policy does not let the service write.",
-                400,
-            )
-        cloud.bucket_logging[bucket] = status
-        if cloud.objects:
-            cloud.objects.save_setting("s3", "PutBucketLogging", bucket, call.params)
-    return {}
-
-
-def get_bucket_logging(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Return where a bucket's accesses are logged."""
-    cloud.moto("s3", "GetBucketLocation", {"Bucket": call.params["Bucket"]})
-    return cloud.bucket_logging.get(call.params["Bucket"], {})
-
-
 def get_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
     """Read a parameter; AWS's public parameters of image ids exist here, too."""
     name = call.params["Name"]
@@ -187,9 +159,6 @@ def restore(cloud: EmbeddedAccount) -> int:
 def _restore_setting(cloud: EmbeddedAccount, service: str, operation: str, params: dict[str, Any]) -> None:
     if operation == "PutBucketPolicy":
         cloud.bucket_policies[params["Bucket"]] = params["Policy"]
-        return
-    if operation == "PutBucketLogging":
-        cloud.bucket_logging[params["Bucket"]] = params["BucketLoggingStatus"]
         return
     if operation == "PutBucketEncryption":
         cloud.bucket_keys[params["Bucket"]] = _key_of(params)
@@ -261,8 +230,6 @@ RULES: Rules = {
     ("s3", "PutBucketPolicy"): put_bucket_policy,
     ("s3", "GetBucketPolicy"): get_bucket_policy,
     ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
-    ("s3", "PutBucketLogging"): put_bucket_logging,
-    ("s3", "GetBucketLogging"): get_bucket_logging,
     ("ssm", "GetParameter"): get_parameter,
     ("ssm", "GetParameters"): get_parameters,
     ("ssm", "PutParameter"): put_parameter,

@@ -39,8 +39,9 @@ def test_outputs_of_another_version_say_what_they_lack(applied):
 def test_the_outputs_name_the_role_that_instances_have_by_the_id_that_begins_their_userid(applied):
     outputs = read_stack(applied, stack="dev")
     iam, ec2 = applied.client("iam"), applied.client("ec2")
-    template = next(iter(outputs.launch_templates.values()))
-    version = ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"][0]
+    version = ec2.describe_launch_template_versions(LaunchTemplateId=outputs.launch_template)[
+        "LaunchTemplateVersions"
+    ][0]
     profile = version["LaunchTemplateData"]["IamInstanceProfile"]["Arn"].rpartition("/")[2]
     (role,) = iam.get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
     assert outputs.instance_role_id == role["RoleId"]

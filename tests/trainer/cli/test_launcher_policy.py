@@ -138,6 +138,7 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(
     assert len(mayfly("models", "list")["models"]) == 1
     assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
     mayfly("logs", first)
+    assert mayfly("backup", "pulled")["moved"]
 
     here = agent_here(mayfly)
     assert (here["state"], here["instances"], here["dollars"]["spent_high"]) == ("done", [], 0)
@@ -170,9 +171,9 @@ def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(
 
 def fleet(account: Account, **changed: Any) -> dict[str, Any]:
     """Return a request of CreateFleet as a launch makes it, but for what is changed."""
-    (template,) = account.outputs.launch_templates.values()
+    template = account.outputs.launch_template
     subnet = next(iter(account.outputs.subnets.values()))
-    parameter = account.admin.client("ssm").get_parameter(Name=next(iter(account.outputs.images.values())))
+    parameter = account.admin.client("ssm").get_parameter(Name=account.outputs.image_parameter)
     tags = [
         {"Key": key, "Value": value}
         for key, value in changed.get("tags", {"project": "mayfly", "stack": "dev"}).items()
@@ -213,7 +214,7 @@ def test_a_fleet_as_a_launch_asks_for_it_passes_a_dry_run(account: Account) -> N
 
 def test_launches_are_of_this_stack_alone(account: Account) -> None:
     admin, ec2 = account.admin.client("ec2"), account.user.client("ec2", total_max_attempts=1)
-    (template,) = account.outputs.launch_templates.values()
+    template = account.outputs.launch_template
     data = admin.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
     own = data["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     copy = {name: own[name] for name in ("NetworkInterfaces", "IamInstanceProfile")}

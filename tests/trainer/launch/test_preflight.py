@@ -20,7 +20,7 @@ def test_the_account_says_image_zones_and_template(applied):
     outputs = read_stack(applied, stack="dev")
     offers = look(applied, outputs=outputs, machines=TYPES, spot=False)
     assert offers.image_id.startswith("ami-")
-    assert offers.launch_template_id == outputs.launch_templates[offers.image_line]
+    assert offers.launch_template_id == outputs.launch_template
     assert set(offers.zones) == {"p3.8xlarge", "g6.xlarge"}
     assert set(offers.zones["g6.xlarge"]) <= set(outputs.subnets)
 
@@ -48,9 +48,8 @@ def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(a
 
 def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(applied):
     outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
-    (line,) = outputs.launch_templates
     data = ec2.describe_launch_template_versions(
-        LaunchTemplateId=outputs.launch_templates[line], Versions=["$Default"]
+        LaunchTemplateId=outputs.launch_template, Versions=["$Default"]
     )
     wrong = {
         **{
@@ -61,9 +60,7 @@ def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(appl
         "BlockDeviceMappings": [{"DeviceName": "/dev/wrong", "Ebs": {"VolumeSize": 100}}],
     }
     template = ec2.create_launch_template(LaunchTemplateName="wrong-disk", LaunchTemplateData=wrong)
-    other = dataclasses.replace(
-        outputs, launch_templates={line: template["LaunchTemplate"]["LaunchTemplateId"]}
-    )
+    other = dataclasses.replace(outputs, launch_template=template["LaunchTemplate"]["LaunchTemplateId"])
     with pytest.raises(ConfigError, match="the template sizes /dev/wrong"):
         look(applied, outputs=other, machines=TYPES, spot=False)
 
@@ -106,12 +103,11 @@ def test_an_account_that_does_not_answer_in_time_is_one_line(applied, monkeypatc
 
 def test_a_volume_smaller_than_the_images_snapshot_is_refused(applied):
     outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
-    (line,) = outputs.launch_templates
     small = {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 10}}]}
     template = ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=small)[
         "LaunchTemplate"
     ]
-    other = dataclasses.replace(outputs, launch_templates={line: template["LaunchTemplateId"]})
+    other = dataclasses.replace(outputs, launch_template=template["LaunchTemplateId"])
     with pytest.raises(
         ConfigError, match=r"volume of 10 GiB is too small for ami-\w+ .its snapshot takes 15 GiB"
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.machines.compatibility import chip_of, judge, matrix, system_of, torch_of
+from trainer.machines.compatibility import chip_of, judge, matrix, torch_of
 from trainer.machines.instances import catalogue
 from trainer.machines.rates import TORCH
 
@@ -19,89 +19,75 @@ def test_every_type_that_can_be_launched_has_its_chip_in_the_table() -> None:
         chip = chip_of(machine.name)
         assert chip is not None, machine.name
         assert chip.gpu in machine.gpu_model
-    assert {system_of(name) for name in catalogue() if name.startswith("g5g.")} == {"arm64"}
-    assert system_of("t3.large") == "x86_64"
 
 
 def test_the_builds_are_those_of_the_torch_that_this_code_needs() -> None:
     """A newer torch needs its rows: what has code for which chip changes with each minor."""
     assert {build.torch for build in matrix().builds} == {TORCH}
     for image in matrix().images:
-        known = [
-            build for build in matrix().builds if (build.index, build.system) == (image.index, image.system)
-        ]
-        assert known or image.index == "aws"
-        assert all(build.first_driver <= image.driver for build in known)
+        (build,) = (build for build in matrix().builds if build.index == image.index)
+        assert build.first_driver <= image.driver
 
 
 @pytest.mark.parametrize("family", ["g4dn", "g5", "g6", "g6e", "p4d", "p5", "p5en", "p6-b200"])
 def test_what_the_release_notes_name_works(family: str) -> None:
-    verdict = judge(f"{family}.48xlarge", LINE, system="x86_64")
+    verdict = judge(f"{family}.48xlarge", LINE)
     assert verdict.works and not verdict.unproven
 
 
 @pytest.mark.parametrize("name", ["g7.2xlarge", "g7e.2xlarge", "p6-b300.48xlarge", "h9.large"])
 def test_what_nobody_names_is_unproven_and_not_refused(name: str) -> None:
-    verdict = judge(name, LINE, system="x86_64")
+    verdict = judge(name, LINE)
     assert verdict.works and verdict.unproven
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "system", "why", "do"),
+    ("name", "line", "why", "do"),
     [
         (
             "p3.8xlarge",
             LINE,
-            "x86_64",
             f"driver 580 is the last for its V100, and {LINE} has 595",
             "a newer GPU",
         ),
         (
             "g5g.xlarge",
             LINE,
-            "x86_64",
-            f"its CPU is arm64, and {LINE} is built for x86_64",
-            "an image line for arm64",
+            "its CPU is arm64, and image lines are for x86_64",
+            "g6.xlarge",
         ),
-        ("g6.xlarge", f"{LINE}-arm64", "arm64", "its CPU is x86_64", "an image line for x86_64"),
         (
             "g6.xlarge",
             LINE.replace(TORCH, "2.12"),
-            "x86_64",
             f"has torch 2.12, and this code needs {TORCH}",
             f"PyTorch {TORCH}",
         ),
     ],
 )
-def test_what_cannot_work_says_why_and_what_to_do(
-    name: str, line: str, system: str, why: str, do: str
-) -> None:
-    verdict = judge(name, line, system=system)
+def test_what_cannot_work_says_why_and_what_to_do(name: str, line: str, why: str, do: str) -> None:
+    verdict = judge(name, line)
     assert why in verdict.why and do in verdict.do
 
 
 def test_code_of_an_earlier_minor_runs_and_of_another_major_only_as_ptx() -> None:
-    build = next(one for one in matrix().builds if one.index == "cu130" and one.system == "x86_64")
+    build = next(one for one in matrix().builds if one.index == "cu130")
     runs = {one.gpu: build.has_code_for(one) for one in matrix().chips}
     assert runs["L4"] and runs["B300"] and runs["RTX PRO 6000"]  # 8.9 by 8.6, 10.3 by 10.0, 12.0 its own
     assert not runs["V100"]
-    arm = next(one for one in matrix().builds if one.system == "arm64")
-    assert not arm.has_code_for(chip_of("g5g.xlarge"))  # type: ignore[arg-type]
 
 
 def test_a_line_without_a_version_is_not_refused_for_it() -> None:
     assert torch_of("base-oss-nvidia-driver-gpu-ubuntu-24.04") == ""
-    assert judge("g6.xlarge", "base-oss-nvidia-driver-gpu-ubuntu-24.04", system="x86_64").unproven
+    assert judge("g6.xlarge", "base-oss-nvidia-driver-gpu-ubuntu-24.04").unproven
 
 
 def test_the_page_has_every_row() -> None:
     cells = [[", ".join(one.families), one.gpu, one.system, one.capability, one.last_driver or ""]
              for one in matrix().chips]  # fmt: skip
     cells += [
-        [f"`{one.line}`", one.system, one.index, one.driver, ", ".join(one.families) or "none"]
-        for one in matrix().images
+        [f"`{one.line}`", one.index, one.driver, ", ".join(one.families) or "none"] for one in matrix().images
     ]
-    cells += [[one.torch, one.index, one.system, ", ".join(one.capabilities), one.first_driver or ""]
+    cells += [[one.torch, one.index, ", ".join(one.capabilities), one.first_driver or ""]
               for one in matrix().builds]  # fmt: skip
     rows = [f"| {' | '.join(map(str, row))} |" for row in cells]
     text = PAGE.read_text(encoding="utf-8")

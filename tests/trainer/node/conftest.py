@@ -24,6 +24,7 @@ import pytest
 
 import trainer
 from infra import policies
+from tests.iam import instance_policy
 from tests.jobs import job_of
 from tests.pieces import named
 from trainer.aws.access import Access
@@ -313,7 +314,7 @@ def machine(
     aws_server: EmbeddedAws, access: Access, node_forks: ForkServerProcess, tmp_path: Path
 ) -> Iterator[Machine]:
     # The stack's own policy; what the machine's tags call its role's id stands in the place of the true one.
-    policy = json.dumps(policies.instance(bucket=f"{BUCKET}-{(access.access_key or '')[4:16]}"))
+    policy = instance_policy(f"{BUCKET}-{(access.access_key or '')[4:16]}")
     iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
     iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
     iam.put_role_policy(

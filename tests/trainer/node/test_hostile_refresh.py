@@ -62,7 +62,7 @@ def test_what_a_hostile_script_gets_is_what_the_security_page_says(
         "BUCKET_TO_ROB": bucket,
         "OWN_ID": f"{identity.role_id}:{identity.instance_id}",
         "VERSIONS": json.dumps(versions),
-        "TEMPLATE": next(iter(run.outputs.launch_templates.values())),
+        "TEMPLATE": run.outputs.launch_template,
         "IMAGE": run.record.ladder[0].image_id,
         "CONTROL": run.outputs.control_arn,
         "TOPIC": run.outputs.topic_arn,

@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra import policies
+from tests.iam import instance_policy
 from trainer.aws.access import Access
 from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
@@ -313,9 +314,7 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
     iam, s3 = desk.access.client("iam"), desk.access.client("s3")
     bucket = f"nodes-{str(desk.access.access_key)[4:16]}"
     s3.create_bucket(Bucket=bucket)
-    iam.put_role_policy(
-        RoleName="node", PolicyName="own", PolicyDocument=json.dumps(policies.instance(bucket=bucket))
-    )
+    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=instance_policy(bucket))
     mine, other = desk.launched(token="1"), desk.launched(token="2")
     node = node_of(aws_server, desk.access, mine)
     own = node.client("s3", total_max_attempts=1)
@@ -356,7 +355,7 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
 def test_a_node_has_no_action_but_those_on_s3(
     aws_server: EmbeddedAws, desk: Any, service: str, call: str, arguments: dict[str, Any]
 ) -> None:
-    document = json.dumps(policies.instance(bucket="store"))
+    document = instance_policy("store")
     desk.access.client("iam").put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=document)
     instance_id = desk.launched()
     client = node_of(aws_server, desk.access, instance_id).client(service, total_max_attempts=1)

@@ -137,7 +137,6 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
     digest = hashlib.sha256(data.getvalue()).hexdigest()
     s3 = net.access.client("s3")
     s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
-    image = next(iter(net.outputs.launch_templates))
     rung = Rung(
         instance_type="p3.8xlarge",
         availability_zone="us-east-1a",
@@ -146,8 +145,10 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
         price_usd_per_hour=1.0,
         on_demand_usd_per_hour=1.0,
         gpu_count=4,
-        launch_template_id=net.outputs.launch_templates[image],
-        image_id=net.access.client("ssm").get_parameter(Name=net.outputs.images[image])["Parameter"]["Value"],
+        launch_template_id=net.outputs.launch_template,
+        image_id=net.access.client("ssm").get_parameter(Name=net.outputs.image_parameter)["Parameter"][
+            "Value"
+        ],
     )
     code = {
         "bundle_key": f"code/{digest}.whl",
@@ -319,8 +320,9 @@ def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
 def _outputs(role: str) -> StackOutputs:
     names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
     nothing: dict[str, Any] = {
-        "launch_templates": {},
-        "images": {},
+        "launch_template": "",
+        "image_line": "",
+        "image_parameter": "",
         "subnets": {},
         "security_group": "",
         "sweeper_arn": "",
@@ -329,7 +331,7 @@ def _outputs(role: str) -> StackOutputs:
     nothing |= {
         "instance_role_id": "AROA1",
         "prepare_role_id": "AROA2",
-        "prepare_templates": {},
+        "prepare_template": "",
         "prepare_type": "t3.large",
     }
     return StackOutputs(

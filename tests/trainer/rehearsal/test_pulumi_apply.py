@@ -19,7 +19,7 @@ import pulumi
 import pytest
 
 from trainer.aws.access import Access
-from trainer.aws.stack_outputs import StackOutputs, architecture_of, baked_parameter, parameter_name
+from trainer.aws.stack_outputs import StackOutputs, baked_parameter, parameter_name
 from trainer.base.errors import ConfigError, UsageError
 from trainer.launch import health
 from trainer.launch.preflight import find_image
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 NAMES = {field.name for field in fields(StackOutputs)}
 ROOT = Path(__file__).resolve().parents[3]
-ARM = "oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04"
-CONFIG = {"owner": "somebody", "sweep_minutes": "3", "image_line_arm64": ARM, "image_pipeline": "true"}
+CONFIG = {"owner": "somebody", "max_lifetime_minutes": "60", "image_pipeline": "g4dn.xlarge"}
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 _CHOSEN_BY_AWS = re.compile(
     r"\b[a-z]+-[0-9a-f]{17}\b|\b\d{12}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+\b|\bA[A-Z0-9]{19,}\b"
@@ -77,9 +76,8 @@ def test_the_parameter_that_launches_read_says_what_the_program_exports(
 
 def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
-    template = next(iter(outputs["launch_templates"].values()))
     versions = access.client("ec2").describe_launch_template_versions(
-        LaunchTemplateId=template, Versions=["$Default"]
+        LaunchTemplateId=outputs["launch_template"], Versions=["$Default"]
     )
     data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
@@ -88,22 +86,15 @@ def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Acc
     assert data["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
     assert data["NetworkInterfaces"][0]["Groups"] == [outputs["security_group"]]
     user_data = base64.b64decode(data["UserData"]).decode()
-    assert outputs["bucket"] in user_data and "@@" not in user_data
+    assert outputs["bucket"] in user_data and "@@" not in user_data and "cap_minutes='60'" in user_data
 
 
-def test_each_architecture_has_a_template_that_sizes_its_images_root_disk(
-    applied: tuple[Access, dict[str, Any]],
-) -> None:
+def test_both_templates_size_the_images_root_disk(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
-    ec2, told = (
-        access.client("ec2"),
-        StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES}),
-    )
-    assert [architecture_of(line) for line in outputs["images"]] == ["x86_64", "arm64"]
-    for line, system in zip(outputs["images"], ("x86_64", "arm64"), strict=True):
-        for templates in (outputs["launch_templates"], outputs["prepare_templates"]):
-            image = find_image(access, ec2, outputs=told, line=line, template=templates[line])
-            assert image["Architecture"] == system
+    told = StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
+    for template in (told.launch_template, told.prepare_template):
+        image = find_image(access, access.client("ec2"), outputs=told, template=template)
+        assert image["VolumeGib"] == 100
 
 
 def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(
@@ -114,12 +105,9 @@ def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(
         access.client("ec2"),
         StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES}),
     )
-    line, arm = outputs["images"]
-    assert find_image(access, ec2, outputs=told, line=line)["Description"] == line  # nothing was baked yet
-    assert (
-        health.image_age(access, told).count("is baked yet: aws imagebuilder start-image-pipeline-execution")
-        == 2
-    )
+    line = outputs["image_line"]
+    assert find_image(access, ec2, outputs=told)["Description"] == line  # nothing was baked yet
+    assert "is baked yet: aws imagebuilder start-image-pipeline-execution" in health.image_age(access, told)
     baked = ec2.register_image(
         Name="baked",
         RootDeviceName="/dev/sda1",
@@ -132,17 +120,15 @@ def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(
     ec2.create_tags(
         Resources=[baked], Tags=[{"Key": key, "Value": outputs[key]} for key in ("project", "stack")]
     )
-    assert find_image(access, ec2, outputs=told, line=line)["ImageId"] == baked
-    assert f"no image of {arm} is baked yet" in health.image_age(access, told)
+    assert find_image(access, ec2, outputs=told)["ImageId"] == baked
     assert f"baked image of {line} is 60 days old" in health.image_age(
         access, told, utc_now() + timedelta(days=60, hours=1)
     )
-    assert find_image(access, ec2, outputs=told, line=arm)["ImageId"] != baked
     ec2.deregister_image(ImageId=baked)
-    assert find_image(access, ec2, outputs=told, line=line)["Description"] == line
+    assert find_image(access, ec2, outputs=told)["Description"] == line
 
 
-def test_the_pipeline_of_each_line_is_made_of_what_the_account_holds(
+def test_the_pipeline_is_made_of_what_the_account_holds(
     aws_server: EmbeddedAws, applied: tuple[Access, dict[str, Any]]
 ) -> None:
     access, outputs = applied
@@ -155,7 +141,7 @@ def test_the_pipeline_of_each_line_is_made_of_what_the_account_holds(
         "image-pipeline",
         "lifecycle-policy",
     ]
-    assert sorted(kinds) == sorted(["component"] * 2 + each * 2)
+    assert sorted(kinds) == sorted(["component"] * 2 + each)
     for arn, given in made.items():
         if ":image-recipe/" in arn:
             source = next(
@@ -210,7 +196,7 @@ def test_the_standing_sweep_calls_the_sweeper_with_the_schedules_role(
     schedule = access.client("scheduler").get_schedule(
         GroupName=outputs["schedule_group"], Name="standing-sweep"
     )
-    assert schedule["ScheduleExpression"] == "rate(3 minutes)"
+    assert schedule["ScheduleExpression"] == "rate(2 minutes)"
     assert schedule["Target"]["Arn"] == outputs["sweeper_arn"]
     assert schedule["Target"]["RoleArn"] == outputs["scheduler_role_arn"]
 
@@ -252,8 +238,8 @@ def account_as_text(access: Access, outputs: dict[str, Any], image_builder: dict
     """Describe what the program made, without identifiers and dates, which AWS chooses."""
     ec2, iam, lambdas, scheduler = (access.client(name) for name in ("ec2", "iam", "lambda", "scheduler"))
     templates = [
-        ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
-        for template in outputs["launch_templates"].values()
+        ec2.describe_launch_template_versions(LaunchTemplateId=outputs[name])["LaunchTemplateVersions"]
+        for name in ("launch_template", "prepare_template")
     ]
     user_data = [
         base64.b64decode(version["LaunchTemplateData"].pop("UserData")).decode() for (version,) in templates
@@ -379,8 +365,8 @@ def test_properties_know_what_nobody_took() -> None:
 
 
 def test_a_setting_that_the_program_refuses_is_told_in_one_line(access: Access) -> None:
-    with pytest.raises(ConfigError, match="Setting 'sweep_minutes' is 99; it must be between 1 and 15"):
-        pulumi_apply.apply(access, config={"sweep_minutes": "99"})
+    with pytest.raises(ConfigError, match="Setting 'volume_gib' is 9; it must be between 75 and 16384"):
+        pulumi_apply.apply(access, config={"volume_gib": "9"})
 
 
 def test_an_account_is_never_touched() -> None:
@@ -397,13 +383,14 @@ def test_settings_are_the_defaults_then_the_stacks_then_the_callers(tmp_path: Pa
         "config:\n  aws:region: eu-west-1\n  mayfly:owner: ops\n  volume_gib: 200\n"
     )
     values = pulumi_apply.settings(tmp_path, stack="prod", overrides={"volume_gib": "300"})
-    assert (values["owner"], values["volume_gib"], values["sweep_minutes"]) == ("ops", "300", "2")
+    assert (values["owner"], values["volume_gib"], values["log_days"]) == ("ops", "300", "30")
+    assert json.loads(values["control_types"]) == ["g4dn.*", "g5.*", "g6.*", "g6e.*"]
     assert pulumi_apply.settings(tmp_path, stack="none", overrides={})["owner"] == "mayfly"
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"'sweep_minute'.*sweep_minutes"):
-        pulumi_apply.settings(ROOT, stack="dev", overrides={"sweep_minute": "3"})
+    with pytest.raises(UsageError, match=r"'log_day'.*log_days"):
+        pulumi_apply.settings(ROOT, stack="dev", overrides={"log_day": "3"})
 
 
 def test_a_setting_of_another_type_is_refused() -> None:

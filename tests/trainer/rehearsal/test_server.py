@@ -52,18 +52,7 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         s3 = aws.access(account).client("s3")
         s3.create_bucket(Bucket="versions")
         s3.put_bucket_versioning(Bucket="versions", VersioningConfiguration={"Status": "Enabled"})
-        logs = {"LoggingEnabled": {"TargetBucket": "versions", "TargetPrefix": "s3/"}}
-        with pytest.raises(ClientError, match="InvalidTargetBucketForLogging"):
-            s3.put_bucket_logging(Bucket="versions", BucketLoggingStatus=logs)
-        writer = {
-            "Effect": "Allow",
-            "Principal": {"Service": "logging.s3.amazonaws.com"},
-            "Action": "s3:PutObject",
-        }
-        s3.put_bucket_policy(
-            Bucket="versions", Policy=json.dumps({"Version": "2012-10-17", "Statement": [writer]})
-        )
-        s3.put_bucket_logging(Bucket="versions", BucketLoggingStatus=logs)
+        s3.put_bucket_policy(Bucket="versions", Policy=json.dumps({"Version": "2012-10-17", "Statement": []}))
         by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:900000000001:key/k"}
         rules = {"Rules": [{"ApplyServerSideEncryptionByDefault": by_key}]}
         s3.put_bucket_encryption(Bucket="versions", ServerSideEncryptionConfiguration=rules)
@@ -94,7 +83,6 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
             == tags["TagSet"]
         )
         assert s3.get_bucket_versioning(Bucket="versions")["Status"] == "Enabled"
-        assert s3.get_bucket_logging(Bucket="versions")["LoggingEnabled"] == logs["LoggingEnabled"]
         assert aws.cloud(aws.access(account)).bucket_keys == {"versions": by_key["KMSMasterKeyID"]}
         assert "2012-10-17" in s3.get_bucket_policy(Bucket="versions")["Policy"]
         s3.put_object(Bucket="versions", Key="models/a b", Body=b"v3")

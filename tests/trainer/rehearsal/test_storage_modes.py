@@ -1,18 +1,15 @@
-"""The program applied with every setting of storage that is off by default: what the account holds then, and
-for whom.
-"""
+"""The program applied with a cache and a key: what the account holds then, and for whom."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.iam import condition_keys, kind_of, listed
-from tests.retrains import CONFIG
+from tests.iam import listed
+from tests.retrains import CONFIG, KEY
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError
@@ -51,11 +48,7 @@ def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(
     efs, ec2 = access.client("efs"), access.client("ec2")
     (files,) = efs.describe_file_systems()["FileSystems"]
     assert files["FileSystemId"] == outputs["file_system"] and own_tags(files["Tags"])
-    assert (
-        files["Encrypted"]
-        and files["KmsKeyId"].startswith("arn:aws:kms:")
-        and files["ThroughputMode"] == "elastic"
-    )
+    assert files["Encrypted"] and files["KmsKeyId"] == KEY and files["ThroughputMode"] == "elastic"
     policies = efs.describe_lifecycle_configuration(FileSystemId=outputs["file_system"])["LifecyclePolicies"]
     assert {"TransitionToIA": "AFTER_30_DAYS"} in policies and {
         "TransitionToArchive": "AFTER_90_DAYS"
@@ -101,64 +94,22 @@ def test_the_file_systems_policy_refuses_what_has_no_tls_or_passes_the_access_po
     assert use["Condition"] == {"StringEquals": own} and use["Resource"].endswith(outputs["file_system"])
 
 
-def test_the_bucket_is_encrypted_by_a_key_that_rotates_and_roles_use_it_through_s3_alone(
+def test_the_key_encrypts_the_bucket_through_s3_alone(
     applied: tuple[Access, Any],
 ) -> None:
     access, outputs = applied
     (rule,) = access.client("s3").get_bucket_encryption(Bucket=outputs["bucket"])[
         "ServerSideEncryptionConfiguration"
     ]["Rules"]
-    key = rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"]
-    kms = access.client("kms")
-    assert rule["BucketKeyEnabled"] and kms.get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
-    assert own_tags(kms.list_resource_tags(KeyId=key)["Tags"])
-    assert "alias/mayfly-dev" in {alias["AliasName"] for alias in kms.list_aliases()["Aliases"]}
+    assert rule["BucketKeyEnabled"]
+    assert rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEY
     for role, actions in {
         "instance": {"kms:Decrypt", "kms:GenerateDataKey"},
         "sweeper": {"kms:Decrypt"},
     }.items():
-        (use,) = statements(access, role, "key")
-        assert set(listed(use["Action"])) == actions and use["Resource"] == key
+        (use,) = (one for one in statements(access, role, role) if one["Sid"] == "UseKey")
+        assert set(listed(use["Action"])) == actions and use["Resource"] == KEY
         assert use["Condition"] == {"StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"}}
-
-
-def test_access_logs_go_to_a_closed_bucket_that_only_the_logging_service_writes(
-    applied: tuple[Access, Any],
-) -> None:
-    access, outputs = applied
-    s3 = access.client("s3")
-    logs = s3.get_bucket_logging(Bucket=outputs["bucket"])["LoggingEnabled"]["TargetBucket"]
-    tls, write = json.loads(s3.get_bucket_policy(Bucket=logs)["Policy"])["Statement"]
-    assert tls["Sid"] == "TlsOnly" and write["Principal"] == {"Service": "logging.s3.amazonaws.com"}
-    assert write["Condition"]["ArnLike"] == {"aws:SourceArn": f"arn:aws:s3:::{outputs['bucket']}"}
-    assert all(s3.get_public_access_block(Bucket=logs)["PublicAccessBlockConfiguration"].values())
-    rules = s3.get_bucket_lifecycle_configuration(Bucket=logs)["Rules"]
-    assert {rule["ID"]: rule.get("Expiration") for rule in rules}["old-logs"] == {"Days": 30}
-    assert own_tags(s3.get_bucket_tagging(Bucket=logs)["TagSet"])
-
-
-def test_candles_and_models_are_copied_to_a_bucket_of_another_region_and_nothing_is_deleted_there(
-    applied: tuple[Access, Any],
-) -> None:
-    access, outputs = applied
-    s3 = access.client("s3")
-    told = s3.get_bucket_replication(Bucket=outputs["bucket"])[
-        "ReplicationConfiguration"
-    ]  # moto forgets the prefixes
-    assert [rule["ID"] for rule in told["Rules"]] == ["raw", "models", "backup"]
-    assert {rule["DeleteMarkerReplication"]["Status"] for rule in told["Rules"]} == {"Disabled"}
-    replica = told["Rules"][0]["Destination"]["Bucket"].removeprefix("arn:aws:s3:::")
-    assert s3.get_bucket_location(Bucket=replica)["LocationConstraint"] == "eu-west-1"
-    assert s3.get_bucket_versioning(Bucket=replica)["Status"] == "Enabled"
-    assert all(s3.get_public_access_block(Bucket=replica)["PublicAccessBlockConfiguration"].values())
-    for statement in statements(access, "replication", "replication"):
-        for action in listed(statement["Action"]):
-            assert "Delete" not in action
-            for resource in listed(statement["Resource"]):
-                keys = {key.lower() for named in statement.get("Condition", {}).values() for key in named}
-                assert keys <= {
-                    re.sub(r"/.*", "/", key) for key in condition_keys(action, kind_of(action, resource))
-                }
 
 
 def test_doctor_sees_the_cache_and_names_the_zones_that_can_not_mount_it(applied: tuple[Access, Any]) -> None:

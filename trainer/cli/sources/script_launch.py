@@ -32,7 +32,7 @@ from trainer.control.settle import settle_unwatched
 from trainer.job.job import MAX_JOB_NAME, Job
 from trainer.job.tables import Tables
 from trainer.launch.bundle import build_bundle
-from trainer.launch.images import line_for, refuse_unfit
+from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import look
@@ -179,12 +179,11 @@ def script_preflight(
     old runs.
     """
     if access.place.binding:
-        refuse_unfit(machines, outputs, named=bool(script.job.machine.instance))
+        refuse_unfit(machines, outputs.image_line, named=bool(script.job.machine.instance))
     refuse_secrets_without_role(script.job, outputs)
     if not arguments.rehearse:  # a rehearsal's packages were resolved before it started
-        script = script.with_packages(
-            line_for(machines, outputs), rehearsal=access.place is REHEARSAL, console=console
-        )
+        rehearsal = access.place is REHEARSAL
+        script = script.with_packages(outputs.image_line, rehearsal=rehearsal, console=console)
     job, objects = script.job, open_objects(access, outputs.bucket)
     hashes = script.hashes
     sha256 = script_sha256(job.script, hashes, script.data)

@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from trainer.aws.stack_outputs import architecture_of
 from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
@@ -150,15 +149,14 @@ def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
     """
     if rehearsal:
         return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
-    known = (python for end, python in IMAGE_PYTHONS.items() if line.removesuffix("-arm64").endswith(end))
+    known = (python for end, python in IMAGE_PYTHONS.items() if line.endswith(end))
     python = given or next(known, "")
     if not python:
         do = 'Set script.python, such as "3.13": `/opt/pytorch/bin/python -V` on the image shows it.'
         raise UsageError(
             f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do
         )
-    machine = "aarch64" if architecture_of(line) == "arm64" else "x86_64"
-    return Target(python=python, platform=f"{machine}-{GLIBC}")
+    return Target(python=python, platform=f"x86_64-{GLIBC}")
 
 
 def resolve(

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         key_file = find_key(arguments.run)
         pinned = read_host_keys(machine.cloud.objects, machine.keys)
-        address = address_of(access, instance_id, attach_from=machine.outputs.attach_from)
+        address = address_of(access, instance_id)
         return attach_by_ssh(address, request, pinned=pinned, key_file=key_file)
 
 
@@ -98,17 +98,12 @@ def _announce(forward: Forward) -> None:
     warn(f"http://127.0.0.1:{forward.local} leads to port {forward.remote} of the machine, until Ctrl-C")
 
 
-def address_of(access: Access, instance_id: str, *, attach_from: str) -> str:
-    """Return an instance's public address, IPv4 or IPv6 as `attach_from` asks. Raises ConnectionFailed if it
-    has none.
-    """
+def address_of(access: Access, instance_id: str) -> str:
+    """Return an instance's public address. Raises ConnectionFailed if it has none."""
     found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0][
         "Instances"
     ][0]
-    version = 6 if ":" in attach_from else 4
-    address = found.get("Ipv6Address" if version == 6 else "PublicIpAddress")
-    if not address:
-        why = f"attach_from is {attach_from}"
+    if not (address := found.get("PublicIpAddress")):
         do = "Set attach to ssm, which needs no public address, then pulumi up."
-        raise ConnectionFailed(f"{instance_id} has no public IPv{version} address", why=why, do=do)
+        raise ConnectionFailed(f"{instance_id} has no public address", do=do)
     return str(address)

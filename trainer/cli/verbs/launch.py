@@ -204,7 +204,7 @@ def _preflight(
     runs.
     """
     if access.place.binding:
-        refuse_unfit(machines, outputs, named=bool(job.machine.instance))
+        refuse_unfit(machines, outputs.image_line, named=bool(job.machine.instance))
     objects = open_objects(access, outputs.bucket)
     with ThreadPoolExecutor(max_workers=5) as pool:
         offers = pool.submit(

@@ -28,7 +28,6 @@ from trainer.control.check_account import check_account
 from trainer.job.job import Job, load_job, parse_job
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
-from trainer.launch.images import line_for
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
@@ -116,9 +115,8 @@ def _publish_script(
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
-        desk = desk.with_packages(
-            line_for(machines_of(job), outputs), rehearsal=access.place is REHEARSAL, console=console
-        )
+        rehearsal = access.place is REHEARSAL
+        desk = desk.with_packages(outputs.image_line, rehearsal=rehearsal, console=console)
         data = () if listed else read_data(job, console, ends)
         inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
     sha256 = script_sha256(desk.job.script, desk.hashes, data)

@@ -21,7 +21,8 @@ from botocore.exceptions import ClientError
 
 from infra import policies
 from infra.attach import agent_messages, sessions
-from tests.iam import assert_allowed_is_needed
+from infra.stack import Stack
+from tests.iam import assert_allowed_is_needed, instance_policy
 from tests.running import Running
 from tests.session_manager import write_stubs
 from tests.sshd import key_pair, paramiko_server
@@ -89,15 +90,18 @@ def machine(access: Access, account: Objects, *, sessions: bool) -> Running:
     iam = access.client("iam")
     trust = json.dumps(policies.trust("ec2.amazonaws.com"))
     iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=trust)
-    document = policies.instance(bucket="b", also=(agent_messages(),) if sessions else ())
-    iam.put_role_policy(RoleName=ROLE, PolicyName="instance", PolicyDocument=json.dumps(document))
+    document = instance_policy("b", *([agent_messages()] if sessions else []))
+    iam.put_role_policy(RoleName=ROLE, PolicyName="instance", PolicyDocument=document)
     iam.create_instance_profile(InstanceProfileName=ROLE)
     iam.add_role_to_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
     return Running(access, account, IamInstanceProfile={"Name": ROLE})
 
 
 def own_policy(access: Access) -> dict[str, Any]:
-    return sessions(account=str(access.access_key)[4:16], region="us-east-1", project="mayfly", stack="dev")
+    account = str(access.access_key)[4:16]
+    return sessions(
+        Stack(account=account, region="us-east-1", project="mayfly", name="dev", owner="mayfly", log_days=1)
+    )
 
 
 @pytest.fixture
@@ -298,15 +302,15 @@ def test_by_ssh_a_command_runs_on_the_pinned_machine_alone(
             find_key(OPEN_RUN)
 
 
-def test_the_address_is_of_the_kind_that_may_connect(access: Access, account: Objects) -> None:
+def test_the_address_is_the_machines_public_one(access: Access, account: Objects) -> None:
     running = Running(access, account)
     known = running.ec2.describe_instances(InstanceIds=[running.instance_id])["Reservations"][0]["Instances"][
         0
     ]
-    found = address_of(access, running.instance_id, attach_from="203.0.113.7")
-    assert found == known["PublicIpAddress"]
-    with pytest.raises(ConnectionFailed, match=r"has no public IPv6 address \(attach_from is 2001:db8::7\)"):
-        address_of(access, running.instance_id, attach_from="2001:db8::7")
+    assert address_of(access, running.instance_id) == known["PublicIpAddress"]
+    running.end()
+    with pytest.raises(ConnectionFailed, match=r"has no public address. Set attach to ssm"):
+        address_of(access, running.instance_id)
 
 
 def to_port(port: int) -> Any:
