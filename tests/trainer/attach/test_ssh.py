@@ -194,7 +194,7 @@ def test_a_shell_has_a_terminal_that_follows_the_size_of_this_one(server: SshSer
 
 def test_nobody_who_answers_is_one_line() -> None:
     with (
-        pytest.raises(ConnectionFailed, match=r"127.0.0.1 does not answer at port 1 .*attach_from"),
+        pytest.raises(ConnectionFailed, match=r"127.0.0.1 does not answer at port 1 .*setting attach is"),
         connection("127.0.0.1", pinned=(), key_file=Path("none"), port=1),
     ):
         pass
