@@ -56,7 +56,7 @@ from trainer.base.errors import DataError
 from trainer.data.features import FEATURES, compute_features
 from trainer.data.read.reading import read_candles
 from trainer.job.job import Job, job_from
-from trainer.models.lstm import CPU_SLICE
+from trainer.machines.kernels import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced
 from trainer.train.packs.strategy import form_pack

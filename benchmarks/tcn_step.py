@@ -40,6 +40,7 @@ from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.job.job import Job, job_from
 from trainer.job.pieces.piece import Piece
+from trainer.machines.kernels import cpu_slice
 from trainer.models.tcn.network import Block, Tcn
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.packs.chunks import Chunks
@@ -240,7 +241,7 @@ def _ours_alone(job: Job) -> Iterator[float]:
 def _ours(job: Job, threads: int = 1) -> Iterator[float]:
     torch.set_num_threads(threads)
     keep_freed_memory()
-    micro_batch = job.model.cpu_slice if DEVICE == "cpu" else job.train.batch
+    micro_batch = cpu_slice(job.cost) if DEVICE == "cpu" else job.train.batch
     pack = Chunks([_member(job)], job, micro_batch=micro_batch)
     first = _starts(job)[: job.train.batch].to(DEVICE)
     yield float(pack.step([True], [first]))

@@ -28,7 +28,7 @@ import torch
 
 from benchmarks.rounds import machine, write
 from trainer.job.job import Job, job_from
-from trainer.machines.memory import GIB, footprint, num_weights
+from trainer.machines.memory import GIB, footprint
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import batches, make_members
 
@@ -107,13 +107,13 @@ def _run(job: Job, steps: int) -> dict[str, Any]:
     known = {"features": features, "bars": members[0].rows_TF.shape[0], "windows": job.train.batch}
     predicted = footprint(job, **known, on_gpu=False).step / GIB
     seconds = sorted(times)[len(times) // 2]
-    operations = job.train.batch * job.model.flops(features=features, outputs=job.target.outputs)
+    cost = job.model.cost(features=features, outputs=job.target.outputs)
     return {
         "batch": job.train.batch,
         "steps": steps,
-        "weights": num_weights(job, features=features),
+        "weights": cost.weights,
         "seconds": round(seconds, 3),
-        "gflops": round(operations / seconds / 1e9, 1),
+        "gflops": round(job.train.batch * cost.flops / seconds / 1e9, 1),
         "peak_gib": round(peak, 3),
         "predicted_gib": round(predicted, 3),
         "ratio": round(peak / predicted, 4),

@@ -25,11 +25,12 @@ from typing import Any
 import pytest
 
 from tests.forks import made_once
+from tests.jobs import sets
 from tests.network import HOOK
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "trainer" / "rehearsal" / "fork_client.py"
-QUICK = ("--set", "model.hidden=8", "--set", "model.lookback=20", "--set", "train.batch=128")
+QUICK = sets("model.hidden=8", "model.lookback=20", "train.batch=128")
 
 
 @dataclass(frozen=True, kw_only=True)

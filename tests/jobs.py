@@ -27,6 +27,11 @@ def with_settings(job: Job, **keys: Any) -> Job:
     return parse_job(job.to_dict(), full(keys))
 
 
+def sets(*assignments: str) -> tuple[str, ...]:
+    """Return the arguments of a command that set these keys: `train.epochs=3`."""
+    return tuple(word for assignment in assignments for word in ("--set", assignment))
+
+
 def full(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the keys named with their tables: the first that has each, of any model and target."""
     homes = [(table, home) for table, members in HOMES.items() for home in members.values()]

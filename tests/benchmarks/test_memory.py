@@ -15,7 +15,7 @@ from tests.jobs import job_of, with_settings
 from tests.models import SETTINGS, make_model
 from trainer.data.features import FEATURES
 from trainer.job.job import Job
-from trainer.machines.memory import FLOAT, num_weights
+from trainer.machines.memory import FLOAT
 from trainer.store.card import CardSeries
 from trainer.train.inputs.encoder import pinned
 
@@ -140,6 +140,6 @@ def test_what_stays_after_a_step_is_foretold_with_an_average_of_the_weights_and_
     job = one_slice(**shape, ema=ema)
     part, _ = predicted(job, on_gpu=False)
     gradients = (
-        FLOAT * num_weights(job, features=len(FEATURES)) if job.model.name == "tcn" else 0
+        FLOAT * job.model.cost(features=len(FEATURES), outputs=1).weights if job.model.name == "tcn" else 0
     )  # there, of the workspace
     assert held(job) == pytest.approx(part.weights + gradients, rel=ALLOWED)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import sets
 from trainer.aws.access import Access
 from trainer.rehearsal.client import ACCOUNT, Server
 from trainer.rehearsal.home import read_note
@@ -19,14 +20,7 @@ from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 
 GROUP = "mayfly-dev"
-LONG = (
-    "--epochs",
-    "200",
-    "--set",
-    "train.patience=200",
-    "--set",
-    "expert.tune=never",
-)  # tuning: test_tuned.py
+LONG = ("--epochs", "200", *sets("train.patience=200", "expert.tune=never"))  # tuning: test_tuned.py
 BUDGET = "1.5"  # 441 seconds of a p3.8xlarge, far below the default of half an hour
 
 

@@ -8,23 +8,15 @@ import json
 
 import pytest
 
+from tests.jobs import sets
+
 
 @pytest.mark.slow
 def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(
     desk, candles, eventually
 ):
-    pooled = ("--symbols", "AAA,BBB", "--set", "data.pooled=true", "--set", "name=pool")
-    settings = (
-        *pooled,
-        "--epochs",
-        "1",
-        "--set",
-        "data.folds=2",
-        "--set",
-        "train.seeds=2",
-        "--set",
-        "train.seed=3",
-    )
+    pooled = ("--symbols", "AAA,BBB", *sets("data.pooled=true", "name=pool"))
+    settings = (*pooled, "--epochs", "1", *sets("data.folds=2", "train.seeds=2", "train.seed=3"))
     run = desk.launch("--data", str(candles), *settings)
     eventually(lambda: desk.events("model_started"))
     run.kill()

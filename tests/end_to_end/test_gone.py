@@ -7,12 +7,13 @@ import signal
 
 import pytest
 
+from tests.jobs import sets
 from trainer.rehearsal.home import read_note
 
 
 @pytest.mark.slow
 def test_an_attached_launch_ends_with_one_line_after_its_embedded_aws_is_gone(desk, candles, eventually):
-    long = ("--epochs", "200", "--set", "train.patience=200", "--set", "expert.tune=never")
+    long = ("--epochs", "200", *sets("train.patience=200", "expert.tune=never"))
     run = desk.launch("--data", str(candles), "--symbols", "AAA", *long)
     eventually(lambda: list(desk.home.glob("sandbox/*/.mayfly-sandbox")))
     note = read_note(desk.home)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.desk import QUICK, Desk
+from tests.jobs import sets
 from tests.processes import alive
 
 SCRIPT = """
@@ -132,17 +133,7 @@ def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
 def test_a_training_into_a_folder_has_a_receipt_without_an_instance_and_models_that_every_verb_reads(
     desk, candles
 ):
-    words = (
-        "--data",
-        str(candles),
-        "--set",
-        "data.symbols=AAA",
-        "--set",
-        "train.epochs=1",
-        "--set",
-        "expert.tune=never",
-        *QUICK,
-    )
+    words = ("--data", str(candles), *sets("data.symbols=AAA", "train.epochs=1", "expert.tune=never"), *QUICK)
     run = desk.run("agent", "--here", "--local", "store", "--json", *words)
     assert run.returncode == 0, run.stdout + run.stderr
     receipt = json.loads(run.stdout)

@@ -14,15 +14,9 @@ from urllib.parse import urlparse
 import pytest
 
 from tests.desk import QUICK, ROOT
+from tests.jobs import sets
 
-ENDLESS = (
-    "--epochs",
-    "100000",
-    "--set",
-    "train.patience=100000",
-    "--set",
-    "expert.tune=never",
-)  # tuning: test_tuned.py
+ENDLESS = ("--epochs", "100000", *sets("train.patience=100000", "expert.tune=never"))  # tuning: test_tuned.py
 PHASES = ["preflight", "capacity", "boot", "stage", "train", "upload", "terminate"]
 
 

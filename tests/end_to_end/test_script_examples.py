@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.desk import ROOT, Desk
+from tests.jobs import sets
 
 WHEELS = ROOT / ".venv" / "example-wheels"
 EXAMPLES = ROOT / "examples" / "scripts"
@@ -46,12 +47,7 @@ def laid_out(desk: Desk, name: str) -> Path:
     reason="set-up could not fetch the examples' wheels (scripts/setup.py)",
 )
 def test_each_example_runs_and_pull_brings_what_its_receipt_lists(desk):
-    smallest = (
-        "--set",
-        'script.files=["train.py", "wheels"]',
-        "--set",
-        "script.command=python train.py --epochs 1",
-    )
+    smallest = sets('script.files=["train.py", "wheels"]', "script.command=python train.py --epochs 1")
     for name, least in MADE.items():
         run = desk.run("launch", "--rehearse", "--json", "--job", str(laid_out(desk, name)), *smallest)
         assert run.returncode == 0, run.stdout + run.stderr

@@ -13,20 +13,12 @@ from typing import Any
 import pytest
 
 from tests.desk import QUICK, Desk
+from tests.jobs import sets
 from trainer.machines.measurements import from_bytes
 from trainer.rehearsal.client import ACCOUNT, lease_server
 from trainer.store.card import read_card
 
-TUNED = (
-    "--epochs",
-    "1",
-    "--symbols",
-    "AAA",
-    "--set",
-    "expert.tune=always",
-    "--set",
-    "machine.gpu_profile=my_v100",
-)
+TUNED = ("--epochs", "1", "--symbols", "AAA", *sets("expert.tune=always", "machine.gpu_profile=my_v100"))
 PROFILES = "[cpu]\nmodels_per_gpu = 1\n\n[my_v100]\nmemory_gib = 15.5\n\n[workshop]\nmemory_gib = 48\n"
 
 

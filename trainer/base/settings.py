@@ -6,7 +6,7 @@ docs/models-and-targets.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cache
 from operator import ge, gt, le, lt
@@ -20,6 +20,7 @@ WINDOWS, CHUNKS = (
     "chunks",
 )  # a model's reads: windows with one output, or chunks with one for each bar
 FLOAT, HALF = 4, 2  # bytes of a number
+RECURRENT, CONVOLUTION, ATTENTION, UNKNOWN = "recurrent", "convolution", "attention", "unknown"  # kernels
 HIGHER, LOWER = "higher", "lower"
 # Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A
 # series' number is its place in its piece, from 1 on, and has no limit; the others are of the bar's start,
@@ -144,6 +145,7 @@ class Training:
     recompute: bool  # activation checkpointing
     accumulates: bool  # the batch has other slices, too
     frozen: bool = False  # only the head trains, on a pretrained encoder
+    reserve: int = 0  # numbers that the device's library keeps of each cell of a recurrent layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,42 @@ class Activations:
     kept: float  # from the forward pass, for the backward pass
     workspace: float  # the backward pass's additional bytes, at its peak
     assumed: float = 0.0
+
+
+def _no_activations(training: Training, reads: int) -> Activations:
+    return Activations(kept=0.0, workspace=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCost:
+    """What training a model takes on any machine, for its numbers of inputs and outputs. A read is a window,
+    or a chunk. `trainer.machines` makes seconds and bytes of it.
+    """
+
+    weights: int = 0
+    frozen: int = 0  # of the weights: those have no gradients and no moments
+    # Members of its module lists, and the weights of the largest one: they can be gathered one at a time
+    # where a model is divided among GPUs.
+    blocks: int = 0
+    block_weights: int = 0
+    # Of a read, forward and backward, a multiplication and an addition as two, without what activation
+    # checkpointing does again, as in MFU; 0: not counted.
+    flops: float = 0.0
+    activations: Callable[[Training, int], Activations] = _no_activations  # of a slice of so many reads
+    counts_gradients: bool = False  # `activations` includes the gradients of the weights
+    recompute_pays: bool = False  # activation checkpointing is tried where memory is short
+    kernel: str = UNKNOWN  # in which its time is spent: RECURRENT, CONVOLUTION, ATTENTION
+    steps: int = 0  # of a RECURRENT read, each of which waits for the one before
+    width: int = 0  # of its matrices
+    mflop: float | None = None  # of an output, as its kernel's rates count them; None: not known
+    layer_bytes: float | None = None  # of a read, which a CPU's caches should hold; None: not known
+    is_measured: bool = True  # a user's own model has to be built first
+    may_slice: bool = True  # slices of a batch have the gradient of the whole
+
+    @property
+    def trained(self) -> int:
+        """Return how many of its weights are trained."""
+        return self.weights - self.frozen
 
 
 class HomeSettings:
@@ -189,24 +227,15 @@ class ModelSettings(HomeSettings):
 
     part = "model"
     reads: ClassVar[str] = WINDOWS
-    default_batch: ClassVar[int] = (
-        256  # windows, or chunks, in one optimizer step where the job names no batch
-    )
-    shape: ClassVar[
-        tuple[str, ...]
-    ] = ()  # keys that, with the batch, determine its speed: tuned settings are stored by them
+    default_batch: ClassVar[int] = 256  # reads in one optimizer step where the job names no batch
+    shape: ClassVar[tuple[str, ...]] = ()  # keys that determine its speed: tuned settings are stored by them
     shorter: ClassVar[str] = "model.lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
-    recompute_pays: ClassVar[bool] = False  # activation checkpointing is tried where memory is short
-    is_recurrent: ClassVar[bool] = (
-        False  # uses cuDNN's recurrent kernels, which have their own rules of precision
-    )
-    can_recompute: ClassVar[bool] = True  # `network.build` takes `recompute`
-    half_by_default: ClassVar[bool] = True  # `precision = auto` multiplies in half precision on a GPU
-    counts_gradients: ClassVar[bool] = False  # `activations` includes the gradients of the weights
     # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
-    # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py).
+    # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py). Its activations
+    # are not computed again, and by default it multiplies in full precision: autocast would run an RNN in
+    # fp16 and its loss unscaled (lstm/network.py).
     is_any_module: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 
@@ -229,29 +258,9 @@ class ModelSettings(HomeSettings):
         return 0
 
     @property
-    def block_weights(self) -> tuple[int, int]:
-        """Return the number of its blocks, the members of its module lists, and the weights of the largest
-        one.
-
-        They can be gathered one at a time where a model is divided among GPUs (`trainer.machines.ranks`).
-        (0, 0): none.
-        """
-        return 0, 0
-
-    @property
     def place(self) -> dict[str, Any]:
         """Return the further arguments of `network.build` on this machine."""
         return {}
-
-    @property
-    def is_measured(self) -> bool:
-        """Return whether memory and cost are known; a user's own model has to be built first."""
-        return True
-
-    @property
-    def may_slice(self) -> bool:
-        """Return whether slices of a batch have the gradient of the whole."""
-        return True
 
     @property
     def title(self) -> str:
@@ -263,20 +272,9 @@ class ModelSettings(HomeSettings):
         """Return its size as text."""
         return ""
 
-    @property
-    def gains_from_threads(self) -> bool:
-        """Return whether a second idle core makes training faster."""
-        return False
-
-    @property
-    def costs(self) -> tuple[float, float]:
-        """Return the cost of training one output on a CPU and on a GPU, relative to the default model's."""
-        return 1.0, 1.0
-
-    @property
-    def cpu_slice(self) -> int:
-        """Return the number of windows, or chunks, per slice at which a CPU is fastest."""
-        return 256
+    def cost(self, *, features: int, outputs: int) -> ModelCost:
+        """Return what its training takes."""
+        return ModelCost()
 
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
         """Return the arguments of `network.build` that the card keeps, as JSON values."""
@@ -303,26 +301,6 @@ class ModelSettings(HomeSettings):
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of an architecture, and of keys from which parts of it follow."""
         return dict(architecture)
-
-    def num_weights(self, *, features: int, outputs: int) -> int:
-        """Return its number of weights."""
-        return 0
-
-    def num_trained(self, *, features: int, outputs: int) -> int:
-        """Return how many of its weights train: those have gradients and moments."""
-        return self.num_weights(features=features, outputs=outputs)
-
-    def flops(self, *, features: int, outputs: int) -> float:
-        """Return the floating-point operations of one read, forward and backward; 0 if they were not counted.
-
-        A multiplication and an addition are two. What activation checkpointing does again is left out, as in
-        MFU.
-        """
-        return 0.0
-
-    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
-        """Return the memory of a slice of `reads` windows or chunks."""
-        return Activations(kept=0.0, workspace=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

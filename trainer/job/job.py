@@ -24,6 +24,7 @@ from trainer.base.own_file import OwnFile
 from trainer.base.settings import (
     CHUNKS,
     HomeSettings,
+    ModelCost,
     ModelSettings,
     TargetSettings,
     bad_value,
@@ -70,9 +71,8 @@ class Job:
     expert: ExpertSettings = field(default_factory=ExpertSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
     script: ScriptSettings = field(default_factory=ScriptSettings)
-    given: frozenset[str] = field(
-        default=frozenset(), compare=False, repr=False
-    )  # keys in the text it is from
+    # Keys in the text that it was parsed from, named with their tables.
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.is_script and not self.machine.max_duration:
@@ -107,16 +107,13 @@ class Job:
         if self.train.batch == 0 and self.model.reads == CHUNKS:
             why, do = f"{self.model.name} reads chunks", "Set train.batch to 1 or more, or leave it out."
             raise UsageError("train.batch = auto is for models that read windows", why=why, do=do)
-        if self.expert.activation_checkpointing and not self.model.can_recompute:
+        if self.expert.activation_checkpointing and self.model.is_any_module:
             do = "Leave expert.activation_checkpointing out."
             raise UsageError(
                 f"{self.model.title} can't compute its activations again", why="it is your own module", do=do
             )
-        if (
-            0 < self.expert.micro_batch < self.train.batch
-            and self.model.is_measured
-            and not self.model.may_slice
-        ):
+        sliced = 0 < self.expert.micro_batch < self.train.batch
+        if sliced and self.cost.is_measured and not self.cost.may_slice:
             why = "slices of a batch would give it another gradient, as batch norm does"
             raise UsageError(
                 f"{self.model.title} can't train in slices", why=why, do="Leave expert.micro_batch out."
@@ -126,6 +123,11 @@ class Job:
     def is_script(self) -> bool:
         """Return whether it runs a user's script instead of training models."""
         return bool(self.script.command)
+
+    @property
+    def cost(self) -> ModelCost:
+        """Return what training its model takes, with its inputs and outputs."""
+        return self.model.cost(features=len(self.data.inputs), outputs=self.target.outputs)
 
     @property
     def own_files(self) -> dict[str, OwnFile]:

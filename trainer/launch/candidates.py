@@ -96,7 +96,7 @@ def weigh(
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
     rate = rate or rate_of(profile_on(machine, place), job)
-    on_aws = not place.chip and job.model.is_measured
+    on_aws = not place.chip and job.cost.is_measured
     together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
     sharded = bool(together and together.placement and together.placement.sharded)
     places = len(job.script.places(machine.num_workers)) if job.is_script else 0

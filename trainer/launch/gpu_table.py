@@ -128,7 +128,7 @@ def gpu_table(
     `asked` are the candidates with their region's prices. Empty if each GPU trains models of its own, and for
     a user's own model without a trial.
     """
-    if work.together is None or not job.model.is_measured:
+    if work.together is None or not job.cost.is_measured:
         return ()
     known = {**catalogue(), **{machine.name: machine for machine in asked}}
     cheapest: dict[tuple[str, int], InstanceType] = {}

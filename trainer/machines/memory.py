@@ -19,6 +19,7 @@ from trainer.base.errors import UsageError
 from trainer.base.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
 from trainer.job.job import Job, job_from
 from trainer.machines.chips import REFERENCE, GpuProfile, packaged
+from trainer.machines.kernels import CUDNN_RESERVE
 
 GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
@@ -78,20 +79,10 @@ def is_half(job: Job, *, on_gpu: bool) -> bool:
     module.
     """
     return (
-        on_gpu and job.model.half_by_default
+        on_gpu and not job.model.is_any_module
         if job.train.precision == "auto"
         else job.train.precision != "fp32"
     )
-
-
-def num_weights(job: Job, *, features: int) -> int:
-    """Return how many weights a model of the job has."""
-    return job.model.num_weights(features=features, outputs=job.target.outputs)
-
-
-def num_trained(job: Job, *, features: int) -> int:
-    """Return how many weights of a model are trained."""
-    return job.model.num_trained(features=features, outputs=job.target.outputs)
 
 
 def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
@@ -113,21 +104,23 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
 
 def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, fused: bool) -> Footprint:
     model, target = job.model, job.target
+    cost = model.cost(features=features, outputs=target.outputs)
     stacked = model.has_stacked_form and job.expert.strategy != "sequential"
     training = Training(
         half=is_half(job, on_gpu=on_gpu),
         fused=fused,
         recompute=job.expert.activation_checkpointing,
         accumulates=reads < job.train.batch,
-        frozen=num_trained(job, features=features) < num_weights(job, features=features),
+        frozen=cost.frozen > 0,
+        reserve=CUDNN_RESERVE,
     )
-    part = model.activations(training, features=features, outputs=target.outputs, reads=reads)
+    part = cost.activations(training, reads)
     streams = (
         stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
     )  # one stream per model
-    weights, trained = (FLOAT * count(job, features=features) for count in (num_weights, num_trained))
+    weights, trained = FLOAT * cost.weights, FLOAT * cost.trained
     averages = 1 if job.train.ema else 0
-    copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if model.counts_gradients else 0)
+    copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if cost.counts_gradients else 0)
     numbers = (features + target.label_columns) * FLOAT * (2 if stacked else 1)  # stacked: a joined copy
     numbers += len(CONTEXT) * CONTEXT_BYTES if model.reads_context else 0
     return Footprint(
@@ -304,7 +297,10 @@ def fit(
     kept. Raises UsageError if the smallest slice of one model does not fit.
     """
     room, best = room_gib(memory_gib), tuned or job
-    for number, (candidate, windows) in enumerate(_slices(job, best)):
+    slices = slices_to_try(
+        job, best, whole=best.train.batch or REFERENCE_BATCH, start=best.expert.micro_batch
+    )
+    for number, (candidate, windows) in enumerate(slices):
         part = footprint(candidate, features=features, bars=bars, windows=windows, on_gpu=profile.name != CPU)
         needed = part.total / GIB
         if number == 0 and measured_gib:
@@ -338,17 +334,15 @@ def fit(
     )
 
 
-def _slices(job: Job, best: Job) -> Iterator[tuple[Job, int]]:
-    """Yield (job, micro-batch) to try: tuned, then halved; if it can pay, the same with activation
-    checkpointing.
+def slices_to_try(job: Job, first: Job, *, whole: int, start: int) -> Iterator[tuple[Job, int]]:
+    """Yield (job, slice) to try: `first` with slices of `start` (0: the whole), then halved; if it can pay,
+    the same with activation checkpointing. A slice that `job` names stays.
     """
-    batch = best.train.batch or REFERENCE_BATCH
-    candidates = (
-        (best, best.with_expert(activation_checkpointing=True)) if best.model.recompute_pays else (best,)
-    )
-    for candidate in dict.fromkeys(candidates):
-        windows = min(best.expert.micro_batch or batch, batch)
+    cost = job.cost
+    again = (first.with_expert(activation_checkpointing=True),) if cost.recompute_pays else ()
+    for candidate in dict.fromkeys((first, *again)):
+        windows = min(start or whole, whole)
         yield candidate, windows
-        while not job.expert.micro_batch and job.model.may_slice and windows > 1:
+        while not job.expert.micro_batch and cost.may_slice and windows > 1:
             windows = (windows + 1) // 2
             yield candidate, windows

@@ -23,6 +23,7 @@ from trainer.job.pieces.piece import Piece, SeriesWork
 from trainer.machines.chips import GpuProfile, named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType
+from trainer.machines.kernels import window_costs
 from trainer.machines.links import link_of
 from trainer.machines.memory import figures
 from trainer.machines.rates import Rate
@@ -61,7 +62,7 @@ class Estimate:
 def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     """Return the work in a job over so many bars a symbol; the older folds of a symbol have fewer."""
     series = [_series(symbol, min(count, job.data.bars or count), job) for symbol, count in bars.items()]
-    cost_cpu, cost_gpu = job.model.costs
+    cost_cpu, cost_gpu = window_costs(job.cost)
     pieces = pieces_of(job, series, timeframe=job.data.timeframe)
     together = together_of(job) if takes_all_devices(job) else None
     return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu, together=together)

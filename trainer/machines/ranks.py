@@ -10,14 +10,13 @@ gradients: the best weights, and the model for evaluation. The formula is that o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainer.base.errors import UsageError
 from trainer.base.settings import FLOAT
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile
-from trainer.machines.memory import CPU, GIB, Footprint, footprint, num_trained, num_weights, room_gib
+from trainer.machines.memory import CPU, GIB, Footprint, footprint, room_gib, slices_to_try
 
 # NCCL's buffers in one process: 4 MiB (NCCL_BUFFSIZE) per channel and connection, up to 32 channels, rings
 # and trees; and its kernels. An estimate of 2026-11-22 by
@@ -66,16 +65,13 @@ def rank_footprint(
     nccl = NCCL_GIB * GIB if on_gpu else 0.0
     if not sharded:
         return replace(part, workspace=part.workspace + nccl)
-    weights = FLOAT * num_weights(job, features=features)
-    count, block = job.model.block_weights
-    blocks = FLOAT * count * block
+    cost = job.model.cost(features=features, outputs=job.target.outputs)
+    weights, block = FLOAT * cost.weights, cost.block_weights
+    blocks = FLOAT * cost.blocks * block
     # The rest (embeddings, head) stays gathered, with its gradients, from the first forward to the last
     # backward.
     whole = 2 * max(0.0, weights - blocks) + FLOAT * block * (GATHERED_BLOCKS + 1)
-    trained = FLOAT * num_trained(job, features=features)
-    gradients = (
-        trained if job.model.counts_gradients else 0.0
-    )  # then they are part of the workspace, see `memory`
+    gradients = FLOAT * cost.trained if cost.counts_gradients else 0.0  # then they are part of the workspace
     share = 1 - 1 / devices
     return replace(
         part,
@@ -102,9 +98,11 @@ def place_on_gpus(
     The batch is always the job's; slices start with those of a trial, `tuned`. Raises UsageError if not even
     slices of one window (or chunk) fit.
     """
-    room, needed = room_gib(memory_gib), math.inf
+    room, needed, best = room_gib(memory_gib), math.inf, tuned or job
+    share = math.ceil((job.train.batch or job.model.default_batch) / devices)
+    first = job.with_expert(activation_checkpointing=True) if best.expert.activation_checkpointing else job
     for sharded in (False, True) if devices > 1 else (False,):
-        for candidate, windows in _candidates(job, tuned or job, devices):
+        for candidate, windows in slices_to_try(job, first, whole=share, start=best.expert.micro_batch):
             part = rank_footprint(
                 candidate,
                 features=features,
@@ -123,7 +121,7 @@ def place_on_gpus(
                     memory_gib=part.total / GIB,
                 )
             needed = min(needed, part.total / GIB)
-    millions = num_weights(job, features=features) / 1e6
+    millions = job.model.cost(features=features, outputs=job.target.outputs).weights / 1e6
     parts = (
         f"on each of {devices} {profile.chip}, also in parts (FSDP)"
         if devices > 1
@@ -134,19 +132,3 @@ def place_on_gpus(
         why=f"it needs {needed:.1f} of {room:.1f} GiB by the memory formula, in its smallest slices",
         do="Take larger or more GPUs, a smaller model, or fewer bars.",
     )
-
-
-def _candidates(job: Job, best: Job, devices: int) -> Iterator[tuple[Job, int]]:
-    """Yield (job, slice) for a rank's share of a batch: the best, then halved; then the same with activation
-    checkpointing.
-    """
-    share = math.ceil((job.train.batch or job.model.default_batch) / devices)
-    again = job.with_expert(activation_checkpointing=True)
-    if best.expert.activation_checkpointing:
-        job = again
-    for candidate in dict.fromkeys((job, again) if job.model.recompute_pays else (job,)):
-        windows = min(best.expert.micro_batch or share, share)
-        yield candidate, windows
-        while not job.expert.micro_batch and job.model.may_slice and windows > 1:
-            windows = (windows + 1) // 2
-            yield candidate, windows

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile, named_profile, packaged
+from trainer.machines.kernels import window_costs
 from trainer.machines.memory import BELIEVED, CPU, figures, is_half
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
@@ -63,7 +64,7 @@ def rate_of(
     is within a factor of a hundred of the estimate.
     """
     estimate, basis = visits_per_second(profile, job), figures(profile)["windows_per_second"].basis
-    if not job.model.is_measured:
+    if not job.cost.is_measured:
         return Rate(per_second=estimate, basis=NOT_ESTIMATED)
     if entry and entry["date"] and basis != "yours" and f"{entry['torch']}.".startswith(f"{torch}."):
         measured = entry["windows_per_second"] * job.model.bars_out
@@ -83,17 +84,14 @@ def visits_per_second(profile: GpuProfile, job: Job) -> float:
         figures(profile)["windows_per_second"].value
         or figures(named_profile("t4"))["windows_per_second"].value
     )
-    cpu, gpu = job.model.costs
+    cost = job.cost
+    cpu, gpu = window_costs(cost)
     if profile.name == CPU:
         return float(rate) / cpu
-    by_cost, flops = (
-        float(rate) / gpu,
-        job.model.flops(features=len(job.data.inputs), outputs=job.target.outputs),
-    )
-    a_visit = flops / job.model.bars_out
+    by_cost, a_visit = float(rate) / gpu, cost.flops / job.model.bars_out
     return (
         min(by_cost, MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / a_visit)
-        if flops
+        if a_visit
         else by_cost
     )
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from trainer.base.settings import FLOAT, HALF
 from trainer.job.job import Job
 from trainer.machines.links import Link
-from trainer.machines.memory import num_trained
 
 BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
 BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
@@ -39,7 +38,7 @@ class Together:
 def together_of(job: Job) -> Together:
     """Return what ranks of the job's model share."""
     visits = (job.train.batch or job.model.default_batch) * job.model.bars_out
-    return Together(weights=num_trained(job, features=len(job.data.inputs)), visits=float(visits))
+    return Together(weights=job.cost.trained, visits=float(visits))
 
 
 def speedup(

@@ -67,11 +67,6 @@ class PretrainedSettings(ModelSettings):
         """Return whether everything but the head is frozen to the end."""
         return bool(self.encoder) and self.encoder_training == FROZEN
 
-    def num_trained(self, *, features: int, outputs: int) -> int:
-        """See `ModelSettings.num_trained`."""
-        weights = self.num_weights(features=features, outputs=outputs)
-        return weights - self.num_weights(features=features, outputs=0) if self.trains_head_alone else weights
-
 
 def stage_of(weight: str, *, num_blocks: int) -> int:
     """Return when a weight of a network begins to train: 0 with the head, then block by block, the last one

@@ -13,6 +13,7 @@ import torch
 
 from trainer.base import environment
 from trainer.base.errors import UsageError
+from trainer.base.settings import RECURRENT
 from trainer.job.job import Job
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,11 +44,11 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
                 "precision bf16 on a GPU without bf16", do="Leave train.precision auto, or set fp16 or fp32."
             )
         return _DTYPES[job.train.precision]
-    if device.type == "cpu" or not job.model.half_by_default:
+    if device.type == "cpu" or job.model.is_any_module:
         return torch.float32
     return (
         torch.bfloat16
-        if _has_bf16() and (not job.model.is_recurrent or _has_bf16_recurrence())
+        if _has_bf16() and (job.cost.kernel != RECURRENT or _has_bf16_recurrence())
         else torch.float16
     )
 

@@ -74,7 +74,7 @@ def test_its_declared_keys_are_listed_and_its_batch_waits_for_what_it_reads():
     assert {"model.file", "model.class", "model.lookback", "model.chunk"} <= {
         key for key, _, _ in job_keys(job)
     }
-    assert not job.model.is_measured and job.train.batch < 0 and own(batch=7).train.batch == 7
+    assert not job.cost.is_measured and job.train.batch < 0 and own(batch=7).train.batch == 7
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.jobs import with_settings
+from tests.jobs import sets, with_settings
 from tests.models import SETTINGS, make_model
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions
@@ -333,7 +333,7 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
         {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."},
     )
     Path("fetch.py").write_text("import ccxt")
-    refreshing = ("--set", "data.refresh=fetch.py", "--set", "data.secrets=API_KEY")
+    refreshing = sets("data.refresh=fetch.py", "data.secrets=API_KEY")
     code, told = mayfly("publish", "weekly", "--job", "job.toml", *refreshing)
     assert (code, told["notes"][-1][:39]) == (0, "first the refresh script runs on t3.lar")
     republished(home, "weekly", "waiting", stale="skip")

@@ -22,7 +22,6 @@ from trainer.machines.memory import (
     fit,
     footprint,
     is_half,
-    num_weights,
 )
 from trainer.models import network_of
 from trainer.train.packs.pack import architecture_of
@@ -194,14 +193,14 @@ SMALL_TCN = job_of(model="tcn", blocks=4, width=32, chunk=256)
 )
 def test_it_counts_the_weights_that_the_model_has(job):
     model = network_of(job.model.name).build(architecture_of(job, features=len(FEATURES)))
-    assert num_weights(job, features=len(FEATURES)) == sum(
+    assert job.model.cost(features=len(FEATURES), outputs=1).weights == sum(
         parameter.numel() for parameter in model.parameters()
     )
 
 
 @pytest.mark.parametrize("job", [job_of(strategy="sequential"), job_of(strategy="fused"), SMALL_TCN])
 def test_an_average_of_the_weights_is_one_copy_more_and_one_in_its_checkpoints(job):
-    one = FLOAT * num_weights(job, features=37)
+    one = FLOAT * job.model.cost(features=37, outputs=1).weights
     plain, averaged = (
         footprint(each, features=37, bars=0, windows=8) for each in (job, with_settings(job, ema=0.99))
     )
@@ -243,7 +242,7 @@ def test_half_precision_is_what_a_gpu_does_unless_the_job_says_otherwise():
 def test_gradients_of_several_slices_lie_beside_what_is_kept():
     whole = footprint(with_settings(SMALL_TCN, batch=4), features=37, bars=0, windows=4)
     slices = footprint(with_settings(SMALL_TCN, batch=8), features=37, bars=0, windows=4)
-    assert 0 < slices.step - whole.step <= FLOAT * num_weights(SMALL_TCN, features=37)
+    assert 0 < slices.step - whole.step <= FLOAT * SMALL_TCN.model.cost(features=37, outputs=1).weights
 
 
 def test_a_stream_of_its_own_has_a_workspace_of_its_own_on_a_gpu():

@@ -9,7 +9,7 @@ from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
 from trainer.base.settings import FLOAT
 from trainer.machines.chips import packaged
-from trainer.machines.memory import GIB, footprint, num_weights
+from trainer.machines.memory import GIB, footprint
 from trainer.machines.ranks import NCCL_GIB, place_on_gpus, rank_footprint
 
 JOB = job_of(model="tcn", batch=16)
@@ -29,7 +29,7 @@ def test_buckets_hold_all_gradients_throughout_and_nccl_has_buffers_on_gpus():
     ranks, on_cpus = (
         rank_footprint(job, windows=4, devices=2, sharded=False, on_gpu=gpu, **KNOWN) for gpu in (True, False)
     )
-    gradients = FLOAT * num_weights(job, features=37)
+    gradients = FLOAT * job.model.cost(features=37, outputs=1).weights
     assert NCCL_GIB * GIB <= ranks.total - one.total <= NCCL_GIB * GIB + gradients
     assert on_cpus.total - footprint(job, windows=4, on_gpu=False, **KNOWN).total <= gradients
 
@@ -41,7 +41,7 @@ def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_
         for devices, sharded in ((2, False), (2, True), (8, True))
     )
     assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
-    weights = FLOAT * num_weights(JOB, features=37)
+    weights = FLOAT * JOB.model.cost(features=37, outputs=1).weights
     assert (
         eighths.copies == 2 * weights + (whole.copies - weights) / 8
     )  # the best weights and what evaluates are wholes
@@ -55,6 +55,12 @@ def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_t
     in_parts = place_on_gpus(T4, wide, devices=8, memory_gib=8.0, **KNOWN)
     assert in_parts.sharded and "in parts by FSDP" in in_parts.words
     assert in_parts.memory_gib < 8.0
+
+
+def test_a_users_own_module_is_placed_without_recomputation():
+    own = job_of(model="net.py:Net", batch=64)
+    placement = place_on_gpus(T4, own, devices=2, memory_gib=16.0, **KNOWN)
+    assert (placement.micro_batch, placement.activation_checkpointing) == (32, False)
 
 
 def test_a_model_that_does_not_fit_is_one_clear_line():

@@ -35,7 +35,7 @@ def test_the_reference_model_trains_at_the_profiles_rate_and_a_larger_one_slower
 def test_a_large_model_waits_for_multiplications_of_which_a_chip_has_a_peak():
     t4, h100 = named_profile("t4"), named_profile("h100")
     large = job_of(model="transformer", preset="large")
-    flops = large.model.flops(features=len(large.data.inputs), outputs=1)
+    flops = large.cost.flops
     assert visits_per_second(h100, large) <= MFU * 989.4e12 / flops
     assert visits_per_second(t4, large) == pytest.approx(MFU * 65e12 / flops)
     full = job_of(model="transformer", preset="large", precision="fp32")

@@ -54,7 +54,7 @@ def test_the_large_preset_has_151_million_weights():
         large = build(settings.architecture(features=37, outputs=1))
     assert settings.tokens == 32
     assert (
-        settings.num_weights(features=37, outputs=1)
+        settings.cost(features=37, outputs=1).weights
         == sum(weight.numel() for weight in large.parameters())
         == 151_388_609
     )
@@ -65,7 +65,9 @@ def test_it_has_the_weights_of_the_formula(shape):
     settings = job_of(model="transformer", **shape).model
     with torch.device("meta"):
         built = build(settings.architecture(features=7, outputs=3))
-    assert settings.num_weights(features=7, outputs=3) == sum(weight.numel() for weight in built.parameters())
+    assert settings.cost(features=7, outputs=3).weights == sum(
+        weight.numel() for weight in built.parameters()
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -76,7 +78,7 @@ def test_a_step_has_the_operations_of_the_formula(shape):
     # torch has no formula for flash attention on a CPU.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         built(x_TBF).sum().backward()
-    assert counter.get_total_flops() == 4 * settings.flops(features=7, outputs=3)
+    assert counter.get_total_flops() == 4 * settings.cost(features=7, outputs=3).flops
 
 
 @pytest.mark.slow
@@ -89,8 +91,8 @@ def test_on_a_frozen_encoder_the_head_alone_has_operations_of_a_backward_pass():
         weight.requires_grad_(name.startswith("head."))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         built(x_TBF).sum().backward()
-    assert counter.get_total_flops() == 4 * settings.flops(features=7, outputs=3)
-    assert settings.num_trained(features=7, outputs=3) == built.head.weight.numel() + 3
+    assert counter.get_total_flops() == 4 * settings.cost(features=7, outputs=3).flops
+    assert settings.cost(features=7, outputs=3).trained == built.head.weight.numel() + 3
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from tests.forks import made_once
-from tests.jobs import job_of
+from tests.jobs import job_of, sets
 from tests.pieces import piece_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -35,16 +35,7 @@ from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trai
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
-SMALL = (
-    "--device",
-    "cpu",
-    "--set",
-    "model.hidden=4",
-    "--set",
-    "train.batch=64",
-    "--set",
-    "model.lookback=20",
-)
+SMALL = ("--device", "cpu", *sets("model.hidden=4", "train.batch=64", "model.lookback=20"))
 SECONDS = 500.0  # a hang, not slowness
 
 

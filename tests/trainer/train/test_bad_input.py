@@ -16,22 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.jobs import sets
 from trainer.store.card import Card, read_card
 from trainer.train.__main__ import main
 
 SECONDS = 500
-SMALL = (
-    "--device",
-    "cpu",
-    "--epochs",
-    "1",
-    "--set",
-    "model.hidden=4",
-    "--set",
-    "train.batch=64",
-    "--set",
-    "model.lookback=20",
-)
+SMALL = ("--device", "cpu", "--epochs", "1", *sets("model.hidden=4", "train.batch=64", "model.lookback=20"))
 Change = Callable[[dict[str, np.ndarray]], None]
 
 
@@ -113,16 +103,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     candles("SHORT-USD", bars=600, seed=4)  # windows, but fewer than a batch
     candles("TINY-USD", bars=100, seed=5)
     candles("OTHER-USD", seed=6)
-    pack = (
-        "--workers",
-        "1",
-        "--set",
-        "expert.pack=4",
-        "--set",
-        f"expert.strategy={strategy}",
-        "--set",
-        "train.batch=300",
-    )
+    pack = ("--workers", "1", *sets("expert.pack=4", f"expert.strategy={strategy}", "train.batch=300"))
     found = run(python, tmp_path / "data", tmp_path / "all", *pack)
     assert found.exit_code == 100
     assert set(found.done) == {"GOOD-USD", "STILL-USD", "OTHER-USD"}

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import sets
 from trainer.train.__main__ import main
 
-ENDLESS = ("--set", "train.epochs=100000", "--set", "train.patience=100000")
+ENDLESS = sets("train.epochs=100000", "train.patience=100000")
 SECONDS = 500.0  # a hang, not slowness
 
 
@@ -58,7 +59,7 @@ def _descendants(pid: int) -> set[int]:
 
 
 def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
-    training = start(data, "--workers", "1", "--set", "train.epochs=8", "--set", "train.patience=8")
+    training = start(data, "--workers", "1", *sets("train.epochs=8", "train.patience=8"))
     for count in (1, 2):
         os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
     assert training.end() == 100
@@ -73,9 +74,7 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
 
 
 def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_reported(start, data):
-    training = start(
-        data, "--workers", "1", *ENDLESS, "--set", "expert.pack=2", "--set", "expert.strategy=fused"
-    )
+    training = start(data, "--workers", "1", *ENDLESS, *sets("expert.pack=2", "expert.strategy=fused"))
     for count in (1, 2):  # both models in one worker, which dies twice
         pids = {
             training.await_event("model_started", symbol=symbol, count=count)["pid"]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.jobs import job_of, with_settings
+from tests.jobs import job_of, sets, with_settings
 from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
 from trainer.base.errors import UsageError
@@ -143,7 +143,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 @EVERY
 def test_a_module_that_depends_on_slices_is_found_out_and_never_sliced(name):
     job = job_for(name)
-    assert job.model.may_slice == NETS[name]
+    assert job.cost.may_slice == NETS[name]
     pack = form_pack([run_of(0, job).member], job)
     assert isinstance(pack, SequentialPack)
     if not NETS[name]:
@@ -290,10 +290,7 @@ def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach
         f"{net}:Norm",
         "--target",
         f"{target}:Range",
-        "--set",
-        "model.hidden=5",
-        "--set",
-        "model.lookback=7",
+        *sets("model.hidden=5", "model.lookback=7"),
     ]
     done = subprocess.run([*python, *words], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr

@@ -84,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     began = utc_now()
     console = Console(plain=arguments.json)
-    job = asked = asked_job(arguments)
+    job = asked_job(arguments)
+    given_path = job.data.path
     machines = machines_of(
         job
     )  # an unknown type or profile ends here, before anything is started; so does a missing path
@@ -122,8 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
                 job = job.with_data(path=str(here))
                 check = DataCheck(job)
                 ends.callback(check.close)
-            path = asked.data.path
-            ready = _preflight(arguments, job, path, machines, check, access, outputs, console)
+            ready = _preflight(arguments, job, given_path, machines, check, access, outputs, console)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
         from trainer.cli.views.table import Inline
         from trainer.cli.views.watch import Watch

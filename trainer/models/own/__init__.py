@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.own_file import OwnFile, digest_of
-from trainer.base.settings import CHUNKS, FLOAT, WINDOWS, Activations, ModelSettings, Training, setting
+from trainer.base.settings import (
+    CHUNKS,
+    FLOAT,
+    WINDOWS,
+    Activations,
+    ModelCost,
+    ModelSettings,
+    Training,
+    setting,
+)
 from trainer.base.strict_json import Fields, Unsound
 
-# FLOPs of a window of the default model, forward and backward, by torch's counter: 3 x 2 x 60 bars x 4 x 64 x
-# (37 + 3 x 64) weights. The cost of a user's own model is estimated from its FLOPs relative to these.
-REFERENCE_MFLOP = 21.1
-CHEAPEST = 0.01  # least cost of a window, in windows of the default model: that of gathering it
 # Tensors of the largest kept size that the backward pass is assumed to hold: two gradients and one temporary.
 BACKWARD_TENSORS = 3
-CPU_SLICE_BYTES = 32 << 20  # kept of a slice on a CPU: more does not fit its caches
 LEARNS_FROM = {WINDOWS: 256, CHUNKS: 4}  # default batch in windows or chunks
 NOT_KNOWN_YET = -1  # default batch before it is known what the model reads
 
@@ -50,8 +55,6 @@ class OwnModel(OwnFile, ModelSettings):
     shape = ("code",)
     shorter = "model.lookback, or the receptive_field of the class,"
     is_any_module = True
-    can_recompute = False
-    half_by_default = False  # autocast would run an RNN in fp16 and its loss unscaled (lstm/network.py)
 
     lookback: int = setting(60, "Bars of a window.", least=1)
     chunk: int = setting(256, "Output bars of a chunk, for a class with a receptive_field.", least=1)
@@ -70,10 +73,6 @@ class OwnModel(OwnFile, ModelSettings):
         """Return the measurements if they are of the current file and settings, else None."""
         measured: MeasuredModel | None = self.measured
         return measured if self.is_tried else None
-
-    @property
-    def is_measured(self) -> bool:
-        return self.trial is not None
 
     @property
     def reads(self) -> str:  # type: ignore[override]
@@ -96,29 +95,12 @@ class OwnModel(OwnFile, ModelSettings):
         return {"file": self.file}
 
     @property
-    def may_slice(self) -> bool:
-        return self.trial.slices if self.trial else False
-
-    @property
     def title(self) -> str:
         return self.class_name
 
     @property
     def words(self) -> str:
         return f"{self.class_name} of {self.base_name}"
-
-    @property
-    def costs(self) -> tuple[float, float]:
-        if self.trial is None:
-            return 1.0, 1.0
-        cost = max(CHEAPEST, self.trial.mflop / self.bars_out / REFERENCE_MFLOP)
-        return cost, cost
-
-    @property
-    def cpu_slice(self) -> int:
-        if self.trial is None or not self.trial.slices:
-            return 1 << 20  # the whole batch
-        return max(1, int(CPU_SLICE_BYTES // max(1.0, self.trial.kept_bytes)))
 
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
         return {
@@ -152,17 +134,27 @@ class OwnModel(OwnFile, ModelSettings):
             {**given, **{key: architecture[key] for key in ("file", "class", "sha256", "lookback")}}
         )
 
-    def num_weights(self, *, features: int, outputs: int) -> int:
-        return self.trial.weights if self.trial else 0
+    def cost(self, *, features: int, outputs: int) -> ModelCost:
+        """Return the measurements of its trial as a cost."""
+        trial = self.trial
+        if trial is None:
+            return ModelCost(is_measured=False, may_slice=False)
+        return ModelCost(
+            weights=trial.weights,
+            mflop=trial.mflop / self.bars_out,
+            layer_bytes=trial.kept_bytes,
+            may_slice=trial.slices,
+            activations=partial(self._activations, trial=trial, features=features),
+        )
 
-    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+    def _activations(
+        self, training: Training, reads: int, *, trial: MeasuredModel, features: int
+    ) -> Activations:
         """Return the bytes of a slice as measured in full precision: half precision takes no more."""
-        if self.trial is None:
-            return Activations(kept=0.0, workspace=0.0)
         gathered = (
             FLOAT * features * (self.bars_seen - 1 + self.bars_out)
         )  # by the pack; the module gets a copy
-        kept = self.trial.kept_once_bytes + reads * self.trial.kept_bytes
         return Activations(
-            kept=kept, workspace=reads * (gathered + BACKWARD_TENSORS * self.trial.largest_bytes)
+            kept=trial.kept_once_bytes + reads * trial.kept_bytes,
+            workspace=reads * (gathered + BACKWARD_TENSORS * trial.largest_bytes),
         )

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from trainer.base.settings import CHUNKS, FLOAT, HALF, Activations, Training, bad_value, setting
+from trainer.base.settings import (
+    CHUNKS,
+    CONVOLUTION,
+    FLOAT,
+    HALF,
+    Activations,
+    ModelCost,
+    Training,
+    bad_value,
+    setting,
+)
 from trainer.models.pretrained import PretrainedSettings
 
 KERNEL = 3  # of the convolutions
 CONVOLUTIONS = 2  # of each block
-# Cost of a convolution's FLOPs relative to a recurrence's: measured at full size on an AMD EPYC core on
-# 2026-11-21, and an estimate of the same day for GPUs, where the default LSTM is bound by its sequential
-# steps.
-CPU_COST, GPU_COST = 0.2, 0.03
-REFERENCE_MFLOP = 20.8  # of a window of the default model, forward and backward, 50 features
-# Width from which a second thread pays if a core is idle. Chunks/s with one thread and two, AMD EPYC, torch
-# 2.13, 2026-11-21: 4 blocks of 32, chunks of 256 bars: 584 and 477; 8 of 128, chunks of 512: 35 and 55.
-THREADED_WIDTH = 128
-# Numbers per layer in one slice on a CPU. A small TCN's chunks are sliced together, which makes fewer and
-# longer calls (2.2 times faster in eights), a large one's alone (as fast as in fours, with less memory);
-# measured 2026-11-21, AMD EPYC.
-CPU_SLICE_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +38,6 @@ class TcnSettings(PretrainedSettings):
     default_batch = 4
     shape = ("width", "blocks", "dilation_cap", "chunk")
     shorter = "model.blocks or model.dilation_cap"
-    recompute_pays = True
-    counts_gradients = True
     small = {"blocks": 4, "width": 32, "chunk": 256}
 
     width: int = setting(512, "Channels of each convolution.", least=1, most=16_384)
@@ -77,30 +74,6 @@ class TcnSettings(PretrainedSettings):
     def words(self) -> str:
         return f"TCN {self.blocks} x {self.width}"
 
-    @property
-    def gains_from_threads(self) -> bool:
-        return self.width >= THREADED_WIDTH
-
-    @property
-    def costs(self) -> tuple[float, float]:
-        mflop = self._mflop
-        return CPU_COST * mflop / REFERENCE_MFLOP, GPU_COST * mflop / REFERENCE_MFLOP
-
-    @property
-    def _mflop(self) -> float:
-        """Return the MFLOP, forward and backward, of one bar of a chunk.
-
-        A block computes the chunk and the bars that later blocks look back on; 2 FLOPs per weight forward,
-        and 4 backward unless it is frozen.
-        """
-        reaches = [4 * dilation for dilation in self.dilations]
-        bars = sum(1 + sum(reaches[block + 1 :]) / self.chunk for block in range(self.blocks))
-        return bars * 2 * (1 if self.trains_head_alone else 3) * self.width**2 * 6 / 1e6
-
-    @property
-    def cpu_slice(self) -> int:
-        return max(1, CPU_SLICE_NUMBERS // (self.width * (self.chunk + self.bars_seen - 1)))
-
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
         return {
             "features": features,
@@ -121,16 +94,38 @@ class TcnSettings(PretrainedSettings):
             raise bad_value("model.dilations", dilations, "a list of whole numbers")
         return {**architecture, "blocks": len(dilations), "dilation_cap": max(dilations)}
 
-    def num_weights(self, *, features: int, outputs: int) -> int:
+    def cost(self, *, features: int, outputs: int) -> ModelCost:
+        return ModelCost(
+            weights=self._weights(features, outputs),
+            frozen=self._weights(features, 0) if self.trains_head_alone else 0,
+            blocks=self.blocks,
+            block_weights=self._convolution(self.width) + 4 * self.width,
+            counts_gradients=True,
+            recompute_pays=True,
+            kernel=CONVOLUTION,
+            width=self.width,
+            mflop=self._mflop,
+            layer_bytes=FLOAT * self.width * (self.chunk + self.bars_seen - 1),
+            activations=partial(self._activations, features=features, outputs=outputs),
+        )
+
+    def _weights(self, features: int, outputs: int) -> int:
         straight = self.width * (features + 1) if features != self.width else 0
         convolutions = sum(self._convolution(inputs) + 4 * self.width for inputs in self._inputs(features))
         return straight + convolutions + outputs * (self.width + 1)
 
     @property
-    def block_weights(self) -> tuple[int, int]:
-        return self.blocks, self._convolution(self.width) + 4 * self.width
+    def _mflop(self) -> float:
+        """Return the MFLOP, forward and backward, of one bar of a chunk.
 
-    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+        A block computes the chunk and the bars that later blocks look back on; 2 FLOPs per weight forward,
+        and 4 backward unless it is frozen.
+        """
+        reaches = [4 * dilation for dilation in self.dilations]
+        bars = sum(1 + sum(reaches[block + 1 :]) / self.chunk for block in range(self.blocks))
+        return bars * 2 * (1 if self.trains_head_alone else 3) * self.width**2 * 6 / 1e6
+
+    def _activations(self, training: Training, reads: int, *, features: int, outputs: int) -> Activations:
         """Return the bytes that a TCN takes. Backward, kept tensors are freed block by block while gradients
         are added.
 
@@ -146,7 +141,7 @@ class TcnSettings(PretrainedSettings):
             peak = reads * read * (number * self.width + FLOAT * features)
             return Activations(kept=head, workspace=max(0.0, peak - head))
         output = 0.0
-        gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
+        gradients = FLOAT * self._weights(features, outputs)
         kept = FLOAT * reads * features * read if again or not half else 0.0
         largest = later = float(gradients)  # of the blocks behind this one, and of the head
         for inputs, dilation in zip(self._inputs(features), self.dilations, strict=True):

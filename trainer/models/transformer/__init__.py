@@ -11,9 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from trainer.base.settings import CONTEXT, FLOAT, HALF, WINDOWS, Activations, Training, bad_value, setting
+from trainer.base.settings import (
+    ATTENTION,
+    CONTEXT,
+    FLOAT,
+    HALF,
+    WINDOWS,
+    Activations,
+    ModelCost,
+    Training,
+    bad_value,
+    setting,
+)
 from trainer.models.pretrained import PretrainedSettings
 
 PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 x width^2 weights
@@ -25,12 +37,6 @@ PRESETS = {  # blocks, width, heads; without embeddings and head a block has 12 
 }
 EXPANSION = 4  # width of a block's inner layer, in widths
 CONTEXT_WIDTH = 64  # most numbers of a context embedding, before it is projected to the network's width
-# Cost of a transformer's FLOPs relative to a recurrence's: estimates of 2026-11-22. On GPUs the profiles'
-# default LSTM is bound by its sequential steps.
-CPU_COST, GPU_COST = 0.4, 0.03
-REFERENCE_MFLOP = 20.8  # of a window of the default model of the profiles, forward and backward, 50 features
-THREADED_WIDTH = 128  # width from which a second thread pays if a core is idle; an estimate of 2026-11-22
-CPU_SLICE_NUMBERS = 1 << 19  # numbers of one layer's output in a slice on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +49,6 @@ class TransformerSettings(PretrainedSettings):
     shape = ("preset", "blocks", "width", "heads", "lookback", "patch")
     reads_context = True
     own_of_a_head = (*PretrainedSettings.own_of_a_head, "series", "hide_series")
-    recompute_pays = True
-    counts_gradients = True
-    small = {"preset": "tiny", "lookback": 32}
 
     preset: str = setting("small", "Size: blocks x width, with the heads of each block.", choices=PRESETS)
     blocks: int = setting(0, "Blocks of attention and inner layer; 0: the preset's.", least=0, most=256)
@@ -101,26 +104,6 @@ class TransformerSettings(PretrainedSettings):
         blocks, width, _ = self.size
         return f"transformers ({blocks} x {width}, {self.lookback} bars in {self.tokens} tokens)"
 
-    @property
-    def gains_from_threads(self) -> bool:
-        return self.size[1] >= THREADED_WIDTH
-
-    @property
-    def costs(self) -> tuple[float, float]:
-        mflop = (
-            self.flops(features=50, outputs=1) / 2 / 1e6
-        )  # a multiplication and an addition count as one there
-        return CPU_COST * mflop / REFERENCE_MFLOP, GPU_COST * mflop / REFERENCE_MFLOP
-
-    @property
-    def cpu_slice(self) -> int:
-        return max(1, CPU_SLICE_NUMBERS // (self.size[1] * self.tokens))
-
-    @property
-    def block_weights(self) -> tuple[int, int]:
-        blocks, width, _ = self.size
-        return blocks, (4 + 2 * EXPANSION) * width**2 + 2 * width
-
     def architecture(self, *, features: int, outputs: int) -> dict[str, Any]:
         blocks, width, heads = self.size
         return {
@@ -144,7 +127,24 @@ class TransformerSettings(PretrainedSettings):
                 raise bad_value(f"model.{name}", architecture.get(name), "a whole number from 1 on")
         return {**architecture, "lookback": architecture["tokens"] * architecture["patch"]}
 
-    def num_weights(self, *, features: int, outputs: int) -> int:
+    def cost(self, *, features: int, outputs: int) -> ModelCost:
+        blocks, width, _ = self.size
+        return ModelCost(
+            weights=self._weights(features, outputs),
+            frozen=self._weights(features, 0) if self.trains_head_alone else 0,
+            blocks=blocks,
+            block_weights=(4 + 2 * EXPANSION) * width**2 + 2 * width,
+            flops=self._flops(features, outputs),
+            counts_gradients=True,
+            recompute_pays=True,
+            kernel=ATTENTION,
+            width=width,
+            mflop=self._flops(50, 1) / 2 / 1e6,  # a multiplication and an addition are one in its rates
+            layer_bytes=FLOAT * width * self.tokens,
+            activations=partial(self._activations, features=features, outputs=outputs),
+        )
+
+    def _weights(self, features: int, outputs: int) -> int:
         blocks, width, _ = self.size
         embedded = min(width, CONTEXT_WIDTH)
         context = sum(most + 1 for most in (self.series, *_CALENDAR)) * embedded + embedded * width
@@ -152,7 +152,7 @@ class TransformerSettings(PretrainedSettings):
         into = (self.patch * features + 1) * width + self.tokens * width + level + context
         return into + blocks * ((4 + 2 * EXPANSION) * width**2 + 2 * width) + width + outputs * (width + 1)
 
-    def flops(self, *, features: int, outputs: int) -> float:
+    def _flops(self, features: int, outputs: int) -> float:
         blocks, width, _ = self.size
         tokens = self.tokens
         level = 2 * features * width if self.instance_norm else 0
@@ -164,7 +164,7 @@ class TransformerSettings(PretrainedSettings):
             return 2.0 * (into + context + blocks * (products + attention) + 2 * outputs * width)
         return 2.0 * (2 * into + 3 * (context + blocks * (products + attention) + outputs * width))
 
-    def activations(self, training: Training, *, features: int, outputs: int, reads: int) -> Activations:
+    def _activations(self, training: Training, reads: int, *, features: int, outputs: int) -> Activations:
         """Return the bytes that a transformer takes. Backward, kept tensors are freed block by block while
         gradients are added.
 
@@ -204,7 +204,7 @@ class TransformerSettings(PretrainedSettings):
             number * (EXPANSION + (2 if self.dropout else 1)) * a
             + (FLOAT + (HALF if training.half else 0)) * inner
         )
-        gradients = FLOAT * self.num_weights(features=features, outputs=outputs)
+        gradients = FLOAT * self._weights(features, outputs)
         a_block = FLOAT * ((4 + 2 * EXPANSION) * width**2 + 2 * width)
         held = gradients if training.accumulates else FLOAT * (width + outputs * (width + 1))
         largest, remaining = float(gradients + into + FLOAT * a), kept - FLOAT * a

@@ -3,7 +3,7 @@
     MFU = windows or chunks per second x FLOPs of one
           / (devices x the chip's dense peak in the job's precision)
 
-FLOPs are counted by the model's formula (`ModelSettings.flops`), without recomputation by activation
+FLOPs are counted by the model's formula (`ModelCost.flops`), without recomputation by activation
 checkpointing, as in Chowdhery and others 2022, appendix B (https://arxiv.org/abs/2204.02311). Unknown fields
 are left out: a CPU has no peak, a user's own model may have no formula, a desk has no price.
 """
@@ -70,7 +70,7 @@ def meter_for(
     # Profiles of chips without bf16 have fp16's peak under bf16.
     peak = profile.peak_tflops.get("fp32" if dtype == torch.float32 else "bf16", 0.0)
     return Meter(
-        flops_per_read=job.model.flops(features=len(job.data.inputs), outputs=job.target.outputs),
+        flops_per_read=job.cost.flops,
         peak_flops=peak * 1e12 * devices,
         usd_per_hour=machine.usd_per_hour,
         paid_seconds=machine.paid_seconds,

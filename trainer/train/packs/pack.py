@@ -132,7 +132,8 @@ class SequentialPack:
     ) -> None:
         self._members, self._job, self._layout = members, job, layout
         # Models that can't be sliced get a batch of one window twice (`_step_one`).
-        self._micro_batch = micro_batch if job.model.may_slice else max(2, job.train.batch)
+        self._may_slice = job.cost.may_slice
+        self._micro_batch = micro_batch if self._may_slice else max(2, job.train.batch)
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
@@ -244,7 +245,7 @@ class SequentialPack:
             seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts
         )
         keys_L2 = keys_L2.to(starts_B.device)
-        if len(starts_B) == 1 and not job.model.may_slice:
+        if len(starts_B) == 1 and not self._may_slice:
             starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
         before = self._begin(number)
         self._batches[number] += 1

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
+from trainer.machines.kernels import cpu_slice
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, Pack, SequentialPack
@@ -51,4 +52,4 @@ def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack
 
 def _slice(job: Job, *, on_cpu: bool) -> int:
     """Return how many windows, or chunks, a device takes at once by default."""
-    return job.model.cpu_slice if on_cpu and job.model.may_slice else job.train.batch
+    return cpu_slice(job.cost) if on_cpu and job.cost.may_slice else job.train.batch

@@ -22,6 +22,7 @@ from trainer.base import environment
 from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.machines.kernels import gains_from_threads
 from trainer.train.cpu import num_cores
 from trainer.train.piece import kept
 from trainer.train.ranks.folder import RanksFolder
@@ -96,7 +97,7 @@ class RankSupervisor:
         """Train every piece, longest first; return when each is done or has failed."""
         job = self._settings.job
         threads = (
-            max(1, num_cores() // self._count) if self._kind == "cpu" and job.model.gains_from_threads else 1
+            max(1, num_cores() // self._count) if self._kind == "cpu" and gains_from_threads(job.cost) else 1
         )
         for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
             self._train(replace(piece, threads=threads))

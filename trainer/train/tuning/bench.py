@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from trainer.job.job import Job
+from trainer.machines.kernels import cpu_slice
 from trainer.machines.memory import (
     MINUTES_OF_SEVEN_YEARS,
     REFERENCE_FEATURES,
     TRAINING_SHARE,
-    num_weights,
 )
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure
@@ -55,7 +55,7 @@ def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], N
     for batch in (QUICK_BATCHES if quick else BATCHES)[device.type]:
         for again in (False, True):
             option = job.with_train(batch=batch)
-            usual = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else job.model.cpu_slice
+            usual = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else cpu_slice(job.cost)
             candidate = Candidate(
                 strategy="sequential",
                 pack=1,
@@ -80,7 +80,7 @@ def num_chunks(job: Job, *, bars: int = 0) -> int:
 
 def num_parameters(job: Job) -> int:
     """Return the model's number of weights."""
-    return num_weights(job, features=REFERENCE_FEATURES)
+    return job.model.cost(features=REFERENCE_FEATURES, outputs=job.target.outputs).weights
 
 
 def _row(batch: int, timing: Timing, memory_gib: float | None) -> Row:

@@ -32,6 +32,7 @@ from trainer.base.settings import CHUNKS
 from trainer.base.text import printable
 from trainer.job.job import Job
 from trainer.machines.choice import Choice
+from trainer.machines.kernels import cpu_slice
 from trainer.machines.measurements import Entry, keep_here, shape_of
 from trainer.machines.memory import REFERENCE_BATCH
 from trainer.train.cpu import keep_freed_memory, use_one_thread
@@ -77,7 +78,7 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
         strategies = (
             ["sequential", "streams", "fused"] if job.expert.strategy == "auto" else [job.expert.strategy]
         )
-    if cuda and model.recompute_pays:
+    if cuda and job.cost.recompute_pays:
         recompute.add(True)
 
     def packs(strategy: str) -> Sequence[int]:
@@ -100,10 +101,10 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
 
 def _slices(job: Job, *, cuda: bool) -> list[int]:
     batch = job.train.batch
-    if not job.model.may_slice:
+    if not job.cost.may_slice:
         return [batch]
     if job.model.reads == CHUNKS:
-        base = batch if cuda else job.model.cpu_slice
+        base = batch if cuda else cpu_slice(job.cost)
         return sorted(
             {max(1, min(batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True
         )
@@ -118,12 +119,14 @@ def halved(job: Job) -> list[Candidate]:
     """
     own, batch = job.expert.micro_batch, job.train.batch
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
-    if not job.model.may_slice:
+    if not job.cost.may_slice:
         return []
     return [
         Candidate(strategy="sequential", pack=1, micro_batch=size, activation_checkpointing=again)
         for again in (
-            [True] if job.expert.activation_checkpointing else [False, True][: 1 + job.model.can_recompute]
+            [job.expert.activation_checkpointing]
+            if job.expert.activation_checkpointing or job.model.is_any_module
+            else [False, True]
         )
         for size in sizes
     ]

@@ -15,6 +15,7 @@ import torch
 from trainer.base import environment
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.machines.kernels import gains_from_threads
 from trainer.machines.memory import GIB, PROCESS_GIB
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.workers.affinity import allowed_cores, core_list, cores_near_gpu, cores_of_worker, stay_on
@@ -43,7 +44,7 @@ def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: in
     never on the clock: sums over another number of threads may round differently.
     """
     threads = {piece.name: 1 for piece in pieces}
-    if not job.model.gains_from_threads or job.expert.pack > 1:
+    if not gains_from_threads(job.cost) or job.expert.pack > 1:
         return threads
     if len(pieces) < cores:
         return dict.fromkeys(threads, max(1, cores // num_workers))

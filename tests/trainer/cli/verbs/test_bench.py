@@ -7,23 +7,14 @@ import sys
 
 import pytest
 
+from tests.jobs import sets
 from trainer.cli.main import main
 from trainer.cli.verbs import bench as verb
 from trainer.train.tuning import bench as benching
 
 pytestmark = pytest.mark.slow
 
-TINY = [
-    "--quick",
-    "--device",
-    "cpu",
-    "--set",
-    "model.blocks=2",
-    "--set",
-    "model.width=4",
-    "--set",
-    "model.chunk=16",
-]
+TINY = ["--quick", "--device", "cpu", *sets("model.blocks=2", "model.width=4", "model.chunk=16")]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.jobs import job_of
+from tests.jobs import job_of, sets
 from trainer.base.errors import UsageError
 from trainer.cli.main import main
 from trainer.machines.measurements import known_here
@@ -17,18 +17,7 @@ from trainer.train.tuning import timing as timing_of
 
 pytestmark = pytest.mark.slow
 
-TINY = [
-    "--device",
-    "cpu",
-    "--seconds",
-    "0.2",
-    "--set",
-    "model.hidden=4",
-    "--set",
-    "model.lookback=6",
-    "--set",
-    "train.batch=32",
-]
+TINY = ["--device", "cpu", "--seconds", "0.2", *sets("model.hidden=4", "model.lookback=6", "train.batch=32")]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +52,7 @@ def test_json_holds_every_timing_and_the_time_that_it_might_take(capsys):
 
 
 def test_with_candles_the_batch_may_be_auto(capsys, candles):
-    auto = ["--set", "model.hidden=4", "--set", "model.lookback=6", "--set", "train.batch=auto"]
+    auto = [*sets("model.hidden=4", "model.lookback=6", "train.batch=auto")]
     assert (
         main(
             [
@@ -116,10 +105,7 @@ def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):
     [
         (["--seconds", "0"], "--seconds 0"),
         (["--set", "train.batch=auto"], "batch = auto, but no candles"),
-        (
-            ["--set", "train.batch=auto", "--set", "model.name=tcn"],
-            "batch = auto is for models that read windows",
-        ),
+        ([*sets("train.batch=auto", "model.name=tcn")], "batch = auto is for models that read windows"),
         (["--gpu-profile", "h20"], "unknown GPU profile 'h20'. Did you mean h200"),
         (["--gpu-profile", "h200"], "GPU profile h200 is for a GPU"),
         (["--data", "nowhere"], "nowhere does not exist"),

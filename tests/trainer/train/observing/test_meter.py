@@ -75,9 +75,7 @@ def test_the_peak_is_that_of_all_devices_in_the_jobs_precision():
     }
     half, full = profile.peak_tflops["bf16"] * 8e12, profile.peak_tflops["fp32"] * 8e12
     assert [meter.peak_flops for meter in meters.values()] == [half, half, full]
-    assert (
-        meters[torch.bfloat16].flops_per_read == job.model.flops(features=len(job.data.inputs), outputs=1) > 0
-    )
+    assert meters[torch.bfloat16].flops_per_read == job.cost.flops > 0
 
 
 def test_a_process_tells_its_own_memory():

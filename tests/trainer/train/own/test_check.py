@@ -21,6 +21,7 @@ from tests.desk import until
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import ConfigError, UsageError
 from trainer.job.job import Job
+from trainer.machines.kernels import window_costs
 from trainer.machines.memory import footprint
 from trainer.train.own import check as own_check
 from trainer.train.own.check import checked, contents, copied, portable
@@ -85,40 +86,40 @@ def test_planner_and_packer_use_it_as_they_use_a_formula(name, keys):
         std_F=torch.ones(37),
     )
     network = new_model(member, job)
-    assert job.model.num_weights(features=37, outputs=1) == sum(
-        weight.numel() for weight in network.parameters()
-    )
+    assert job.cost.weights == sum(weight.numel() for weight in network.parameters())
     part, _ = predicted(with_settings(job, micro_batch=job.train.batch), on_gpu=False)
     seen = counted(with_settings(job, micro_batch=job.train.batch))
     assert seen.kept == pytest.approx(part.kept, rel=0.1)
     assert seen.peak <= 1.5 * (part.kept + part.workspace)
     assert footprint(job, features=37, bars=1000, windows=8).total > 0
-    assert all(0 < cost < 100 for cost in job.model.costs)
+    assert all(0 < cost < 100 for cost in window_costs(job.cost))
 
 
 def test_its_cost_is_that_of_its_multiplications(tmp_path):
     wide = START + INIT.replace("nn.Linear(features, outputs)", "nn.Linear(5 * features, outputs)")
     text = wide + "        self.g = nn.Linear(5 * features, 1000)\n    def forward(self, x):\n"
     text += "        return self.f(x.flatten(1)) + self.g(x.flatten(1)).mean(1, keepdim=True)\n"
-    model = tried(job_with(tmp_path, text)).model
+    job = tried(job_with(tmp_path, text))
+    mflop = job.model.measured.mflop
     # Forwards, and backwards for the weights alone: nothing asks for the gradient of x.
-    assert model.measured.mflop == pytest.approx(2 * 2 * 5 * 37 * 1001 / 1e6, rel=1e-3)
-    assert model.costs[0] == pytest.approx(model.measured.mflop / 21.1)
+    assert mflop == pytest.approx(2 * 2 * 5 * 37 * 1001 / 1e6, rel=1e-3)
+    assert window_costs(job.cost)[0] == pytest.approx(mflop / 21.1)
 
 
 def test_the_default_lstm_as_a_users_file_costs_about_what_ours_does(tmp_path):
     text = START + "    def __init__(self, features, outputs):\n        super().__init__()\n"
     text += "        self.f, self.h = nn.LSTM(features, 64, 2, batch_first=True), nn.Linear(64, outputs)\n"
     text += "    def forward(self, x):\n        return self.h(self.f(x)[0][:, -1])\n"
-    assert tried(job_with(tmp_path, text, lookback=60)).model.costs[0] == pytest.approx(1.0, rel=0.2)
+    cost = tried(job_with(tmp_path, text, lookback=60)).cost
+    assert window_costs(cost)[0] == pytest.approx(1.0, rel=0.2)
 
 
 def test_what_was_measured_of_other_settings_does_not_count(tmp_path):
     job = tried(
         job_with(tmp_path, START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n")
     )
-    assert job.model.is_measured and job.train.batch == 256
-    assert not with_settings(job, lookback=7).model.is_measured
+    assert job.cost.is_measured and job.train.batch == 256
+    assert not with_settings(job, lookback=7).cost.is_measured
 
 
 # --- what is refused
@@ -223,7 +224,7 @@ def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(
         + "        print('{\"job\": 1}')\n    def forward(self, x):\n        return self.f(x[:, -1])\n"
     )
     job = checked(job_with(tmp_path, "print('hello')\n" + text))
-    assert job.model.is_measured and job.model.sha256 and capfd.readouterr() == ("", "")
+    assert job.cost.is_measured and job.model.sha256 and capfd.readouterr() == ("", "")
     assert checked(job) == job, "and is not asked again"
 
 
@@ -248,7 +249,7 @@ def test_an_import_that_a_node_lacks_is_named_and_one_that_is_caught_is_as_on_a_
     fine = "try:\n    import moto\nexcept ImportError:\n    moto = None\nassert moto is None\n"
     assert checked(
         job_with(tmp_path, fine + "import numpy, math, trainer.targets.bars\n" + end)
-    ).model.is_measured
+    ).cost.is_measured
 
 
 def test_what_a_node_has_is_what_its_lock_names():
@@ -298,7 +299,7 @@ def test_without_torch_the_job_is_hashed_and_the_plan_says_not_estimated(tmp_pat
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     job = checked(job_with(tmp_path, "raise ValueError\n"))
-    assert job.model.sha256 and not job.model.is_measured
+    assert job.model.sha256 and not job.cost.is_measured
     assert (
         rate_of(named_profile("t4"), job).basis == NOT_ESTIMATED
         and rate_of(named_profile("t4"), job).is_estimate
@@ -320,7 +321,7 @@ def test_a_job_goes_to_another_machine_without_folders_and_to_workers_with_copie
     away = portable(job)
     assert (
         away.model.file == "net.py"
-        and away.model.is_measured
+        and away.cost.is_measured
         and str(tmp_path) not in json.dumps(away.to_dict())
     )
     here = copied(checked(job), tmp_path / "own_files")

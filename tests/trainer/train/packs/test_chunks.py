@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.jobs import job_of, with_settings
+from trainer.machines.kernels import cpu_slice
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
@@ -100,8 +101,8 @@ def test_half_precision_stays_near_full_precision():
 
 
 def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
-    assert job_of(model="tcn").model.cpu_slice == 1
-    assert job_of(model="tcn", blocks=4, width=32, chunk=256).model.cpu_slice > 64
+    assert cpu_slice(job_of(model="tcn").cost) == 1
+    assert cpu_slice(job_of(model="tcn", blocks=4, width=32, chunk=256).cost) > 64
 
 
 def test_it_learns():

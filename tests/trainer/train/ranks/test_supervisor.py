@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import job_of
+from tests.jobs import job_of, sets
 from tests.pieces import piece
 from trainer.base.errors import UsageError
 from trainer.store.weights import load
@@ -25,17 +25,8 @@ from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
 from trainer.train.ranks.voice import follows_another
 from trainer.train.workers.assignment import WorkerSettings
 
-TOGETHER = (
-    "--workers",
-    "2",
-    "--set",
-    "train.distributed=always",
-    "--set",
-    "data.pooled=true",
-    "--set",
-    "model.layers=1",
-)
-LONG = ("--set", "train.epochs=500", "--set", "train.patience=500", "--set", "train.checkpoint_seconds=1")
+TOGETHER = ("--workers", "2", *sets("train.distributed=always", "data.pooled=true", "model.layers=1"))
+LONG = sets("train.epochs=500", "train.patience=500", "train.checkpoint_seconds=1")
 SECONDS = 500.0  # a hang, not slowness
 
 
@@ -157,12 +148,7 @@ def test_a_rank_that_raises_is_reported_by_its_own_error(python, data, tmp_path)
         "2",
         "--device",
         "cpu",
-        "--set",
-        "train.distributed=always",
-        "--set",
-        "data.pooled=true",
-        "--set",
-        "train.retries=0",
+        *sets("train.distributed=always", "data.pooled=true", "train.retries=0"),
     )
     ended = subprocess.run([*command, *settings, "--model", f"{own}:Net"], capture_output=True, text=True)
     assert ended.returncode == 100 and "Root Cause" in ended.stderr  # torchelastic's own report, too

@@ -19,8 +19,8 @@ from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import Choice, choose
+from trainer.machines.kernels import CPU_SLICE
 from trainer.machines.measurements import keep_here, known_here, shape_of
-from trainer.models.lstm import CPU_SLICE
 from trainer.store.card import read_card
 from trainer.train.checkpoint import write
 from trainer.train.inputs.survey import Survey

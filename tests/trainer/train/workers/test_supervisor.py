@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.jobs import sets
 from tests.pieces import piece
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -31,18 +32,11 @@ from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.supervisor import Supervisor
 
 BATCH = 64
-TINY = ("--set", "model.hidden=2", "--set", "model.layers=1", "--set", "model.lookback=5", "--epochs", "1")
+TINY = (*sets("model.hidden=2", "model.layers=1", "model.lookback=5"), "--epochs", "1")
 LONG = (
     "--workers",
     "2",
-    "--set",
-    "train.epochs=14",
-    "--set",
-    "train.patience=14",
-    "--set",
-    "train.checkpoint_seconds=1",
-    "--set",
-    "train.retries=9",
+    *sets("train.epochs=14", "train.patience=14", "train.checkpoint_seconds=1", "train.retries=9"),
 )
 
 
@@ -61,12 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str
     small = (
         "--device",
         "cpu",
-        "--set",
-        "model.hidden=4",
-        "--set",
-        f"train.batch={BATCH}",
-        "--set",
-        "model.lookback=20",
+        *sets("model.hidden=4", f"train.batch={BATCH}", "model.lookback=20"),
     )  # conftest's
     command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
     command += ["--events", str(out.parent / "events")]
@@ -318,10 +307,7 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
 @pytest.mark.skipif(num_cores() < 2, reason="needs a second core")
 def test_a_model_alone_trains_on_all_cores_and_is_the_same_as_on_one(start, data, tmp_path):
     hidden = (
-        "--set",
-        "model.hidden=64",
-        "--set",
-        "model.layers=1",
+        *sets("model.hidden=64", "model.layers=1"),
         "--epochs",
         "1",
         "--symbols",
