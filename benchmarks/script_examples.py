@@ -121,7 +121,7 @@ def kill_after(sign: str, home: Path, launched: subprocess.Popen[str]) -> bool:
             log = sandbox / "opt/mayfly/work/node.log"
             if log.exists() and sign in log.read_text():
                 for entry in Path("/proc").iterdir():
-                    if entry.name.isdecimal() and works_in(entry, sandbox / "opt/mayfly/work/script/files"):
+                    if entry.name.isdecimal() and works_in(entry, sandbox / "opt/mayfly/work/command/files"):
                         os.kill(int(entry.name), signal.SIGKILL)
                         return True
         time.sleep(0.05)

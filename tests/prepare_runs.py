@@ -4,37 +4,47 @@ the node's role.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.jobs import job_of
+from tests.nodes import node_on
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs, secrets_path
-from trainer.control.fleet import create_fleet_request
+from trainer.base.code_files import code_files
+from trainer.base.own_file import FOLDER
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
-from trainer.launch.prepare import plan_prepare, prepare_record, register_prepare
-from trainer.node import refresh
-from trainer.node.identity import NodeIdentity
-from trainer.node.report import Status
+from trainer.launch.prepare import plan_prepare, prepare_record
+from trainer.launch.start import register
+from trainer.launch.tasks import refresh_task
 from trainer.node.shared import Node
-from trainer.node.uplink import Uplink
-from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import Launch, RunRecord, utc_now
+from trainer.runs.record import RunRecord, utc_now
 from trainer.runs.store import open_objects
 
 SECRET = "s3cret-of-the-exchange"
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)
 FIRST = "BTC-USD_1m.parquet"
+
+
+def unpacked(folder: Path, source: str) -> str:
+    """Unpack a bundle with a refresh script as the bootstrap does; return the script's name in a job."""
+    name = f"{hashlib.sha256(source.encode()).hexdigest()}.py"
+    for file, content in code_files(["trainer.node.refresh", "trainer.bars.check"]).items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    (folder / "trainer" / FOLDER).mkdir()
+    (folder / "trainer" / FOLDER / name).write_text(source)
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,37 +74,17 @@ def prepared(
         s3.put_object(Bucket=outputs.bucket, Key=f"raw/main/{FIRST}", Body=(tmp_path / FIRST).read_bytes())
         name = f"{secrets_path('mayfly', 'dev')}API_KEY"
         access.client("ssm").put_parameter(Name=name, Value=SECRET, Type="SecureString")
-        (tmp_path / "fetch.py").write_text(source)
-        monkeypatch.setattr(refresh, "in_bundle", lambda sha256: tmp_path / "fetch.py")
-        job: Job = job_of(name="weekly", refresh="fetch.py", secrets=("API_KEY",))
+        name = unpacked(tmp_path / "code", source)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+        job: Job = job_of(name="weekly", refresh=name, secrets=("API_KEY",))
         plan = plan_prepare(access, outputs, budget_usd=1.0)
         assert 0 < plan.hard_stop_usd == 0.0416 and {rung.market for rung in plan.ladder} == {"on_demand"}
         record = prepare_record("r1", job, plan, CODE, outputs, place=REHEARSAL, preflight_at=now, now=now)
-        register_prepare(record, job, CODE, list_inputs(objects, "main"), plan.offers, objects)
-        launch = Launch(rung=0, token="t", deadline=now + timedelta(minutes=30), intended_at=now)
-        record = record.with_new_launch(launch)
-        answer = access.client("ec2").create_fleet(**create_fleet_request(record, plan.ladder[0], launch))
-        (instance_id,) = answer["Instances"][0]["InstanceIds"]
-        record = record.with_launch(replace(launch, outcome="created", instance_ids=(instance_id,)), now)
-        cloud = aws_server.cloud(access)
-        lent = role_credentials(cloud, cloud.world.instances[instance_id])
-        assert lent is not None and lent.role.endswith("-prepare")
-        own = replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
-        identity = NodeIdentity(
-            run_id="r1",
-            attempt=1,
-            node=0,
-            deadline=launch.deadline,
-            instance_id=instance_id,
-            instance_type="t3.large",
-            role_id=outputs.prepare_role_id,
-        )
-        work = tmp_path / "work"
-        work.mkdir()
-        node = Node(
-            work=work, rehearsal=True, uplink=Uplink(own, outputs.bucket), status=Status(identity=identity)
-        )
-        metadata = aws_server.nodes.metadata_url(cloud, instance_id)
+        task = refresh_task(record, job, list_inputs(objects, "main"))
+        register(record, task, CODE, objects, offers=plan.offers)
+        node, record, role = node_on(aws_server, access, outputs, record, tmp_path / "work")
+        assert role.endswith("-prepare")
+        metadata = aws_server.nodes.metadata_url(aws_server.cloud(access), node.status.identity.instance_id)
         return PreparedStack(access=access, outputs=outputs, record=record, node=node, metadata=metadata)
 
     return begin

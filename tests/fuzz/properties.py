@@ -252,7 +252,8 @@ def result_makes_a_receipt_that_is_readable_or_is_refused(body: bytes) -> None:
         return
     observed = Observation(result=result, models=())
     reconcile(RECORD, observed, NOON)
-    for record in (RECORD, replace(RECORD, work="prepare"), replace(RECORD, work="script")):
+    for leaves in ("models", "candles", "files"):
+        record = replace(RECORD, leaves=leaves)
         _shown(json.dumps(make_receipt(record.ended("failed", None, NOON), observed)).encode())
 
 
@@ -262,8 +263,8 @@ def _good_receipt() -> dict[str, Any]:
 
 
 def _good_script_receipt() -> dict[str, Any]:
-    result = read_result(json.dumps({**RESULT, "models": []}).encode(), models_prefix=PREFIX, work="script")
-    ended = replace(RECORD, work="script").ended("done", None, NOON)
+    result = read_result(json.dumps({**RESULT, "models": []}).encode(), models_prefix=PREFIX)
+    ended = replace(RECORD, work="script", leaves="files").ended("done", None, NOON)
     return make_receipt(ended, Observation(result=result, outputs=(OUTPUT,)))
 
 

@@ -18,11 +18,12 @@ from pathlib import Path
 
 # Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.ranks.torchrun", "trainer.train.ranks.rank")
-# Entry points of a node: the agent, and by `-m` training, smoke test, trial and data check. Workers import
-# from these.
+# Entry points of a node: the agent, and by `-m` refresh, training, smoke test, trial and data check. Workers
+# import from these.
 NODE = (
     *(
         "trainer.node.agent",
+        "trainer.node.refresh",
         "trainer.train.__main__",
         "trainer.train.smoke",
         "trainer.train.own.probe",

@@ -216,11 +216,16 @@ def here_folder() -> Path:
     return rehearsal_home() / "here"
 
 
-def for_training(*, profiles: Path) -> dict[str, str]:
-    """Return the environment of a node's training: the agent's, with its file instead of a user's
-    profiles.
+def for_program(variables: Mapping[str, str], *, profiles: Path) -> dict[str, str]:
+    """Return the environment of a node's program: the agent's with its own variables, secrets among them, and
+    the node's file instead of a user's profiles.
     """
-    return {**os.environ, "MAYFLY_PROFILES": str(profiles)}
+    return {**os.environ, "MAYFLY_PROFILES": str(profiles), **variables}
+
+
+def without(names: Collection[str]) -> dict[str, str]:
+    """Return this process's environment without these variables, such as secrets."""
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,13 +262,6 @@ def for_ranks(socket: Path) -> dict[str, str]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
     return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback, **ours}
-
-
-def for_refresh(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a user's refresh script: the agent's, which has no secret, and its own
-    secrets.
-    """
-    return {**os.environ, **secrets}
 
 
 def processor_settings() -> dict[str, str]:

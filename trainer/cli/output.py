@@ -78,10 +78,10 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def piece_noun(number: int, work: str) -> str:
-    """Return what a run's pieces are: `model`; of a script's run `value`, or `script` where it has one."""
-    if work != "script":
+    """Return what a run's pieces are: `model`; of another command `value`, or its name where it has one."""
+    if work == "train":
         return "model"
-    return "script" if number == 1 else "value"
+    return work if number == 1 else "value"
 
 
 def pieces_counted(number: int, work: str) -> str:

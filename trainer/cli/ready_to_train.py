@@ -18,6 +18,7 @@ from trainer.cli.terminal import Console
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.script_files import DataFile, upload_data
 from trainer.launch.start import new_record, register
+from trainer.launch.tasks import training_task
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
 
@@ -63,7 +64,8 @@ class ReadyToTrain(Ready):
         return upload_candles(self.candles, files, access, bucket=bucket, data_set=data_set)
 
     def register(self, record: RunRecord, uploaded: ChosenCandles, ssh_key: str) -> None:
-        register(record, self.job, self.bundle, uploaded, self.offers, self.objects, ssh_key=ssh_key)
+        task = training_task(record, self.job, uploaded, self.objects, self.offers)
+        register(record, task, self.bundle, self.objects, offers=self.offers, ssh_key=ssh_key)
 
     def looks(self, receipt: Receipt) -> list[str]:
         run_id, here = receipt["run_id"], self.checked.job.data.path

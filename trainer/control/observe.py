@@ -164,7 +164,7 @@ def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult |
         return None
     try:
         names = [piece.model for piece in record.pieces]
-        return read_result(body, models_prefix=keys.models, names=names, work=record.work)
+        return read_result(body, models_prefix=keys.models, names=names)
     except Unsound as error:
         unread = TrainingFailed(
             f"the node's result {keys.result} can't be read", why=str(error), do="Launch again."

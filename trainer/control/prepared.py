@@ -17,7 +17,9 @@ from typing import Any, NoReturn, TypeVar
 
 from trainer.base.errors import DataError
 from trainer.launch.inputs import INDEX, MOST_INDEX_BYTES, RAW, hash_key, read_summary
+from trainer.launch.tasks import UNCHECKED_FILE
 from trainer.runs.keys import NodeKeys
+from trainer.runs.manifest import DATA, ManifestInput, read_manifest
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
@@ -135,15 +137,13 @@ def _there_before(
     """
     if not items:
         return {}
-    stored = objects.get(key=manifest_key(record.run_id))
-    pinned = {entry["key"]: entry for entry in json.loads(stored.body)["inputs"]} if stored else {}
+    pinned = _unchecked(objects, record)
     found, left = {}, MOST_HASHED_BYTES
     for item in items:
         key = f"{raw}{item['file']}"
-        entry = pinned.get(key)
-        if entry is None or entry["indexed"]:
+        if (entry := pinned.get(key)) is None:
             _refuse(item, "the prepare run had no such file to check")
-        there = _as_reported(objects.head(key=key, version_id=entry["version_id"]), item)
+        there = _as_reported(objects.head(key=key, version_id=entry.version_id), item)
         if not there.checksum:
             left -= there.size
             if left < 0:
@@ -152,11 +152,21 @@ def _there_before(
                     f"control hashes {MOST_HASHED_BYTES / 2**30:.0f} GiB at most: upload it with"
                     " --checksum-algorithm SHA256",
                 )
-        actual = there.checksum or objects.digest(key=key, version_id=entry["version_id"])
+        actual = there.checksum or objects.digest(key=key, version_id=entry.version_id)
         if actual != item["sha256"]:
             _refuse(item, f"its sha256 is {actual[:12]}, {item['sha256'][:12]} was reported")
         found[item["file"]] = there
     return found
+
+
+def _unchecked(objects: Objects, record: RunRecord) -> dict[str, ManifestInput]:
+    """Return the files that a prepare run had to check, by key."""
+    stored = objects.get(key=manifest_key(record.run_id))
+    if stored is None:
+        return {}
+    manifest = read_manifest(stored.body)
+    names = {f"{DATA}/{name}" for name in manifest.documents.get(UNCHECKED_FILE, ())}
+    return {item.key: item for item in manifest.inputs if item.path in names}
 
 
 def _copy(objects: Objects, source: Stored, key: str, item: Mapping[str, Any]) -> None:

@@ -26,8 +26,9 @@ from trainer.control.retrain_script import register_script_run
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
-from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record, register_prepare
+from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record
 from trainer.launch.start import new_record, register
+from trainer.launch.tasks import refresh_task, training_task
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     PREFIX,
@@ -264,7 +265,7 @@ def _begun(
     record = prepare_record(run_id, job, plan, code, home.outputs, place=home.access.place, **by)
     check_account(home.access, home.outputs, record, sweep=True)
     try:
-        register_prepare(record, job, code, inputs, plan.offers, objects)
+        register(record, refresh_task(record, job, inputs), code, objects, offers=plan.offers)
     except Conflict:  # the same schedule, delivered twice at once
         if not _is_registered(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
@@ -375,12 +376,21 @@ def _registered(
     most = entry.prepare_usd + ready.plan.hard_stop_usd
     refuse_beyond_month(schedule, entry, others, most)
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
-    by = {"preflight_at": began, "now": home.cloud.now()}
-    record = new_record(ready.job, ready.plan, code, home.outputs, **by, run_id=run_id, driver="control")
+    record = new_record(
+        ready.job,
+        ready.plan,
+        code,
+        home.outputs,
+        preflight_at=began,
+        now=home.cloud.now(),
+        run_id=run_id,
+        driver="control",
+    )
     notes = [*check_account(access, home.outputs, record, sweep=True), *candles.refused]
     notes += other_image(published, ready.offers.image_id)
     try:
-        register(record, ready.job, code, candles, ready.offers, objects)
+        task = training_task(record, ready.job, candles, objects, ready.offers)
+        register(record, task, code, objects, offers=ready.offers)
     except Conflict:  # the same schedule, delivered twice at once
         if not _is_registered(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None

@@ -12,8 +12,10 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.control.check_account import check_account
 from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
-from trainer.launch.script import register_script, script_manifest, script_record
+from trainer.launch.script import script_record
 from trainer.launch.script_retrain import plan_script_retrain
+from trainer.launch.start import register
+from trainer.launch.tasks import script_task
 from trainer.retrains.published import PublishedRetrain, other_image, verified_script
 from trainer.runs.store import Objects
 
@@ -49,21 +51,15 @@ def register_script_run(
     most = ready.plan.hard_stop_usd
     refuse_beyond(most)
     code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
-    by = {"preflight_at": began, "now": now()}
-    record = script_record(job, ready.plan, code, outputs, **by, run_id=run_id, driver="control")
+    record = script_record(
+        job, ready.plan, code, outputs, preflight_at=began, now=now(), run_id=run_id, driver="control"
+    )
     notes = [
         *check_account(access, outputs, record, sweep=True),
         *other_image(published, ready.offers.image_id),
     ]
-    manifest = script_manifest(
-        record,
-        job,
-        ready.plan,
-        code,
-        ready.files,
-        ready.inputs,
-        ready.offers,
-        sha256=script.sha256,
+    task = script_task(
+        record, job, ready.files, ready.inputs, sha256=script.sha256, planned=ready.plan.pieces
     )
-    register_script(record, manifest, objects)
+    register(record, task, code, objects, offers=ready.offers)
     return most, tuple(notes)

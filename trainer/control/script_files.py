@@ -1,4 +1,4 @@
-"""Output files of a script in S3: listed by its node, each checked with S3."""
+"""Output files of a command in S3: listed by its node, each checked with S3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], .
 
     Raises ConnectionFailed if S3 takes too long; the next look starts over.
     """
-    if record.work != "script":
+    if record.leaves != "files":
         return ()
     listed = {item["file"]: item for keys in record.nodes for item in _listed(objects, keys)}
     pool = ThreadPoolExecutor(AT_ONCE)

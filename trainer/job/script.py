@@ -14,14 +14,7 @@ from typing import Any
 
 from trainer.base.errors import UsageError, nearest
 from trainer.base.settings import bad_value, check_values, setting
-from trainer.job.script_values import (
-    Combination,
-    check_gpus,
-    columns_of,
-    combinations,
-    places_on,
-    variables_of,
-)
+from trainer.job.script_values import Combination, check_gpus, columns_of, combinations, variables_of
 
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
@@ -126,11 +119,10 @@ class ScriptSettings:
         """Return the variables that hold a script's values."""
         return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
 
-    def places(self, devices: int) -> list[tuple[int, ...]]:
-        """Return the GPUs of each place on a machine with so many, as `places_on` does; without `over` one
-        place has all.
-        """
-        return places_on(devices, self.gpus or 1.0) if self.over else [tuple(range(devices))]
+    @property
+    def gpus_each(self) -> float:
+        """Return the GPUs of each of its pieces; 0: all, since it runs once."""
+        return self.gpus or 1.0 if self.over else 0.0
 
     @property
     def words(self) -> list[str]:

@@ -83,18 +83,6 @@ def check_gpus(gpus: float) -> None:
         )
 
 
-def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
-    """Return the GPUs of each place on a machine: a place runs one value at a time. [] if a value takes more
-    GPUs than it has.
-
-    Places that share a GPU are apart in the list, so that the first values are spread over all GPUs.
-    """
-    if gpus >= 1:
-        each = int(gpus)
-        return [tuple(range(first, first + each)) for first in range(0, devices - each + 1, each)]
-    return [(device,) for _ in range(math.floor(1 / gpus + 1e-9)) for device in range(devices)]
-
-
 def read_rows(path: Path) -> list[Combination]:
     """Return the rows of a CSV file whose first line names the columns. Raises UsageError."""
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.aws.place import Place
 from trainer.job.job import Job
+from trainer.job.pieces.queue import places_on
 from trainer.launch.gpu_table import on_gpus, too_large
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -99,8 +100,8 @@ def weigh(
     on_aws = not place.chip and job.cost.is_measured
     together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
     sharded = bool(together and together.placement and together.placement.sharded)
-    places = len(job.script.places(machine.num_workers)) if job.is_script else 0
-    time = estimate(work, machine, place=place, rate=rate, sharded=sharded, script_places=places)
+    places = None if work.gpus is None else places_on(machine.num_workers, work.gpus)
+    time = estimate(work, machine, place=place, rate=rate, sharded=sharded)
     refused = note = ""
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
@@ -109,8 +110,8 @@ def weigh(
             if sold
             else "not offered in a zone of the stack"
         )
-    elif job.is_script and not places:
-        refused = f"it has {machine.num_workers} of the {job.script.gpus:g} GPUs that a value takes"
+    elif places == []:
+        refused = f"it has {machine.num_workers} of the {work.gpus:g} GPUs that a value takes"
     elif not on_demand:
         refused = "no list price known, so no deadline can be made"
     elif not place.binding and not machine.launchable:
@@ -121,15 +122,16 @@ def weigh(
         refused = verdict.why
     elif together and together.refused:
         refused = together.refused
-    elif on_aws and not together and not job.is_script and (large := too_large(job, work, machine)):
+    elif on_aws and not together and places is None and (large := too_large(job, work, machine)):
         refused = large
     elif place.binding and verdict.unproven:
         note = UNPROVEN
     if together and together.note and not refused:
         note = f"{note + '; ' if note else ''}{together.note}"
-    if job.is_script and job.script.over and not refused:
-        note = f"{note + '; ' if note else ''}{min(places, len(work.pieces))} at a time"
-    used = _gpus_in_use(job, machine, len(work.pieces)) if job.is_script else len(work.pieces)
+    at_once = len(work.pieces)
+    used = at_once if places is None else len({gpu for place in places[:at_once] for gpu in place})
+    if places and work.gpus and not refused:
+        note = f"{note + '; ' if note else ''}{min(len(places), at_once)} at a time"
     idle = 0 if work.together else machine.num_workers - used
     if idle > 0 and not refused:
         note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
@@ -147,8 +149,3 @@ def weigh(
         refused=refused,
         layout=together.note if together and not together.refused else "",
     )
-
-
-def _gpus_in_use(job: Job, machine: InstanceType, pieces: int) -> int:
-    """Return the number of GPUs that a script's values use at a time."""
-    return len({gpu for place in job.script.places(machine.num_workers)[:pieces] for gpu in place})

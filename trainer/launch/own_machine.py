@@ -1,4 +1,4 @@
-"""A run on the caller's own machine: its record and its manifest. Nothing is priced, and nothing is
+"""A run on the caller's own machine: its record and its work. Nothing is priced, and nothing is
 launched.
 """
 
@@ -17,15 +17,12 @@ from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.script import KIND
 from trainer.launch.bundle import BundleName
-from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.manifest import FORMAT, build_manifest, write_manifest
 from trainer.launch.start import recorded
-from trainer.machines.chips import user_tables
+from trainer.launch.tasks import Task, script_task, training_task
 from trainer.machines.planner import LONGEST_DEADLINE, workload
-from trainer.runs.index import begin_run
-from trainer.runs.record import HERE_FORMAT, Attempt, RunRecord, iso, new_run_id
-from trainer.runs.store import Objects, plan_key
+from trainer.runs.record import HERE_FORMAT, Attempt, RunRecord, new_run_id
+from trainer.runs.store import Objects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,8 @@ def here_record(
     return RunRecord(
         format=HERE_FORMAT,
         run_id=new_run_id(job.name, now),
-        work="script" if job.is_script else "train",
+        work=KIND if job.is_script else "train",
+        leaves="files" if job.is_script else "models",
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
@@ -83,53 +81,11 @@ def here_record(
     )
 
 
-def here_manifest(
-    record: RunRecord, job: Job, bundle: BundleName, inputs: ScriptInputs | ChosenCandles, objects: Objects
-) -> dict[str, Any]:
-    """Return the manifest, and write the plan of the bars that it pins. The agent itself finds the machine's
-    devices.
-    """
+def here_task(record: RunRecord, job: Job, inputs: ScriptInputs | ChosenCandles, objects: Objects) -> Task:
+    """Return the work of a run on this machine; the agent itself finds its devices."""
     if isinstance(inputs, ScriptInputs):
-        return {
-            "format": FORMAT,
-            "work": KIND,
-            **_common(record, bundle),
-            "job": job.without_desk().to_dict(),
-            "script_files": dict(inputs.files),
-            "script_sha256": inputs.sha256,
-            "inputs": [dict(entry) for entry in inputs.data],
-            "pieces": [{"model": piece.model, **piece.identity, "estimate": 1.0} for piece in record.pieces],
-            "secrets": {},
-            "ssh_key": "",
-            "instance_types": {},
-        }
-    plan, key = None, plan_key(record.run_id)
-    if inputs.plan:
-        objects.put(key=key, body=inputs.plan, create=True)
-        plan = {"key": key, "sha256": hashlib.sha256(inputs.plan).hexdigest(), "bytes": len(inputs.plan)}
-    return build_manifest(
-        run_id=record.run_id,
-        created_at=record.created_at,
-        place=record.place,
-        job=job,
-        bundle=bundle,
-        image_line="",
-        image_id="",
-        inputs=[item.pinned() for item in inputs.inputs],
-        plan=plan,
-        encoder=pinned_encoder(job, objects),
-        machines=(),
-        ladder=(),
-        tuned={},
-        gpu_profiles=user_tables(),
-        ssh_key="",
-    )
-
-
-def register_here(record: RunRecord, manifest: dict[str, Any], objects: Objects) -> None:
-    """Write manifest, entry in the index and record."""
-    write_manifest(manifest, objects)
-    begin_run(objects, record)
+        return script_task(record, job, inputs.files, inputs.data, sha256=inputs.sha256, devices="found")
+    return training_task(record, job, inputs, objects)
 
 
 def work_sha256(
@@ -142,14 +98,3 @@ def work_sha256(
     read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in inputs)
     known = (settings, bundle.sha256, bucket, read, hashlib.sha256(plan).hexdigest())
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-
-
-def _common(record: RunRecord, bundle: BundleName) -> dict[str, Any]:
-    return {
-        "run_id": record.run_id,
-        "created_at": iso(record.created_at),
-        "place": record.place,
-        "code": {"key": bundle.key, "sha256": bundle.sha256},
-        "lock_sha256": bundle.lock_sha256,
-        "image": {"line": "", "id": ""},
-    }

@@ -1,4 +1,4 @@
-"""A prepare run, planned and registered: a short run on a cheap machine that refreshes, checks and indexes a
+"""A prepare run, planned: a short run on a cheap machine that refreshes, checks and indexes a
 data set.
 
 It comes before a scheduled run if the job has a refresh script, or if the set has files without an index
@@ -7,14 +7,13 @@ entry: control has no pyarrow, and a GPU bills from its first second. Otherwise 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from trainer.aws.access import Access
 from trainer.aws.place import Place
-from trainer.aws.stack_outputs import StackOutputs, secrets_path
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
@@ -22,14 +21,11 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import Input
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
-from trainer.launch.manifest import FORMAT, write_manifest
 from trainer.launch.preflight import Offers, look
 from trainer.machines.cpu_instances import cpu_instance_type
 from trainer.machines.planner import dollars
 from trainer.runs.deadline import TimeLimit, time_limit
-from trainer.runs.index import begin_run
-from trainer.runs.record import Rung, RunRecord, iso
-from trainer.runs.store import Objects
+from trainer.runs.record import Rung, RunRecord
 
 LONGEST = timedelta(minutes=30)  # of a prepare run, as its template has it (infra/__main__.py)
 EXPECTED_SECONDS = 300.0  # assumed: boot and packages 150 s, then a script that fetches some weeks
@@ -116,6 +112,7 @@ def prepare_record(
         run_id=run_id,
         driver="control",
         work="prepare",
+        leaves="candles",
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
@@ -133,38 +130,3 @@ def prepare_record(
         deadline=now + LONGEST,
         deadline_cause="prepare",
     )
-
-
-def register_prepare(
-    record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers, objects: Objects
-) -> None:
-    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record
-    exists.
-    """
-    write_manifest(prepare_manifest(record, job, code, inputs, offers), objects)
-    begin_run(objects, record)
-
-
-def prepare_manifest(
-    record: RunRecord, job: Job, code: BundleName, inputs: Sequence[Input], offers: Offers
-) -> dict[str, Any]:
-    """Return the manifest: every file of the set by version, those that are not indexed marked, and the
-    secrets' names.
-    """
-    return {
-        "format": FORMAT,
-        "work": record.work,
-        "run_id": record.run_id,
-        "created_at": iso(record.created_at),
-        "place": record.place,
-        "job": job.to_dict(),
-        "code": {"key": code.key, "sha256": code.sha256},
-        "lock_sha256": code.lock_sha256,
-        "image": {"line": offers.image_line, "id": offers.image_id},
-        "inputs": [
-            {**item.pinned(), "indexed": bool(item.summary)}
-            for item in inputs
-            if item.summary or item.key.lower().endswith(SUFFIXES)
-        ],
-        "secrets": {name: f"{secrets_path(record.project, record.stack)}{name}" for name in job.data.secrets},
-    }

@@ -1,4 +1,4 @@
-"""Plan and register a script's run: what it costs at most, its manifest, its record.
+"""Plan a command whose pieces the agent starts, such as a user's script: what it costs at most.
 
 Its duration is estimated from the last run of the same script (files, command, variables and data) on that
 type, among the runs that ended last; without one it is not estimated. For a script over values, the mean
@@ -12,27 +12,24 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from trainer.aws.place import Place
-from trainer.aws.stack_outputs import StackOutputs, script_secrets_path
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.script import KIND
 from trainer.launch.bundle import BundleName
-from trainer.launch.manifest import FORMAT, write_manifest
 from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.start import new_record
-from trainer.machines.instances import instance_type
 from trainer.machines.planner import Workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.machines.storage import storage_cost
 from trainer.runs.boot import Boots
-from trainer.runs.index import begin_run, read_index
+from trainer.runs.index import read_index
 from trainer.runs.receipt import Receipt
-from trainer.runs.record import Driver, RunRecord, iso
+from trainer.runs.record import Driver, RunRecord
 from trainer.runs.store import Objects
 from trainer.runs.stored_receipt import read_receipt
 
@@ -76,8 +73,6 @@ def known_times(objects: Objects, names: Iterable[str], sha256: str, place: Plac
 
 def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
     """Return the seconds of each piece that was done, if the receipt is of this script."""
-    if receipt["work"] != KIND:
-        return {}
     if [item["sha256"] for item in receipt["scripts"]] == [sha256] and receipt[
         "state"
     ] == "done":  # with what was uploaded
@@ -102,20 +97,36 @@ def plan_script(
     """Return the plan of a script's job, estimated from known times. Raises a TrainerError as `make_plan`
     does.
     """
-    pieces = tuple(
-        replace(piece, estimate=known.shares.get(piece.title, 1.0))
-        for piece in pieces_of(job, (), timeframe="")
+    work = Workload(pieces=pieces_of(job, (), timeframe=""), gpus=job.script.gpus_each)
+    return plan_command(
+        job, work, offers, outputs, known=known, place=place, input_bytes=input_bytes, boots=boots
     )
+
+
+def plan_command(
+    job: Job,
+    work: Workload,
+    offers: Offers,
+    outputs: StackOutputs,
+    *,
+    place: Place,
+    input_bytes: int,
+    known: KnownTimes | None = None,
+    boots: Boots | None = None,
+) -> LaunchPlan:
+    """Return the plan of a command whose pieces the agent starts; without known times it is not estimated."""
+    times = known or KnownTimes()
+    pieces = tuple(replace(piece, estimate=times.shares.get(piece.title, 1.0)) for piece in work.pieces)
     unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
     return make_plan(
         job,
-        Workload(pieces=pieces, window_cost_gpu=1.0, window_cost_cpu=1.0),
+        replace(work, pieces=pieces),
         offers,
         subnets=outputs.subnets,
         region=outputs.region,
         place=place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
-        rates={machine.name: known.rates.get(machine.name, unknown) for machine in offers.priced.machines},
+        rates={machine.name: times.rates.get(machine.name, unknown) for machine in offers.priced.machines},
         storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
         boots=boots,
     )
@@ -133,68 +144,19 @@ def script_record(
     driver: Driver = "desk",
 ) -> RunRecord:
     """Return the record of a script's run that begins now; its id is new unless it is given."""
-    by = {"preflight_at": preflight_at, "now": now}
-    record = new_record(job, plan, bundle, outputs, **by, run_id=run_id, driver=driver)
-    if job.script.secrets:  # the one role that reads them; the training role does not
-        record = replace(
-            record, instance_role_id=outputs.script_role_id, instance_profile=outputs.script_profile_arn
-        )
-    return replace(
-        record, work="script", estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0
+    return new_record(
+        job,
+        plan,
+        bundle,
+        outputs,
+        preflight_at=preflight_at,
+        now=now,
+        run_id=run_id,
+        driver=driver,
+        work=KIND,
+        leaves="files",
+        secrets=bool(job.script.secrets),
     )
-
-
-def register_script(record: RunRecord, manifest: dict[str, Any], objects: Objects) -> None:
-    """Write manifest, entry in the index and record. Raises Conflict if the run's manifest or record
-    exists.
-    """
-    write_manifest(manifest, objects)
-    begin_run(objects, record)
-
-
-def script_manifest(
-    record: RunRecord,
-    job: Job,
-    plan: LaunchPlan,
-    bundle: BundleName,
-    files: Mapping[str, str],
-    inputs: Iterable[Mapping[str, Any]],
-    offers: Offers,
-    *,
-    sha256: str,
-    ssh_key: str = "",
-) -> dict[str, Any]:
-    """Return the manifest: code, script and data by hash, and the pieces. Paths at the desk are left out.
-
-    `files`: path -> sha256 of the script's files. `sha256`: of all that its duration depends on.
-    """
-    machines = [instance_type(name) for name in dict.fromkeys(rung.instance_type for rung in record.ladder)]
-    return {
-        "format": FORMAT,
-        "work": KIND,
-        "run_id": record.run_id,
-        "created_at": iso(record.created_at),
-        "place": record.place,
-        "job": job.without_desk().to_dict(),
-        "code": {"key": bundle.key, "sha256": bundle.sha256},
-        "lock_sha256": bundle.lock_sha256,
-        "script_files": dict(files),
-        "script_sha256": sha256,
-        "ssh_key": ssh_key,
-        "secrets": {
-            name: f"{script_secrets_path(record.project, record.stack)}{name}" for name in job.script.secrets
-        },
-        "image": {"line": offers.image_line, "id": offers.image_id},
-        "inputs": [dict(entry) for entry in inputs],
-        "pieces": [
-            {"model": piece.model, **piece.identity, "estimate": planned.estimate}  # the longest first
-            for piece, planned in zip(record.pieces, plan.pieces, strict=True)
-        ],
-        "instance_types": {
-            machine.name: {"gpu_count": machine.num_workers, "smoke_seconds": machine.boot.smoke_seconds}
-            for machine in machines
-        },
-    }
 
 
 def _receipt(objects: Objects, run_id: str) -> Receipt | None:

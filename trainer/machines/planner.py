@@ -20,6 +20,7 @@ from trainer.aws.place import ACCOUNT, Place
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of, takes_all_devices
 from trainer.job.pieces.piece import Piece, SeriesWork
+from trainer.job.pieces.queue import places_on
 from trainer.machines.chips import GpuProfile, named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType
@@ -46,8 +47,9 @@ class Workload:
     """The work in a job: its pieces, and the cost of a window relative to the reference model's."""
 
     pieces: tuple[Piece, ...]
-    window_cost_gpu: float
-    window_cost_cpu: float
+    window_cost_gpu: float = 1.0
+    window_cost_cpu: float = 1.0
+    gpus: float | None = None  # of each piece that a node's agent starts; 0: all; None: workers train them
     together: Together | None = None  # where all GPUs of a machine train each piece together
 
 
@@ -89,18 +91,17 @@ def estimate(
     cores: int | None = None,
     rate: Rate | None = None,
     sharded: bool = False,
-    script_places: int = 0,
 ) -> Estimate:
     """Estimate a run on one machine of a place, whose GPUs may be processes on this machine's `cores`.
 
     `rate` is that of one GPU (or of one core) for the job's own models; without one it is the
-    profile's. Of a script that runs `script_places` times at once it is that of one place, in pieces a
-    second. `sharded`: a model that all GPUs train together is divided among them.
+    profile's. Where the agent starts the pieces it is that of one place, in pieces a second. `sharded`: a
+    model that all GPUs train together is divided among them.
     """
     boot, after = around(machine, place)
     workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
-    if script_places:
-        slots, by_profile = script_places, 1.0
+    if work.gpus is not None:
+        slots, by_profile = max(1, len(places_on(machine.num_workers, work.gpus))), 1.0
     elif place.chip:
         slots = min(workers, cores or os.cpu_count() or 1)
         by_profile = cpu_windows_per_second() / work.window_cost_cpu

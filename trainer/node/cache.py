@@ -15,11 +15,13 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from trainer.runs.manifest import ManifestInput
 
 log = logging.getLogger(__name__)
 LAYOUT = "inputs-1"  # the folder below the mount; another layout gets another name
@@ -44,7 +46,7 @@ class InputCache:
     folder: int  # descriptor of the entries' folder
     clock: Callable[[], float] = time.time
 
-    def take(self, entry: Mapping[str, Any], target: Path) -> Taken:
+    def take(self, entry: ManifestInput, target: Path) -> Taken:
         """Copy an input to `target` if its bytes match the manifest; return the outcome.
 
         Raises CacheUnusable, and OSError if `target` can't be written.
@@ -59,9 +61,9 @@ class InputCache:
             raise _unusable("an input could not be read", error) from error
         try:
             status = os.fstat(source)
-            if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry.bytes:
                 return "refused"
-            if _copied(source, target, most=status.st_size) != entry["sha256"]:
+            if _copied(source, target, most=status.st_size) != entry.sha256:
                 return "refused"
             with suppress(OSError):  # another user's file
                 os.utime(source)  # mark as used, against `prune`
@@ -69,7 +71,7 @@ class InputCache:
             os.close(source)
         return "taken"
 
-    def add(self, entry: Mapping[str, Any], source: Path) -> None:
+    def add(self, entry: ManifestInput, source: Path) -> None:
         """Add an input's bytes by a rename, which replaces anything of that name. Raises CacheUnusable."""
         new = f".new-{secrets.token_hex(16)}"
         try:
@@ -128,13 +130,13 @@ def open_cache(mount: Path) -> InputCache:
         raise _unusable("it could not be opened", error) from error
 
 
-def cacheable(entry: Mapping[str, Any]) -> bool:
+def cacheable(entry: ManifestInput) -> bool:
     """Return whether the manifest pins an input by key, version and hash, as an entry needs."""
-    return bool(entry.get("version_id")) and bool(entry.get("sha256"))
+    return bool(entry.version_id) and bool(entry.sha256)
 
 
-def _name(entry: Mapping[str, Any]) -> str:
-    pinned = "\0".join((entry["key"], entry["version_id"], entry["sha256"]))
+def _name(entry: ManifestInput) -> str:
+    pinned = "\0".join((entry.key, entry.version_id, entry.sha256))
     return hashlib.sha256(pinned.encode()).hexdigest()
 
 

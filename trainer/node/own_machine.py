@@ -2,7 +2,7 @@
 done.
 
     <MAYFLY_HOME>/here/<hash of the work>/   lock (held by the agent), here.json (its run), agent.out, code/,
-                                             data/, inputs/ (checked by hash), models/, script/
+                                             inputs/ (checked by hash), command/
 
 The same work has the same folder, so that a run resumes from the checkpoints and finished models of the one
 before. The next start of any agent removes what a killed one left, and ends its processes. Linux only, like
@@ -25,18 +25,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.base.files import whole_file
 from trainer.node.scratch import remove_scratch
+from trainer.node.shared import COMMAND
+from trainer.runs.manifest import ManifestInput
 from trainer.runs.record import utc_now
 
 STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
 # Kept from an earlier run: its inputs, which are checked again by hash, and what a run can resume from.
-_KEPT = {LOCK, STATE, "data", "inputs", "models", "script"}
-_KEPT_OF_A_SCRIPT = {"checkpoints", "out"}
+_KEPT = {LOCK, STATE, "inputs", COMMAND}
+_KEPT_OF_A_COMMAND = {"checkpoints", "out"}
 UNUSED_SECONDS = 30 * 24 * 3600.0
 KILL_SECONDS = 10.0  # a process that waits for a disk can't be killed
 
@@ -59,8 +60,8 @@ class WorkFolder:
     @property
     def resumable(self) -> bool:
         """Return whether an earlier run left something to resume from."""
-        places = (self.path / "models", self.path / "script" / "checkpoints")
-        return any(place.is_dir() and any(place.iterdir()) for place in places)
+        checkpoints, out = (self.path / COMMAND / name for name in ("checkpoints", "out"))
+        return any(path.is_file() for path in checkpoints.rglob("*")) or any(out.glob("*.safetensors"))
 
     def clear(self) -> int:
         """Remove what no run can resume from and kill the processes that a dead agent left; return their
@@ -71,9 +72,9 @@ class WorkFolder:
         for place in self.path.iterdir():
             if place.name not in _KEPT:
                 _remove(place)
-        script = self.path / "script"
-        for place in script.iterdir() if script.is_dir() else ():
-            if place.name not in _KEPT_OF_A_SCRIPT:
+        command = self.path / COMMAND
+        for place in command.iterdir() if command.is_dir() else ():
+            if place.name not in _KEPT_OF_A_COMMAND:
                 _remove(place)
         return killed
 
@@ -205,13 +206,6 @@ def _remove(place: Path) -> None:
         place.unlink(missing_ok=True)
 
 
-def inputs_here(
-    entries: Iterable[Mapping[str, Any]], places: Mapping[str, Path], *, script: bool
-) -> list[tuple[Path, str]]:
+def inputs_here(inputs: Iterable[ManifestInput], places: Mapping[str, Path]) -> list[tuple[Path, str]]:
     """Return (file at the desk, place in the work folder) of the inputs that the desk has, by sha256."""
-    folder = "inputs" if script else "data"
-    return [
-        (places[entry["sha256"]], f"{folder}/{str(entry['key']).rpartition('/')[2]}")
-        for entry in entries
-        if entry["sha256"] in places
-    ]
+    return [(places[item.sha256], f"inputs/{item.stored_as}") for item in inputs if item.sha256 in places]

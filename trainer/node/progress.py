@@ -26,7 +26,8 @@ class Progress:
         default_factory=dict
     )  # profile -> shape -> its tuner's entry
     tuning: bool = False  # measuring the fastest way to train
-    scripts_done: tuple[str, ...] = ()  # pieces that are scripts, and have ended well: they have no model
+    pieces_done: tuple[str, ...] = ()  # that the agent started, and that ended well: they have no model
+    message: str = ""  # its own
 
     @property
     def rate(self) -> float | None:
@@ -47,6 +48,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         shapes = {**progress.tuned.get(event["profile"], {}), event["shape"]: event["entry"]}
         tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
         return replace(progress, tuning=False, tuned=tuned)
+    if kind == "message":
+        return replace(progress, message=str(event["message"]))
     if kind == "error":
         return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
     if kind == "ended":
@@ -55,24 +58,20 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if model not in progress.models:
         return progress
     piece = str(progress.models[model]["piece"])
-    if progress.models[model]["kind"] == "script" and kind in ("script_done", "retry", "model_failed"):
-        progress = replace(
-            progress,
-            rates={place: rate for place, rate in progress.rates.items() if place != event.get("worker")},
-        )
+    if kind in ("script_done", "retry", "model_failed"):  # nothing of it is at work any more
+        others = {place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
+        progress = replace(progress, rates=others)
     if kind == "model_started":
         return _with_piece(progress, piece, state="training")
     if kind == "script":
         shown = {key: event[key] for key in ("epoch", "epochs", "step", "steps") if key in event}
         shown |= {"loss": event["loss"]} if event["loss"] is not None else {}
-        rates = {**progress.rates, event["worker"]: event["rate"]}
+        rates = {**progress.rates, event["worker"]: float(event["rate"])}
         return replace(
             _with_piece(progress, piece, state="training", **shown), rates=rates, unit=event["unit"]
         )
     if kind == "script_done":
-        return replace(
-            _with_piece(progress, piece, state="done"), scripts_done=(*progress.scripts_done, piece)
-        )
+        return replace(_with_piece(progress, piece, state="done"), pieces_done=(*progress.pieces_done, piece))
     if kind == "progress":
         shown = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}

@@ -1,20 +1,16 @@
-"""Remove secrets from a script's output, line by line, and from the names that it gives.
+"""Remove secrets from a command's output, line by line, and from what it tells.
 
-This prevents accidents, not intent: a script can print a secret backwards.
+This prevents accidents, not intent: a command can print a secret backwards.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import logging
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import IO
 from urllib.parse import quote, quote_plus
 
-MOST_LINE, MOST_LINES = 8 * 1024, 10_000
 FEWEST_LETTERS = 4  # of a secret's line: redacting shorter ones would black out words
 FEWEST_OF_BASE64 = (
     8  # of a secret's base64 form without its first and last letters, which depend on the text around it
@@ -48,10 +44,9 @@ class RedactedStream:
 
 
 class Redaction:
-    """The secrets to replace by their names, and the last line that was logged."""
+    """The secrets to replace by their names."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        self.last_line = ""
         forms: dict[str, str] = {}
         for name, value in secrets.items():
             for line in (value, *value.splitlines()):
@@ -62,7 +57,6 @@ class Redaction:
         self._forms = sorted(
             forms.items(), key=lambda item: -len(item[0])
         )  # longest first: one may contain another
-        self._longest = max(map(len, forms), default=0)
         self._bytes = [
             (form.encode(errors="surrogateescape"), f"[{name}]".encode()) for form, name in self._forms
         ]
@@ -83,36 +77,6 @@ class Redaction:
     def shows(self, text: str) -> bool:
         """Return whether a text contains a secret."""
         return self.redacted(text) != text
-
-    @contextmanager
-    def follow(self, stream: IO[bytes], log: logging.Logger) -> Iterator[None]:
-        """Log a stream's lines until it closes, from a thread; on leaving, wait for the last."""
-        thread = threading.Thread(target=self._follow, args=(stream, log), name="refresh", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join(timeout=10)
-
-    def _follow(self, stream: IO[bytes], log: logging.Logger) -> None:
-        with stream:
-            self._log_lines(stream, log)
-
-    def _log_lines(self, stream: IO[bytes], log: logging.Logger) -> None:
-        number, begins = 0, True
-        while block := stream.readline(MOST_LINE):
-            whole, first = block.endswith(b"\n"), begins
-            begins = whole
-            if not first:  # the rest of a long line
-                continue
-            text = block.decode(errors="replace").rstrip("\r\n")
-            if not whole and len(block) == MOST_LINE:  # a secret may continue after the cut
-                text = text[: -self._longest or None]
-            number += 1
-            line = self.redacted(text)
-            self.last_line = line[:300] if line.strip() else self.last_line
-            if number <= MOST_LINES:
-                log.info("refresh: %s", line)
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:

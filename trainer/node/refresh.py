@@ -1,11 +1,16 @@
-"""Prepare run: fetch a data set, run the user's refresh script on it, check new files, upload them.
+"""A refresh, the command of a prepare run: run the user's script on the set's files, check new ones, and
+announce them.
 
-The script runs in its own process, the only one with the secrets; they are removed from its output. New and
-unchecked files are described by `trainer.bars.check` in a child process. No training happens here.
+    python -m trainer.node.refresh --data DIR --out DIR --events DIR --given DIR
+
+The script is the only process with the job's secrets besides this one. New and unchecked files are described
+by `trainer.bars.check` in a process of its own. Nothing is announced before all of it is checked: OUT/files
+has the new files, OUT/index an index entry of each new or unchecked one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -13,64 +18,86 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import aws_error
 from trainer.base import environment
-from trainer.base.errors import DataError, Stopped, TrainingFailed
+from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.base.own_file import in_bundle
 from trainer.base.symbols import file_flaw
-from trainer.node.redaction import Redaction
-from trainer.node.shared import Node
-from trainer.node.stack_secrets import read_secrets
-from trainer.node.stage import fetch_inputs, read_patiently
-from trainer.node.uplink import AWS_ERRORS
+from trainer.node.events import MOST_BYTES, EventFile
+from trainer.runs.manifest import JOB_FILE
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 
 log = logging.getLogger("trainer.node")
-SCRIPT_SECONDS, CHECK_SECONDS = 1200.0, 900.0  # within the run's half hour
-POLL_SECONDS = 0.05
-INDEXED = (
-    "file",
-    "bytes",
-    "sha256",
-    "timeframe",
-    "synthetic",
-    "further",
-    "holds",
-)  # fields of an index entry
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # of an index entry
 _DO = "Correct the refresh script, and publish the retrain again."
 
 
-def prepare_data(node: Node, manifest: dict[str, Any]) -> int:
-    """Refresh, check and send; return 0. Raises a TrainerError for a script that fails and for files that
-    can't be used.
-    """
-    node.enter("stage")
-    data, inputs = node.work / "data", manifest["inputs"]
-    fetch_inputs(
-        node.uplink.s3, bucket=node.uplink.bucket, inputs=inputs, folder=data, stopped=node.is_stopping
-    )
-    known = {PurePosixPath(entry["key"]).name: entry for entry in inputs}
-    added: list[str] = []
-    if refresh := manifest["job"]["data"]["refresh"]:
-        node.status.message = "refreshing the data set"
-        before = {path.name: _marks(path) for path in data.iterdir()}
-        run_script(node, _script(refresh), data, read_secrets(node, manifest["secrets"]))
-        added = added_files(data, before)
-    node.status.message = "checking candles"
-    new = [name for name in sorted(known) if not known[name]["indexed"]][:MOST_ADDED_FILES] + added
-    entries = describe(node, data, new, added)
-    if added:
-        refuse_disagreement(node, data, [entries[name] for name in added])
-    node.enter("upload")
-    for name, entry in entries.items():
-        _send(node, data / name, entry, added=name in added)
+class ScriptFailed(Exception):
+    """The refresh script ended with an exit code of its own, and its output says why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code if 0 < code < 128 else 128 - code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Refresh the set; return the exit code, the script's own if that fails."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.node.refresh")
+    for name, what in (
+        ("data", "the set's files; the script adds to them"),
+        ("out", "folder for files/ and index/"),
+        ("events", "folder for events.jsonl"),
+        ("given", "folder of job.json and unchecked.json"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=what)
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    events = EventFile(options.events / "events.jsonl", most_bytes=MOST_BYTES["events"])
+    try:
+        refresh(options.data, options.out, options.given, events)
+    except Stopped as stopped:
+        return stopped.exit_code
+    except ScriptFailed as failed:
+        return failed.code
+    except TrainerError as error:
+        events.write({"event": "error", **error.as_dict(), "code": TrainingFailed.exit_code})
+        return TrainingFailed.exit_code
     return 0
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise Stopped("stopped while it prepared the data")
+
+
+def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
+    """Run the script, check, and announce. Raises a TrainerError for files that can't be used."""
+    job = json.loads((given / JOB_FILE).read_bytes())
+    unchecked: list[str] = json.loads((given / "unchecked.json").read_bytes())
+    secrets = job["data"]["secrets"]
+    added: list[str] = []
+    if name := job["data"]["refresh"]:
+        events.write({"event": "message", "message": "refreshing the data set"})
+        before = {path.name: _marks(path) for path in data.iterdir()}
+        run_script(_script(name), data)
+        added = added_files(data, before)
+    events.write({"event": "message", "message": "checking candles"})
+    entries = describe(out, data, sorted(unchecked)[:MOST_ADDED_FILES] + added, added, secrets)
+    if added:
+        refuse_disagreement(out, data, [entries[name] for name in added], secrets)
+    for folder in ("files", "index"):
+        (out / folder).mkdir()
+    for name, entry in entries.items():
+        if name in added:
+            os.link(data / name, out / "files" / name)
+        (out / "index" / f"{entry['sha256']}.json").write_text(json.dumps(entry))
+        print(f"{name}: {sum(held['bars'] for held in entry['holds'])} bars", flush=True)
+        told = {key: entry[key] for key in ("file", "sha256", "bytes")}
+        events.write({"event": "file", **told, "added": name in added})
 
 
 def _script(name: str) -> Path:
@@ -82,29 +109,25 @@ def _script(name: str) -> Path:
     return packed
 
 
-def run_script(node: Node, script: Path, data: Path, secrets: Mapping[str, str]) -> None:
-    """Run the refresh script in the data folder, and log its output. Raises DataError if it fails or takes
-    too long.
+def run_script(script: Path, data: Path) -> None:
+    """Run the refresh script in the data folder, and kill what is left of its group. Raises ScriptFailed.
+
+    It is reaped last: until then its process id is not reused, and its group can be signalled.
     """
-    redaction = Redaction(secrets)
     child = subprocess.Popen(
         [sys.executable, "-I", "-u", str(script), str(data)],
         cwd=data,
-        env=environment.for_refresh(secrets),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    assert child.stdout is not None
-    with redaction.follow(child.stdout, log):
-        code = _ended(node, child, SCRIPT_SECONDS)
-    if code is None:
-        raise DataError(f"the refresh script did not end within {SCRIPT_SECONDS / 60:.0f} minutes", do=_DO)
+    try:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    finally:  # also at a stop, and when its time is over
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        code = child.wait()
     if code:
-        raise DataError(
-            "the refresh script failed", why=redaction.last_line or f"it ended with exit code {code}", do=_DO
-        )
+        raise ScriptFailed(code)
 
 
 def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
@@ -140,17 +163,19 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
     return added
 
 
-def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict[str, dict[str, Any]]:
+def describe(
+    out: Path, data: Path, names: list[str], added: list[str], secrets: list[str]
+) -> dict[str, dict[str, Any]]:
     """Return the index entries of these files, by name. Raises DataError for an added one that is no candle
     file.
     """
     if not names:
         return {}
-    folder = node.work / "new"
+    folder = out / "new"
     folder.mkdir()
     for name in names:
         os.link(data / name, folder / name)
-    report = _check(node, folder, "--describe")
+    report = _check(out, folder, "--describe", secrets)
     entries = {entry["file"]: {key: entry[key] for key in INDEXED} for entry in report.get("files", ())}
     for name in names:
         if name in entries:
@@ -165,9 +190,9 @@ def describe(node: Node, data: Path, names: list[str], added: list[str]) -> dict
     return entries
 
 
-def refuse_disagreement(node: Node, data: Path, entries: list[dict[str, Any]]) -> None:
+def refuse_disagreement(out: Path, data: Path, entries: list[dict[str, Any]], secrets: list[str]) -> None:
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
-    errors = _check(node, data, "--joined").get("errors", {})
+    errors = _check(out, data, "--joined", secrets).get("errors", {})
     for entry in entries:
         for symbol in (str(held["symbol"]) for held in entry["holds"]):
             if symbol in errors:
@@ -177,86 +202,31 @@ def refuse_disagreement(node: Node, data: Path, entries: list[dict[str, Any]]) -
                 )
 
 
-def _check(node: Node, folder: Path, question: str) -> dict[str, Any]:
-    """Run the data check on a folder in a child process, since its files are untrusted."""
-    with (node.work / "check.json").open("wb") as answer, (node.work / "check.log").open("wb") as said:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "trainer.bars.check",
-                question,
-                "--data",
-                str(folder),
-                "--scratch",
-                str(node.work),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=answer,
-            stderr=said,
-            start_new_session=True,
-        )
-        code = _ended(node, child, CHECK_SECONDS)
-    if code is None:
-        why, do = (
-            f"it took longer than {CHECK_SECONDS / 60:.0f} minutes",
-            "Have the refresh script add fewer bars at a time.",
-        )
-        raise DataError("the candles can't be checked", why=why, do=do)
+def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[str, Any]:
+    """Run the data check on a folder in a process of its own, since its files are untrusted; it gets no
+    secret.
+    """
+    words = [sys.executable, "-m", "trainer.bars.check", question]
+    asked = subprocess.run(
+        [*words, "--data", str(folder), "--scratch", str(out)],
+        env=environment.without(secrets),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
     try:
-        report: dict[str, Any] = json.loads((node.work / "check.json").read_bytes())
+        report: dict[str, Any] = json.loads(asked.stdout)
         return report
     except ValueError as error:
-        lines = (node.work / "check.log").read_text(errors="replace").strip().splitlines()
-        why = lines[-1][:300] if lines else f"it ended with exit code {code}"
+        lines = asked.stderr.decode(errors="replace").strip().splitlines()
+        why = lines[-1][:300] if lines else f"it ended with exit code {asked.returncode}"
         raise DataError("the candles can't be checked", why=why, do=_DO) from error
-
-
-def _ended(node: Node, child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child, kill the rest of its group, and return its exit code; None if it took longer than
-    `seconds`.
-
-    The child is reaped last: until then its process id is not reused, and its group can be signalled.
-    """
-    ends = time.monotonic() + seconds
-    over = False
-    try:
-        while not _has_ended(child) and not (over := time.monotonic() >= ends):
-            if node.is_stopping():
-                raise Stopped("stopped while it prepared the data")
-            time.sleep(POLL_SECONDS)
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        code = child.wait()
-    return None if over else code
-
-
-def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-
-def _send(node: Node, path: Path, entry: dict[str, Any], *, added: bool) -> None:
-    """Upload a file, if it was added, and its index entry, and report it. Raises a TrainerError if S3 does
-    not accept them.
-    """
-    keys, uplink = node.status.identity.keys, node.uplink
-    try:
-        if added:
-            read_patiently(
-                lambda: uplink.send_file(path, f"{keys.files}{path.name}", entry["sha256"]),
-                path.name,
-                stopped=node.is_stopping,
-            )
-    except AWS_ERRORS as error:
-        raise aws_error(error, f"{path.name} can't be sent") from error
-    uplink.send_json(f"{keys.index}{entry['sha256']}.json", entry, patience_seconds=node.patience_seconds)
-    log.info("%s: %d bars", path.name, sum(held["bars"] for held in entry["holds"]))
-    node.status.files.append(
-        {"file": path.name, "sha256": entry["sha256"], "bytes": entry["bytes"], "added": added}
-    )
 
 
 def _marks(path: Path) -> tuple[int, int, int, int]:
     status = path.lstat()
     return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+if __name__ == "__main__":
+    sys.exit(main())

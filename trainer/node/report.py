@@ -34,11 +34,9 @@ class Status:
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, but the upload failed
-    files: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # candle files of a prepare run, output files of a script
-    scripts: list[dict[str, Any]] = field(default_factory=list)  # pieces that are scripts, and how they ended
-    python_packages: str = ""  # where a script's packages came from; empty: the training's
+    files: list[dict[str, Any]] = field(default_factory=list)  # candle files that a refresh added or checked
+    scripts: list[dict[str, Any]] = field(default_factory=list)  # ends of the pieces that the agent started
+    python_packages: str = ""  # where its command's packages came from; empty: the agent's
     boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
     devices: Devices | None = None
@@ -75,16 +73,16 @@ def progress(status: Status) -> bytes:
     `runs.reports`.
     """
     progressed = status.progress
-    message = "looking for the fastest settings" if progressed.tuning else status.message
+    told = "looking for the fastest settings" if progressed.tuning else progressed.message
     value = {
         **_header(status.identity),
         "phase": status.phase,
         "phases": {name: iso(at) for name, at in status.phases.items()},
         "models_total": len(progressed.models),
-        "models_done": len(status.models) + len(progressed.scripts_done),
+        "models_done": len(status.models) + len(progressed.pieces_done),
         "rate": progressed.rate,
         "unit": progressed.unit,
-        "message": cut(message),
+        "message": cut(told or status.message),
         "sample": _plain(status.sample.to_dict()) if status.sample else None,
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
@@ -100,14 +98,13 @@ def cut(text: str) -> str:
 
 
 def ending(
-    *, status: Status, stop_reason: str, error: TrainerError | None, trainer_exit: int | None, now: datetime
+    *, status: Status, stop_reason: str, error: TrainerError | None, now: datetime
 ) -> tuple[State, int, dict[str, Any] | None]:
     """Decide how the node's work ended: (state, exit code, error).
 
-    Complete work is done, even after a stop request; otherwise a stop request outranks later failures.
+    Complete work is done, even after a stop request; otherwise a stop request outranks other errors.
     """
-    failed = failed_models(status, "")
-    if trainer_exit == 0 and error is None and not failed:
+    if error is None:
         return "done", 0, None
     if stop_reason and now >= status.identity.deadline:
         expired = BudgetError(
@@ -117,17 +114,9 @@ def ending(
         return "expired", expired.exit_code, expired.as_dict()
     if stop_reason:
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
-    known: Mapping[str, Any] | None = error.as_dict() if error is not None else status.progress.error
-    if known is not None:
-        # Bad data has code 2 at a desk, and 100 on a machine.
-        code = TrainingFailed.exit_code if known["code"] == UsageError.exit_code else int(known["code"])
-        return "failed", code, {**known, "code": code}
-    why = "; ".join(f"{entry['piece']}: {entry['reason']}" for entry in failed if entry["reason"])
-    what = f"{len(failed)} of {len(status.progress.models)} models failed" if failed else "the trainer failed"
-    ended = TrainingFailed(
-        what, why=why or f"it ended with exit code {trainer_exit}", do="Read `mayfly logs`."
-    )
-    return "failed", ended.exit_code, ended.as_dict()
+    # Bad data has code 2 at a desk, and 100 on a machine.
+    code = TrainingFailed.exit_code if error.exit_code == UsageError.exit_code else error.exit_code
+    return "failed", code, {**error.as_dict(), "code": code}
 
 
 def result(
@@ -166,7 +155,7 @@ def result(
 def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     reported: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
-    accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.scripts_done}
+    accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.pieces_done}
     left = [
         {**model, "reason": unfinished}
         for model in status.progress.models.values()

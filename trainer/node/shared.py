@@ -13,6 +13,7 @@ from trainer.node.uplink import Uplink
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
+COMMAND = "command"  # the folder of a command, below the work folder
 LAST_UPLOADS_SECONDS = 900.0  # S3 may be down for a while, and the models were paid for
 STOPPED_UPLOADS_SECONDS = 30.0  # a shutdown waits for about 90 s
 
@@ -27,7 +28,7 @@ class Node:
     uplink: Uplink
     status: report.Status
     origins: Origins = field(default_factory=Origins)
-    redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the secrets of a script
+    redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
     stop_reason: str = ""
 
     def stop(self, reason: str) -> None:

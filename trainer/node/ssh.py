@@ -11,9 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from trainer.node.shared import Node
 
@@ -26,12 +24,11 @@ PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
 OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="localhost:*"'
 
 
-def open_ssh(node: Node, manifest: Mapping[str, Any], *, etc: Path = Path("/etc")) -> None:
-    """Authorize the run's key and publish the host keys, if the manifest has a key; log a failure."""
-    key = manifest.get("ssh_key", "")
+def open_ssh(node: Node, key: str, *, etc: Path = Path("/etc")) -> None:
+    """Authorize the run's key, if it has one, and publish the host keys; log a failure."""
     if not key or node.rehearsal:
         return
-    if not isinstance(key, str) or not PUBLIC_KEY.fullmatch(key):
+    if not PUBLIC_KEY.fullmatch(key):
         log.warning("nobody can attach: the manifest's SSH key is not an ed25519 key")
         return
     try:

@@ -9,16 +9,17 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.node.cache import CacheUnusable, InputCache, cacheable
+from trainer.runs.manifest import ManifestInput
 from trainer.runs.reports import INPUT_COUNTS
 
 log = logging.getLogger(__name__)
@@ -77,13 +78,12 @@ def fetch_inputs(
     s3: Any,
     *,
     bucket: str,
-    inputs: Sequence[dict[str, Any]],
+    inputs: Sequence[ManifestInput],
     folder: Path,
     stopped: Callable[[], bool],
     origins: Origins | None = None,
 ) -> None:
-    """Fetch the objects that the manifest pins into `folder`, eight at once, each named by the last part of
-    its key.
+    """Fetch the objects that the manifest pins into `folder`, eight at once, each named by its hash.
 
     With `origins`, the cache is tried first and filled from S3, and sources are counted. Raises DataError for
     a file that S3 does not return or whose sha256 is not the manifest's, TrainingFailed if the disk is too
@@ -91,10 +91,11 @@ def fetch_inputs(
     """
     folder.mkdir(parents=True, exist_ok=True)
     origins = origins or Origins()
-    _check_space(inputs, folder, origins)
+    objects = {entry.stored_as: entry for entry in inputs}.values()  # one may be wanted in several places
+    _check_space(objects, folder, origins)
     failed = threading.Event()
 
-    def fetch(entry: dict[str, Any]) -> None:
+    def fetch(entry: ManifestInput) -> None:
         if failed.is_set():
             return
         try:
@@ -104,14 +105,14 @@ def fetch_inputs(
             raise
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = [pool.submit(fetch, entry) for entry in inputs]
+        jobs = [pool.submit(fetch, entry) for entry in objects]
         for job in jobs:
             job.result()
     if origins.cache and origins.counts["cache_added"]:
         origins.cache.prune()
 
 
-def _check_space(inputs: Sequence[dict[str, Any]], folder: Path, origins: Origins) -> None:
+def _check_space(inputs: Collection[ManifestInput], folder: Path, origins: Origins) -> None:
     """Raise TrainingFailed if the disk is too small for the inputs; files that lie there take no more
     of it.
     """
@@ -120,9 +121,7 @@ def _check_space(inputs: Sequence[dict[str, Any]], folder: Path, origins: Origin
         if origins.kept
         else {}
     )
-    needed = sum(
-        max(0, int(entry["bytes"]) - there.get(PurePosixPath(entry["key"]).name, 0)) for entry in inputs
-    )
+    needed = sum(max(0, entry.bytes - there.get(entry.stored_as, 0)) for entry in inputs)
     free = shutil.disk_usage(folder).free
     if needed + SPARE_BYTES > free:
         raise TrainingFailed(
@@ -159,21 +158,21 @@ def read_patiently(
 
 
 def _fetch(
-    s3: Any, bucket: str, entry: dict[str, Any], folder: Path, stopped: Callable[[], bool], origins: Origins
+    s3: Any, bucket: str, entry: ManifestInput, folder: Path, stopped: Callable[[], bool], origins: Origins
 ) -> None:
     if stopped():
-        raise Stopped(f"stopped while fetching {entry['key']}")
-    target = folder / PurePosixPath(entry["key"]).name
-    if origins.kept and _lies_there(target, entry["sha256"]):
+        raise Stopped(f"stopped while fetching {entry.key}")
+    target = folder / entry.stored_as
+    if origins.kept and _lies_there(target, entry.sha256):
         return
     if _taken(entry, target, origins):
         return
     try:
-        sha256 = read_patiently(lambda: _download(s3, bucket, entry, target), entry["key"], stopped=stopped)
+        sha256 = read_patiently(lambda: _download(s3, bucket, entry, target), entry.key, stopped=stopped)
     except (ClientError, BotoCoreError) as error:
         raise _unreadable(entry, str(error)) from error
-    if entry["sha256"] and sha256 != entry["sha256"]:  # a prepare run's input may have no hash on record yet
-        raise _unreadable(entry, f"its sha256 is {sha256}, the manifest says {entry['sha256']}")
+    if entry.sha256 and sha256 != entry.sha256:  # a prepare run's input may have no hash on record yet
+        raise _unreadable(entry, f"its sha256 is {sha256}, the manifest says {entry.sha256}")
     origins.count(s3_files=1, s3_bytes=target.stat().st_size)
     if (cache := origins.cache) and cacheable(entry):
         try:
@@ -183,7 +182,7 @@ def _fetch(
             origins.fail(unusable)
 
 
-def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
+def _taken(entry: ManifestInput, target: Path, origins: Origins) -> bool:
     """Copy an input from the cache; return whether it was there with the manifest's bytes."""
     if not (cache := origins.cache) or not cacheable(entry):
         return False
@@ -193,13 +192,13 @@ def _taken(entry: dict[str, Any], target: Path, origins: Origins) -> bool:
         origins.fail(error)
         return False
     if taken == "taken":
-        origins.count(cache_files=1, cache_bytes=int(entry["bytes"]))
+        origins.count(cache_files=1, cache_bytes=entry.bytes)
     if taken == "refused":
         origins.count(cache_refused=1)
         log.warning(
             "the cache has other bytes for %s (version %s): fetching it from S3",
-            entry["key"],
-            entry["version_id"],
+            entry.key,
+            entry.version_id,
         )
     return taken == "taken"
 
@@ -211,10 +210,10 @@ def _lies_there(target: Path, sha256: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
-def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:
+def _download(s3: Any, bucket: str, entry: ManifestInput, target: Path) -> str:
     digest = hashlib.sha256()
-    version = {"VersionId": entry["version_id"]} if entry.get("version_id") else {}  # a plan has one version
-    answer = s3.get_object(Bucket=bucket, Key=entry["key"], **version)
+    version = {"VersionId": entry.version_id} if entry.version_id else {}  # a plan has one version
+    answer = s3.get_object(Bucket=bucket, Key=entry.key, **version)
     with target.open("wb") as file:
         for block in answer["Body"].iter_chunks(BLOCK_BYTES):
             digest.update(block)
@@ -222,8 +221,8 @@ def _download(s3: Any, bucket: str, entry: dict[str, Any], target: Path) -> str:
     return digest.hexdigest()
 
 
-def _unreadable(entry: dict[str, Any], why: str) -> TrainerError:
-    version = f" (version {entry['version_id']})" if entry.get("version_id") else ""
+def _unreadable(entry: ManifestInput, why: str) -> TrainerError:
+    version = f" (version {entry.version_id})" if entry.version_id else ""
     return DataError(
-        f"input {entry['key']}{version} can't be used", why=why, do="Upload it again, and launch again."
+        f"input {entry.key}{version} can't be used", why=why, do="Upload it again, and launch again."
     )

@@ -1,20 +1,18 @@
-"""Uploads of a node: heartbeat, log parts, metrics parts, models, the result. Owns retries, not contents.
+"""Uploads of a node: heartbeat, log parts, metrics parts, files, the result. Owns retries, not contents.
 
-A heartbeat or a part that S3 refuses is tried again with the next one and never ends training; a model that
-can't be uploaded is tried until the caller gives up, and then reported.
+A heartbeat or a part that S3 refuses is tried again with the next one and never ends a command; callers try a
+file again until they give up.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -33,15 +31,6 @@ RETRY_SECONDS = 2.0
 AWS_ERRORS = (ClientError, BotoCoreError)
 
 
-@dataclass(frozen=True, kw_only=True)
-class UploadedModel:
-    """One model as S3 has it."""
-
-    key: str
-    version_id: str
-    sha256: str
-
-
 class Uplink:
     """The node's access to one bucket."""
 
@@ -57,16 +46,40 @@ class Uplink:
         """Return a client of another service than S3."""
         return self._access.client(service)
 
-    def send_file(self, path: Path, key: str, sha256: str) -> None:
-        """Write a file whose bytes S3 itself checks against this hash. Raises botocore's errors."""
-        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
-        with path.open("rb") as body:
-            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
+    def put_file(self, body: IO[bytes], key: str, sha256: str, size: int, *, once: bool = False) -> str:
+        """Create an object of an open file's bytes, which S3 checks against their hash; return its VersionId.
 
-    def read_json(self, key: str) -> dict[str, Any]:
-        """Return a JSON object of the bucket. Raises botocore's errors."""
-        value: dict[str, Any] = json.loads(self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
-        return value
+        `once`: raises TrainingFailed if the key has another object. Raises botocore's errors if S3 does not
+        accept it now, and NotVersioned.
+        """
+        kind = CONTENT_TYPES.get(Path(key).suffix, "application/octet-stream")
+        try:
+            answer = self.s3.put_object(
+                Bucket=self.bucket,
+                Key=key,
+                Body=body,
+                ContentLength=size,
+                ContentType=kind,
+                Metadata={"sha256": sha256},
+                ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
+                **({"IfNoneMatch": "*"} if once else {}),
+            )
+        except ClientError as error:
+            if not once or error_code(error) not in LOST_RACE:
+                raise
+            # The key exists: with our object, if the answer to an earlier try was lost.
+            answer = self.s3.head_object(Bucket=self.bucket, Key=key)
+            if answer["Metadata"].get("sha256") != sha256:
+                raise TrainingFailed(
+                    f"{key} exists with other content",
+                    do="Find out who wrote it: only the run itself should write its keys.",
+                ) from error
+        return version_of(answer, f"s3://{self.bucket}/{key}")
+
+    def read(self, key: str) -> bytes:
+        """Return an object's bytes. Raises botocore's errors."""
+        body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return body
 
     def send_json(self, key: str, value: dict[str, Any], *, patience_seconds: float) -> None:
         """Write a JSON object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept
@@ -100,45 +113,6 @@ class Uplink:
                 log.warning("%s can't be looked up: %s", key, error)
             return False
         return True
-
-    def upload_model(self, *, path: Path, key: str, sha256: str) -> UploadedModel:
-        """Create the model's object from its file and return it.
-
-        Raises TrainingFailed if the file's sha256 is not `sha256` or the key has another object, botocore's
-        errors if S3 does not accept it now.
-        """
-        try:
-            with path.open("rb") as body:
-                actual = hashlib.file_digest(body, "sha256").hexdigest()
-        except OSError as error:
-            raise TrainingFailed(f"{path.name} can't be read", why=str(error), do="Launch again.") from error
-        if actual != sha256:
-            raise TrainingFailed(
-                f"{path.name} has sha256 {actual}", why=f"the trainer wrote {sha256}", do="Launch again."
-            )
-        try:
-            with path.open("rb") as body:
-                answer = self.s3.put_object(
-                    Bucket=self.bucket,
-                    Key=key,
-                    Body=body,
-                    IfNoneMatch="*",
-                    Metadata={"sha256": sha256},
-                    ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
-                )
-        except ClientError as error:
-            if error_code(error) not in LOST_RACE:
-                raise
-            # The key exists: with our object, if the answer to an earlier try was lost.
-            answer = self.s3.head_object(Bucket=self.bucket, Key=key)
-            if answer["Metadata"].get("sha256") != sha256:
-                raise TrainingFailed(
-                    f"{key} exists with other content",
-                    do="Find out who wrote it: only the run itself should write its keys.",
-                ) from error
-        return UploadedModel(
-            key=key, version_id=version_of(answer, f"s3://{self.bucket}/{key}"), sha256=sha256
-        )
 
 
 class Parts:

@@ -7,7 +7,7 @@ Records and receipts from before 2026-11-22 name symbols instead, from which the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, label, read_name
@@ -27,10 +27,8 @@ class RunPiece:
     @property
     def identity(self) -> dict[str, Any]:
         """Return its fields in a receipt."""
-        return {
-            **{key: value for key, value in asdict(self).items() if key != "model"},
-            "series": list(self.series),
-        }
+        numbers = {"fold": self.fold, "seed": self.seed}
+        return {"piece": self.piece, "kind": self.kind, "series": list(self.series), **numbers}
 
 
 def models_under(prefix: str, keys: Iterable[str], pieces: tuple[RunPiece, ...]) -> Iterator[str]:

@@ -57,7 +57,7 @@ def make_receipt(
         "models": models,
         "failed": _failed(record, observed, models, state),
         "files": _files(record, observed),
-        "scripts": [dict(item) for item in result.scripts] if result and record.work == "script" else [],
+        "scripts": [dict(item) for item in result.scripts] if result and record.leaves == "files" else [],
         "retries": result.retries if result else 0,
         "seconds": seconds(record, observed),
         "boot": boot_steps(record, result),
@@ -78,12 +78,9 @@ def make_receipt(
 
 
 def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
-    """Return the files of a prepare run as its node reported them, or of a script as S3 has them."""
-    if record.work == "script":
-        return [dict(item) for item in observed.outputs]
-    return (
-        [dict(item) for item in observed.result.files] if observed.result and record.work == "prepare" else []
-    )
+    """Return the output files as S3 has them, or the candle files of a refresh as its node reported them."""
+    reported = observed.result.files if observed.result and record.leaves == "candles" else ()
+    return [dict(item) for item in (observed.outputs if record.leaves == "files" else reported)]
 
 
 def log_tail(text: str) -> str:
@@ -242,7 +239,7 @@ def _failed(
         if state == "done" or item["done"]
     ]
     accounted = {item["piece"] for item in (*models, *failed, *scripts)}
-    planned = planned_pieces(record.job, record.pieces) if record.work != "prepare" else []
+    planned = planned_pieces(record.job, record.pieces) if record.leaves != "candles" else []
     missing = [piece for piece in planned if piece["piece"] not in accounted]
     return failed + [{**piece, "reason": f"not finished when the run ended ({state})"} for piece in missing]
 

@@ -29,10 +29,11 @@ FORMAT = 6
 HERE_FORMAT = 7  # of a run on the caller's own machine: older readers refuse these records, and only these
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
 Driver = Literal["desk", "control"]
-Work = Literal["train", "prepare", "script"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
+Leaves = Literal["models", "candles", "files"]
+WORK = "[a-z][a-z0-9-]{0,23}"  # names of commands, such as train, prepare and script
 _SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -181,8 +182,8 @@ class RunRecord:
     pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
     # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
-    # "prepare" refreshes and checks a data set, "script" runs a user's script: neither makes models
-    work: Work = "train"
+    work: str = "train"  # the name of its nodes' command (`runs.manifest`)
+    leaves: Leaves = "models"  # what that may leave, and readers of its result take
     instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
     user_id: str = (
         ""  # `aws:userid` of the user who runs it on their own machine; '' for a run on an instance

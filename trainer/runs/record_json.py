@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
 from trainer.runs.pieces import job_setting
-from trainer.runs.record import READABLE_FORMATS, RunRecord, from_iso, iso
+from trainer.runs.record import READABLE_FORMATS, WORK, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
@@ -52,11 +52,13 @@ def record_from_json(text: str | bytes) -> RunRecord:
 T = TypeVar("T")
 
 
-def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...]) -> T:
+def read_value(
+    body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...], exactly: bool = False
+) -> T:
     """Read another document of the control plane, a frozen dataclass with a `format`, as strictly as a
     record.
 
-    Raises Unsound. Keys that it does not know are ignored.
+    Raises Unsound. Keys that it does not know are ignored, or refused with `exactly`.
     """
     values = read_object(body, most_bytes=most_bytes, name=name).values
     if values.get("format") not in formats:
@@ -64,6 +66,8 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int, formats
         raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
     value = _built(values, cls, name)
     assert isinstance(value, cls)
+    if exactly and _plain(value) != values:
+        raise Unsound(f"{name} has a field that this version does not know")
     return value
 
 
@@ -96,6 +100,7 @@ def _check_consistency(record: RunRecord) -> None:
         ),
         "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,
         "no time of its end": record.state == "ending" and record.ending_at is None,
+        "an invalid kind of work": not re.fullmatch(WORK, record.work),
         "an invalid job": (
             not all(type(number) is int and 0 < number <= 10_000 for number in planned)
             or type(job_setting(job, "train.seed", 0)) is not int
@@ -135,6 +140,12 @@ def _reader(hint: Any) -> Reader:
         return _checked(
             lambda value: isinstance(value, list),
             lambda value, name: tuple(part(item, name) for item in value),
+        )
+    if origin is dict and args[1] is not Any:
+        item = _reader(args[1])
+        return _checked(
+            lambda value: isinstance(value, dict),
+            lambda value, name: {key: item(value[key], f"{name}.{key[:80]}") for key in value},
         )
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _checked(lambda value: isinstance(value, dict), lambda value, name: _built(value, hint, name))

@@ -87,8 +87,8 @@ class NodeResult:
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
-    files: tuple[Mapping[str, Any], ...] = ()  # candle files that a prepare run added or checked
-    scripts: tuple[Mapping[str, Any], ...] = ()  # ends of scripts
+    files: tuple[Mapping[str, Any], ...] = ()  # candle files that a refresh added or checked
+    scripts: tuple[Mapping[str, Any], ...] = ()  # ends of pieces that the agent started
 
 
 def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
@@ -108,14 +108,12 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
     )
 
 
-def read_result(
-    body: bytes, *, models_prefix: str, names: Collection[str] = (), work: str = "train"
-) -> NodeResult:
+def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:
     """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed
     one.
 
-    `names`: the models that the run was launched for; () if its record names none. A script's output files
-    are read by `read_outputs`, since a node that was ended leaves their list, but no result.
+    `names`: the models that the run was launched for; () if its record names none. Output files that are kept
+    by their hash are read by `read_outputs`, since a node that was ended leaves their list, but no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
     models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
@@ -139,7 +137,7 @@ def read_result(
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
-        files=() if work == "script" else read_prepared(fields),
+        files=read_prepared(fields),
         scripts=read_scripts(fields),
     )
 

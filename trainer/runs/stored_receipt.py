@@ -17,9 +17,10 @@ from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.pieces import identity_of
 from trainer.runs.receipt import PHASES, Receipt
+from trainer.runs.record import WORK
 from trainer.runs.reports import (
+    MOST_FILES,
     MOST_MODELS,
-    MOST_OUTPUTS,
     model_entry,
     read_boot,
     read_data,
@@ -72,7 +73,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
         "models": [_model(item, run_id, job.values) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [_failed(item, job.values) for item in fields.rows("failed", most=MOST_MODELS)],
-        "work": fields.choice("work", ("train", "prepare", "script"), "train"),
+        "work": fields.text("work", pattern=WORK),
         "files": list(_files(fields, run_id)),
         "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
@@ -96,10 +97,10 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
 
 
 def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return the files of a prepare run or of a script; the latter's keys name the run."""
-    if fields.values.get("work") != "script":
+    """Return the files of a refresh, or those that a command left; the latter's keys name the run."""
+    first = next(fields.rows("files", most=MOST_FILES), None)
+    if first and first.values.get("key") is None:
         return read_prepared(fields)
-    first = next(fields.rows("files", most=MOST_OUTPUTS), None)
     prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
     parts = prefix.removeprefix(EXPERIMENTS).split("/")
     if first and not (

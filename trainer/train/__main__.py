@@ -75,6 +75,7 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     parse.add_argument(
         "--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent"
     )
+    parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
     parse.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -189,7 +190,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         results(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
-    chosen = choose_settings(job, site=site, surveyed=surveyed, out=options.out, emit=emit)
+    checkpoints = options.checkpoints or options.out / "checkpoints"
+    chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
     job = chosen.job
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
@@ -201,7 +203,14 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         "choice": chosen.choice,
     }
     emit({"event": "started", **started, "data": surveyed.data})
-    settings = WorkerSettings(job=job, data=data, out=options.out, machine=machine, choice=chosen.choice)
+    settings = WorkerSettings(
+        job=job,
+        data=data,
+        out=options.out,
+        checkpoints=checkpoints,
+        machine=machine,
+        choice=chosen.choice,
+    )
     places = places_of(job, kind)
     watched: AbstractContextManager[object] = nullcontext()
     if kind == "cuda":

@@ -122,9 +122,9 @@ def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "somebody's")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     before = dict(os.environ)
-    assert environment.for_training(profiles=Path("/node/profiles.json")) == before | {
-        "MAYFLY_PROFILES": "/node/profiles.json"
-    }
+    program = environment.for_program({"TOKEN": "secret"}, profiles=Path("/node/profiles.json"))
+    assert program == before | {"MAYFLY_PROFILES": "/node/profiles.json", "TOKEN": "secret"}
+    assert environment.without(["AWS_PROFILE"]).keys() == before.keys() - {"AWS_PROFILE"}
     child = environment.for_embedded_aws(source="/ours")
     assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [
         name for name in child if name.startswith("AWS_")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifest
 from tests.trainer.control.conftest import MemoryObjects
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
@@ -19,7 +20,9 @@ from trainer.control import prepared
 from trainer.control.prepared import take_over
 from trainer.launch.inputs import list_inputs
 from trainer.runs.keys import NodeKeys
+from trainer.runs.manifest import ManifestInput
 from trainer.runs.record import Attempt, Launch, RunRecord
+from trainer.runs.record_json import to_json
 from trainer.runs.reports import read_result
 from trainer.runs.store import manifest_key
 
@@ -42,7 +45,8 @@ class PreparedRun:
         (self.keys,) = record.nodes
         self.objects, self.record = objects, record
         self.files: list[dict[str, Any]] = []
-        self.pins: list[dict[str, Any]] = []
+        self.pins: list[ManifestInput] = []
+        self.unchecked: list[str] = []
         objects.write(self.keys.result, b"{}")
 
     def add(self, file: str = FILE, body: bytes = BODY, *, checksum: str | None = None) -> None:
@@ -67,10 +71,11 @@ class PreparedRun:
     ) -> None:
         """Put a file in the set as `aws s3 cp` does, and report that the node looked at it."""
         version = self.write(f"raw/main/{file}", body)
-        self.pins.append(
-            {"key": f"raw/main/{file}", "version_id": version, "sha256": "", "bytes": 1, "indexed": indexed}
-        )
-        self.objects.write(manifest_key(self.record.run_id), json.dumps({"inputs": self.pins}).encode())
+        key, path = f"raw/main/{file}", f"data/{file}"
+        self.pins.append(ManifestInput(path=path, key=key, version_id=version, sha256="", bytes=1))
+        self.unchecked += [] if indexed else [file]
+        pinned = manifest(inputs=tuple(self.pins), documents={"unchecked.json": self.unchecked})
+        self.objects.write(manifest_key(self.record.run_id), to_json(pinned).encode())
         sha256 = hashlib.sha256(body).hexdigest()
         self.index(sha256)
         self.files.append({"file": file, "sha256": sha256, "bytes": len(body), "added": False} | reported)
@@ -97,7 +102,9 @@ class PreparedRun:
 
 @pytest.fixture
 def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -> PreparedRun:
-    record = make_record(work="prepare", job={"name": "weekly", "data": {"set": "main", "symbols": []}})
+    record = make_record(
+        work="prepare", leaves="candles", job={"name": "weekly", "data": {"set": "main", "symbols": []}}
+    )
     launch = Launch(
         rung=0, token="t", deadline=record.deadline, intended_at=record.created_at, instance_ids=("i-1",)
     )
@@ -174,7 +181,7 @@ def test_a_report_that_the_bucket_does_not_bear_out_is_refused(
 ) -> None:
     run.add()
     run.files[0] |= reported
-    run.objects.write(manifest_key(run.record.run_id), json.dumps({"inputs": []}).encode())
+    run.objects.write(manifest_key(run.record.run_id), to_json(manifest()).encode())
     run.refused(why)
 
 

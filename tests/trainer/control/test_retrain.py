@@ -31,6 +31,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, read_published, verified_job, write_published
 from trainer.runs.index import read_index
+from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reports import NodeResult
@@ -99,12 +100,16 @@ def test_an_encoder_is_sent_with_the_publication_and_pinned_by_each_scheduled_ru
     for scheduled in (SUNDAY, SUNDAY + WEEK):
         entry = begin(home, "weekly", scheduled)
         assert (entry.state, entry.error) == ("training", None)
-        manifest = json.loads(home.cloud.objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
-        model = manifest["job"]["model"]
-        assert (manifest["encoder"]["key"], manifest["encoder"]["sha256"]) == (f"raw/.files/{sha256}", sha256)
+        manifest = manifest_of(home, entry.run_id)
+        model, encoder = manifest.job["model"], manifest.inputs[-1]
+        assert (encoder.key, encoder.sha256) == (f"raw/.files/{sha256}", sha256)
         assert (model["encoder_sha256"], model["encoder_until"]) == (sha256, "2020-02-01T00:01:00Z")
         there, etag = read_entry(home.cloud.objects, entry_key("weekly", scheduled))
         change_entry(home.cloud.objects, replace(there, state="done"), etag, home.cloud.now())
+
+
+def manifest_of(home: RetrainHome, run_id: str) -> Manifest:
+    return read_manifest(home.cloud.objects.get(key=manifest_key(run_id)).body)  # type: ignore[union-attr]
 
 
 def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
@@ -143,9 +148,9 @@ def test_a_scheduled_time_from_its_publication_to_what_it_may_not_do(
     record, _ = read_record(objects, entry.run_id)
     assert (record.driver, record.state, record.budget_usd) == ("control", "starting", 0.2)
     assert entry.most_usd <= 0.2
-    manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
-    assert manifest["code"]["sha256"] == read_published(objects, "weekly")[0].code_sha256  # type: ignore[index]
-    assert [item["key"] for item in manifest["inputs"]] == ["raw/main/BTC-USD_1m.parquet"]
+    manifest = manifest_of(home, entry.run_id)
+    assert manifest.code["sha256"] == read_published(objects, "weekly")[0].code_sha256  # type: ignore[index]
+    assert [item.key for item in manifest.inputs] == ["raw/main/BTC-USD_1m.parquet"]
 
     assert mayfly("preview", "waiting")[1]["plan"]["hard_stop"]["dollars"] <= 1
 
@@ -254,15 +259,15 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
         published is not None and verified_job(objects, published).machine.budget == 0
     )  # the setting's is of each time
     assert record.budget_usd == 1
-    manifest = json.loads(objects.get(key=manifest_key(entry.run_id)).body)  # type: ignore[union-attr]
-    assert (manifest["work"], list(manifest["script_files"]), manifest["job"]["data"]) == (
+    manifest = manifest_of(home, entry.run_id)
+    assert (manifest.command.name, list(manifest.command.files), manifest.job["data"]) == (
         "script",
         ["train.py"],
         {"folder": ""},
     )
-    assert manifest["code"]["sha256"] == read_published(objects, "waiting")[0].code_sha256  # type: ignore[index]
-    (pinned,) = manifest["inputs"]
-    assert (pinned["path"], pinned["key"]) == ("a.csv", f"raw/.files/{hashlib.sha256(b'1,2').hexdigest()}")
+    assert manifest.code["sha256"] == read_published(objects, "waiting")[0].code_sha256  # type: ignore[index]
+    (pinned,) = manifest.inputs
+    assert (pinned.path, pinned.key) == ("data/a.csv", f"raw/.files/{hashlib.sha256(b'1,2').hexdigest()}")
 
     # A set of the bucket is listed at each time; nothing of it goes through the desk.
     s3.put_object(Bucket=bucket, Key="raw/points/a.csv", Body=b"1", ChecksumAlgorithm="SHA256")
@@ -273,9 +278,9 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
         == 0
     )
     s3.put_object(Bucket=bucket, Key="raw/points/b.csv", Body=b"2", ChecksumAlgorithm="SHA256")
-    manifest = json.loads(objects.get(key=manifest_key(begin(home, "weekly", SUNDAY).run_id)).body)  # type: ignore[union-attr]
-    assert [(item["path"], item["key"]) for item in manifest["inputs"]] == [
-        *(("a.csv", "raw/points/a.csv"), ("b.csv", "raw/points/b.csv"))
+    manifest = manifest_of(home, begin(home, "weekly", SUNDAY).run_id)
+    assert [(item.path, item.key) for item in manifest.inputs] == [
+        *(("data/a.csv", "raw/points/a.csv"), ("data/b.csv", "raw/points/b.csv"))
     ]
     shown = mayfly("preview", "weekly")[1]
     assert [piece["piece"] for piece in shown["plan"]["pieces"]] == ["A", "B"]
@@ -353,11 +358,10 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     assert record.deadline - record.created_at == timedelta(minutes=30)
     assert {(rung.instance_type, rung.market) for rung in record.ladder} == {("t3.large", "on_demand")}
     assert record.instance_role_id == home.outputs.prepare_role_id != home.outputs.instance_role_id
-    manifest = json.loads(objects.get(key=manifest_key(entry.prepare_run_id)).body)  # type: ignore[union-attr]
-    assert manifest["secrets"] == {"API_KEY": "/mayfly/mayfly/dev/secrets/API_KEY"}
-    assert [(item["key"], item["indexed"]) for item in manifest["inputs"]] == [
-        ("raw/main/BTC-USD_1m.parquet", True)
-    ]
+    manifest = manifest_of(home, entry.prepare_run_id)
+    assert manifest.command.secrets == {"API_KEY": "/mayfly/mayfly/dev/secrets/API_KEY"}
+    assert [item.key for item in manifest.inputs] == ["raw/main/BTC-USD_1m.parquet"]
+    assert manifest.documents == {"unchecked.json": []}
     assert 0.04 < entry.most_usd < 0.05
     second = begin(home, "weekly", SUNDAY + WEEK)
     assert second.state == "skipped" and "has not ended" in str(second.error)
@@ -394,8 +398,8 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
     )
     looks = begin(home, "night", SUNDAY)
     assert looks.state == "preparing"
-    manifest = json.loads(objects.get(key=manifest_key(looks.prepare_run_id)).body)  # type: ignore[union-attr]
-    assert [item["indexed"] for item in manifest["inputs"]] == [True, False] and manifest["secrets"] == {}
+    manifest = manifest_of(home, looks.prepare_run_id)
+    assert manifest.documents == {"unchecked.json": ["more.parquet"]} and manifest.command.secrets == {}
     ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
     looks = advance(home, looks)
     assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(

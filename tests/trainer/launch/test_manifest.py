@@ -1,66 +1,80 @@
+"""What each kind of work gives its nodes: one manifest, whose command states all that it may do."""
+
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 from tests.jobs import job_of
-from trainer.launch.bundle import Bundle
-from trainer.launch.manifest import PROGRAM, build_manifest
-from trainer.machines.instances import instance_type
+from tests.trainer.launch.test_start import NOW, OFFERS, Memory, record_and_plan
+from trainer.job.job import job_from
+from trainer.launch.bundle import BundleName
+from trainer.launch.inputs import ChosenCandles, Input
+from trainer.launch.manifest import build_manifest
+from trainer.launch.tasks import Task, refresh_task, script_task, training_task
+from trainer.runs.manifest import read_manifest
+from trainer.runs.pieces import RunPiece
+from trainer.runs.record_json import to_json
+
+CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)
+RECORD, _ = record_and_plan()
+A, B = (Input(key=f"raw/main/{name}.csv", version_id="v", sha256=name * 64, bytes=1) for name in "ab")
 
 
-def test_the_manifest_pins_code_inputs_image_and_devices_and_no_path_of_the_desk():
-    job = job_of(data="/home/ada/candles", symbols=("BTC-USD",), timeframe="1m", seed=7)
-    manifest = build_manifest(
-        run_id="run-1",
-        created_at=datetime(2026, 11, 20, tzinfo=timezone.utc),
-        place="rehearsal",
-        job=job,
-        bundle=Bundle(content=b"", sha256="abc", lock_sha256="def"),
-        image_line="line",
-        image_id="ami-1",
-        inputs=[
-            {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2, "more": 1},
-            {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
-        ],
-        plan={"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
-        encoder={"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
-        machines=[instance_type("p3.8xlarge")],
-        ladder=[],
-        tuned={"cpu": {"a shape": {"pack": 1}}},
-        gpu_profiles={"mine": {"memory_gib": 20}},
-        ssh_key="",
+def built(task: Task) -> Any:
+    manifest = build_manifest(RECORD, task, CODE, offers=OFFERS, ssh_key="ssh-ed25519 AAAA")
+    assert read_manifest(to_json(manifest).encode()) == manifest
+    return manifest
+
+
+def test_a_training_pins_inputs_and_devices_and_no_path_of_the_desk() -> None:
+    job = job_of(data="/home/ada/candles", refresh="fetch.py", secrets=("KEY",), symbols=("BTC-USD",))
+    candles = ChosenCandles(timeframe="1m", bars={}, synthetic=False, inputs=(B, A))
+    manifest = built(training_task(RECORD, job, candles, cast(Any, Memory()), OFFERS))
+    assert (manifest.run_id, manifest.created_at, manifest.place) == (RECORD.run_id, NOW, "rehearsal")
+    data = manifest.job["data"]
+    assert (data["path"], data["refresh"], data["secrets"]) == ("", "", [])
+    assert manifest.code == {"key": CODE.key, "sha256": CODE.sha256} and manifest.seeds == (0,)
+    assert manifest.image == {"line": OFFERS.image_line, "id": "ami-1"}
+    assert [item.path for item in manifest.inputs] == ["data/a.csv", "data/b.csv"]
+    assert set(manifest.documents) == {"gpu_profiles.json", "measurements.json"} and not manifest.pieces
+    machine = manifest.machines["g6.xlarge"]
+    assert (machine.gpu_count, machine.gpu_model, machine.link) == (1, "NVIDIA L4", "none")
+    command = manifest.command
+    assert (command.user, command.secrets, command.leaves, command.devices) == (
+        "agent",
+        {},
+        "models",
+        "tested",
     )
-    assert manifest == {
-        "format": 4,
-        "run_id": "run-1",
-        "created_at": "2026-11-20T00:00:00Z",
-        "place": "rehearsal",
-        "job": {**job.to_dict(), "data": {**job.to_dict()["data"], "path": ""}},
-        "code": {"key": "code/abc.whl", "sha256": "abc"},
-        "lock_sha256": "def",
-        "own_files": {},
-        "image": {"line": "line", "id": "ami-1"},
-        "seeds": [7],
-        "inputs": [
-            {"key": "raw/a", "version_id": "v1", "sha256": "1", "bytes": 1},
-            {"key": "raw/b", "version_id": "v2", "sha256": "2", "bytes": 2},
-        ],
-        "plan": {"key": "runs/run-1/plan.json", "sha256": "p", "bytes": 3},
-        "encoder": {"key": "raw/.files/e", "version_id": "v3", "sha256": "e", "bytes": 4},
-        "instance_types": {
-            "p3.8xlarge": {
-                "gpu_count": 4,
-                "gpu_model": "NVIDIA V100 16GB",
-                "gpu_memory_gib": 16.0,
-                "link": "NVLink",
-                "bus_gb_per_s": 115.0,
-                "usd_per_hour": 12.24,
-                "spot_usd_per_hour": {},
-                "smoke_seconds": 240,
-            }
-        },
-        "program": [*PROGRAM, "--plan", "$PLAN"],
-        "tuned": {"cpu": {"a shape": {"pack": 1}}},
-        "gpu_profiles": {"mine": {"memory_gib": 20}},
-        "ssh_key": "",
-    }
+    assert "plan.json" in command.beside and "--plan" not in command.words, "the node makes the plan"
+
+
+def test_a_script_runs_apart_with_the_secrets_that_it_names_and_a_piece_for_each_value() -> None:
+    script = {"command": "sh run.sh", "secrets": ["KEY"], "over": {"seed": [1, 2]}, "root": "/home/ada"}
+    job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h"}})
+    entry = {"path": "a/x.csv", "key": "raw/.files/x", "version_id": "v", "sha256": "0" * 64, "bytes": 3}
+    pieces = tuple(RunPiece(model=f"script_s_{n}", piece=n, kind="script", series=()) for n in ("1", "2"))
+    record, planned = replace(RECORD, pieces=pieces), [SimpleNamespace(title="2", estimate=3.0)]
+    task = script_task(record, job, {"run.sh": ""}, [entry], sha256="", planned=cast(Any, planned))
+    manifest = built(task)
+    command = manifest.command
+    assert (command.user, command.network, command.leaves) == ("own", "internet", "files")
+    assert command.secrets == {"KEY": "/mayfly/mayfly/dev/script-secrets/KEY"} and command.gpus == 1.0
+    assert [item.path for item in manifest.inputs] == ["data/a/x.csv"] and "/home" not in to_json(manifest)
+    assert [(piece.piece, piece.values, piece.estimate) for piece in manifest.pieces] == [
+        ("1", {"seed": "1"}, 1.0),
+        ("2", {"seed": "2"}, 3.0),
+    ]
+
+
+def test_a_refresh_needs_no_devices_and_names_the_files_that_nobody_has_checked() -> None:
+    job = job_of(refresh="fetch.py", secrets=("KEY",))
+    other = Input(key="raw/main/notes.md", version_id="v", sha256="", bytes=1)
+    manifest = built(refresh_task(RECORD, job, [replace(A, summary={"holds": []}), B, other]))
+    command = manifest.command
+    assert command.secrets == {"KEY": "/mayfly/mayfly/dev/secrets/KEY"} and manifest.machines == {}
+    assert (command.devices, command.leaves, command.seconds) == ("none", "candles", 1500.0)
+    assert manifest.documents == {"unchecked.json": ["b.csv"]}
+    assert [item.path for item in manifest.inputs] == ["data/a.csv", "data/b.csv"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +17,11 @@ from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, table_prices
 from trainer.launch.start import new_record, register
+from trainer.launch.tasks import training_task
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 from trainer.runs.index import INDEX_KEY
+from trainer.runs.manifest import ManifestInput, read_manifest
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
@@ -113,6 +114,13 @@ def record_and_plan():
     ), plan
 
 
+def registered(record, chosen, memory, *, job=JOB, offers=OFFERS, ssh_key=""):
+    """Register a training on these candles, and return its manifest."""
+    task = training_task(record, job, chosen, memory, offers)
+    register(record, task, build_bundle(), memory, offers=offers, ssh_key=ssh_key)
+    return read_manifest(memory.written[manifest_key(record.run_id)])
+
+
 def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
     record, plan = record_and_plan()
     assert record.run_id.startswith("20261120-120000-crypto-")
@@ -124,23 +132,24 @@ def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
 
 def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     record, _ = record_and_plan()
-    memory, bundle = Memory(), build_bundle()
-    item = Input(key="raw/a", version_id="v", sha256="s", bytes=1)
+    memory = Memory()
+    item = Input(key="raw/main/a.csv", version_id="v", sha256="5" * 64, bytes=1)
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
-    register(record, JOB, bundle, chosen, OFFERS, memory, ssh_key="ssh-ed25519 AAAA")
+    manifest = registered(record, chosen, memory, ssh_key="ssh-ed25519 AAAA")
     keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
     assert list(memory.written) == list(keys)
-    manifest = json.loads(memory.written[manifest_key(record.run_id)])
-    assert manifest["plan"] == {"key": keys[0], "sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
-    assert manifest["inputs"] == [item.pinned()]
-    assert manifest["ssh_key"] == "ssh-ed25519 AAAA"
-    assert manifest["code"] == {"key": record.bundle_key, "sha256": record.bundle_sha256}
+    candles, plan = manifest.inputs
+    assert candles == ManifestInput(path="data/a.csv", **item.pinned())
+    sha256 = hashlib.sha256(b"{}").hexdigest()
+    assert plan == ManifestInput(path="given/plan.json", key=keys[0], version_id="", sha256=sha256, bytes=2)
+    assert manifest.ssh_key == "ssh-ed25519 AAAA"
+    assert manifest.code == {"key": record.bundle_key, "sha256": record.bundle_sha256}
     assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
 
 
 def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended():
     record, _ = record_and_plan()
-    memory, bundle = Memory(), build_bundle()
+    memory = Memory()
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
     memory.written[manifest_key(record.run_id)] = (
         b"left"  # at NOW, by a call that ended before it wrote the record
@@ -148,21 +157,13 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
     for minutes in (0, 10):
         with pytest.raises(Conflict):  # that call may still be at work
             later = replace(record, created_at=NOW + timedelta(minutes=minutes))
-            register(later, JOB, bundle, chosen, OFFERS, memory)
+            registered(later, chosen, memory)
     later = replace(record, created_at=NOW + timedelta(minutes=16))
-    register(later, JOB, bundle, chosen, OFFERS, memory)
-    assert json.loads(memory.written[manifest_key(record.run_id)])["run_id"] == record.run_id
+    assert registered(later, chosen, memory).run_id == record.run_id
     manifest, stored = memory.written[manifest_key(record.run_id)], memory.written[record_key(record.run_id)]
     assert record_from_json(stored.decode()) == later
     with pytest.raises(Conflict):  # a registered run's manifest never changes
-        register(
-            replace(record, created_at=NOW + timedelta(days=1)),
-            JOB,
-            bundle,
-            chosen,
-            OFFERS,
-            memory,
-        )
+        registered(replace(record, created_at=NOW + timedelta(days=1)), chosen, memory)
     assert memory.written[manifest_key(record.run_id)] == manifest
 
 
@@ -171,9 +172,8 @@ def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
     memory, machine = Memory(), replace(instance_type("g6.xlarge"), price_usd_per_hour=1.23)
     offers = replace(OFFERS, priced=PricedTypes(machines=(machine,), basis="list prices of eu-west-1"))
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
-    register(record, JOB, build_bundle(), chosen, offers, memory)
-    manifest = json.loads(memory.written[manifest_key(record.run_id)])
-    assert manifest["instance_types"]["g6.xlarge"]["usd_per_hour"] == 1.23
+    manifest = registered(record, chosen, memory, offers=offers)
+    assert manifest.machines["g6.xlarge"].usd_per_hour == 1.23
 
 
 def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
@@ -184,16 +184,14 @@ def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
     ]
     memory, chosen = Memory(), ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
     record = replace(record, ladder=(*rungs, *record.ladder))
-    register(record, JOB, build_bundle(), chosen, OFFERS, memory)
-    manifest = json.loads(memory.written[manifest_key(record.run_id)])
-    prices = manifest["instance_types"]["g6.xlarge"]
-    assert prices["spot_usd_per_hour"] == {"us-east-1a": 0.31, "us-east-1b": 0.35}
-    assert prices["usd_per_hour"] == instance_type("g6.xlarge").price_usd_per_hour
+    machine = registered(record, chosen, memory).machines["g6.xlarge"]
+    assert machine.spot_usd_per_hour == {"us-east-1a": 0.31, "us-east-1b": 0.35}
+    assert machine.usd_per_hour == instance_type("g6.xlarge").price_usd_per_hour
 
 
 def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it_is_not_registered():
     record, _ = record_and_plan()
-    memory, bundle, sha256 = Memory(), build_bundle(), "0" * 64
+    memory, sha256 = Memory(), "0" * 64
     job = job_of(
         model="tcn", encoder="one.safetensors", encoder_sha256=sha256, symbols=("BTC-USD",), timeframe="1m"
     )
@@ -201,17 +199,13 @@ def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it
     with pytest.raises(
         DataError, match=f"the encoder one.safetensors is not in the bucket .there is no raw/.files/{sha256}"
     ):
-        register(record, job, bundle, chosen, OFFERS, memory)
+        registered(record, chosen, memory, job=job)
     assert not memory.written
     memory.written[f"raw/.files/{sha256}"] = b"weights"
-    register(record, job, bundle, chosen, OFFERS, memory)
-    manifest = json.loads(memory.written[manifest_key(record.run_id)])
-    assert manifest["encoder"] == {
-        "key": f"raw/.files/{sha256}",
-        "version_id": "v1",
-        "sha256": sha256,
-        "bytes": 7,
-    }
+    manifest = registered(record, chosen, memory, job=job)
+    pinned = {"key": f"raw/.files/{sha256}", "version_id": "v1", "sha256": sha256, "bytes": 7}
+    assert manifest.inputs == (ManifestInput(path=f"given/{sha256}", **pinned),)
+    assert manifest.job["model"]["encoder"] == sha256, "beside the job"
 
 
 def test_the_same_code_is_uploaded_once():

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,15 +27,20 @@ import trainer
 from infra import policies
 from tests.iam import instance_policy
 from tests.jobs import job_of
+from tests.manifests import MACHINE, manifest
 from tests.pieces import named
 from trainer.aws.access import Access
 from trainer.base.code_files import code_files
-from trainer.launch.manifest import PROGRAM
+from trainer.job.job import Job
+from trainer.launch.inputs import ChosenCandles, Input
+from trainer.launch.tasks import training_task
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.keys import Credentials
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.runs.record import iso
+from trainer.runs.record_json import to_json
+from trainer.runs.store import open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.forks import ForkServerProcess
@@ -47,12 +53,11 @@ STAND_IN = """
 import argparse, hashlib, json, pathlib, signal, sys, time
 
 parser = argparse.ArgumentParser()
-for name in ("job", "data", "out", "events", "workers", "device", "plan", "machine"):
+for name in ("job", "data", "out", "events", "checkpoints", "workers", "device", "plan", "machine"):
     parser.add_argument("--" + name, type=str if name in ("workers", "device") else pathlib.Path)
 options = parser.parse_args()
 script = json.loads((options.data / "script.json").read_text())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
-options.out.mkdir(parents=True)
 print("the trainer runs on", options.workers, options.device, flush=True)
 import trainer; print("code:", trainer.__file__, flush=True)
 with (options.events / "events.jsonl").open("a") as events:
@@ -122,7 +127,9 @@ class Machine:
     )
     input_sha256: str = ""
     script: dict[str, Any] = field(default_factory=dict)
-    known: dict[str, Any] = field(default_factory=dict)  # more of the manifest
+    job: Job = field(default_factory=lambda: job_of(symbols=("A", "B")))
+    plan: bytes = b""  # as the launch made it; the test writes what the bucket has
+    known: dict[str, Any] = field(default_factory=dict)  # what else differs in the manifest
     node: NodeProcess | None = None
     server: ThreadingHTTPServer | None = None
 
@@ -163,20 +170,22 @@ class Machine:
             Bucket=self.bucket, Key="raw/script.json", Body=b"a later version, which no run asked for"
         )
         found = self.input_sha256 or hashlib.sha256(content).hexdigest()
-        manifest = {
-            "job": job_of(symbols=("A", "B")).to_dict(),
-            "program": list(PROGRAM),
-            "inputs": [
-                {"key": "raw/script.json", "version_id": version, "sha256": found, "bytes": len(content)}
-            ],
-            "instance_types": {
-                "p3.8xlarge": {"gpu_count": self.expected_gpus, "smoke_seconds": self.smoke_seconds}
-            },
-            **self.known,
-        }
-        self.s3.put_object(
-            Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=json.dumps(manifest).encode()
+        item = Input(key="raw/script.json", version_id=version, sha256=found, bytes=len(content))
+        candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=(item,), plan=self.plan)
+        record: Any = SimpleNamespace(run_id=RUN)
+        task = training_task(record, self.job, candles, open_objects(self.access, self.bucket))
+        machine = replace(MACHINE, gpu_count=self.expected_gpus, smoke_seconds=self.smoke_seconds)
+        made = manifest(
+            run_id=RUN,
+            job=task.job.to_dict(),
+            command=task.command,
+            inputs=task.inputs,
+            documents=dict(task.documents),
+            pieces=(),
+            machines={"p3.8xlarge": machine},
         )
+        made = replace(made, **self.known)
+        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made).encode())
         tags = {
             "project": "mayfly",
             "run_id": RUN,

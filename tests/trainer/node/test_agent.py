@@ -9,7 +9,6 @@ from typing import Any
 from tests.iam import assert_allowed_is_needed
 from tests.jobs import job_of
 from tests.pieces import named
-from trainer.launch.manifest import PROGRAM
 from trainer.node.uplink import Uplink
 from trainer.runs.lease import MOST_LEASE_BYTES
 from trainer.runs.record import from_iso
@@ -77,11 +76,11 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     # Its role allows what it called, and no more. When the answer to an upload was lost, it finds its own
     # model there.
     model = result["models"][0]
-    path = machine.sandbox / "opt/mayfly/work/models" / model["key"].rpartition("/")[2]
-    again = Uplink(machine.own_access, machine.bucket).upload_model(
-        path=path, key=model["key"], sha256=model["sha256"]
-    )
-    assert again.version_id == model["version_id"]
+    path = machine.sandbox / "opt/mayfly/work/command/out" / model["key"].rpartition("/")[2]
+    uplink, size = Uplink(machine.own_access, machine.bucket), path.stat().st_size
+    with path.open("rb") as body:
+        again = uplink.put_file(body, model["key"], model["sha256"], size, once=True)
+    assert again == model["version_id"]
     decided = [(asked, decision) for who, asked, decision in machine.cloud.decisions if who.kind == "NODE"]
     policy = machine.access.client("iam").get_role_policy(RoleName="node", PolicyName="own")["PolicyDocument"]
     assert_allowed_is_needed(decided, policy, {})
@@ -106,7 +105,8 @@ def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_it
 def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(
     machine: Any,
 ) -> None:
-    machine.known = {"tuned": {"cpu": {"a shape": {"pack": 1}}}, "gpu_profiles": {"mine": {"memory_gib": 20}}}
+    tuned, profiles = {"cpu": {"a shape": {"pack": 1}}}, {"mine": {"memory_gib": 20}}
+    machine.known = {"documents": {"measurements.json": tuned, "gpu_profiles.json": profiles}}
     look = (
         "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(),"
         " flush=True)\n"
@@ -122,8 +122,8 @@ def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tune
     result = machine.result()
     assert result["state"] == "done" and result["tuned"] == {"cpu": {"another": entry}}
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert f"profiles: {json.dumps(machine.known['gpu_profiles'])}" in log
-    assert f"tuned: {json.dumps(machine.known['tuned'])}" in log
+    assert f"profiles: {json.dumps(profiles)}" in log
+    assert f"tuned: {json.dumps(tuned)}" in log
 
 
 def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) -> None:
@@ -134,7 +134,7 @@ def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) ->
     assert (result["state"], result["exit_code"]) == ("failed", 100)
     assert "found 1 GPUs, this instance type has 8" in result["error"]["what"]
     assert list(result["phases"]) == ["boot", "end"]
-    assert not (machine.sandbox / "opt/mayfly/work/data").exists()
+    assert not (machine.sandbox / "opt/mayfly/work/command").exists()
 
 
 def test_a_failed_smoke_test_ends_the_run_and_names_the_device(machine: Any) -> None:
@@ -209,7 +209,7 @@ def test_a_killed_trainer_is_a_failure_that_says_so(machine: Any) -> None:
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["exit_code"]) == ("failed", 100)
-    assert "exit code -9" in result["error"]["why"]
+    assert result["error"]["what"] == "the trainer was killed by signal 9"
 
 
 def started(*symbols: str) -> dict[str, Any]:
@@ -234,22 +234,13 @@ def test_the_launchs_plan_and_encoder_are_checked_by_their_hash_and_given_to_the
 ) -> None:
     content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
-    machine.known = {
-        "plan": {"key": key, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    }
+    machine.plan = content
     encoder, sha256 = b"weights", hashlib.sha256(b"weights").hexdigest()
-    stored = machine.s3.put_object(Bucket=machine.bucket, Key=f"raw/.files/{sha256}", Body=encoder)
-    known = {
-        "key": f"raw/.files/{sha256}",
-        "version_id": stored["VersionId"],
-        "sha256": sha256,
-        "bytes": len(encoder),
-    }
-    job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256).to_dict()
-    machine.known |= {"encoder": known, "job": job, "program": [*PROGRAM, "--plan", "$PLAN"]}
+    machine.s3.put_object(Bucket=machine.bucket, Key=f"raw/.files/{sha256}", Body=encoder)
+    machine.job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256)
     look = "print('plan:', options.plan.read_text(), flush=True)\n"
-    look += "model = json.loads(options.job.read_text())['model']\n"
-    look += "print('encoder:', open(model['encoder']).read(), model['encoder_sha256'], flush=True)\n"
+    look += "model = json.loads(options.job.read_text())['model']; encoder = options.job.parent / model['encoder']\n"
+    look += "print('encoder:', encoder.read_text(), model['encoder_sha256'], flush=True)\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
     machine.start()
     machine.wait_until_off()
@@ -262,14 +253,14 @@ def test_the_launchs_plan_and_encoder_are_checked_by_their_hash_and_given_to_the
 def test_a_plan_with_another_hash_is_not_trained_by(machine: Any) -> None:
     key = f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=b"{}")
-    machine.known = {"plan": {"key": key, "sha256": "0" * 64, "bytes": 2}}
+    machine.plan, sha256 = b"[]", hashlib.sha256(b"[]").hexdigest()
     machine.start()
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["error"]["code"]) == ("failed", 100)
     assert (
         result["error"]["what"] == f"input {key} can't be used"
-        and "the manifest says 000" in result["error"]["why"]
+        and f"the manifest says {sha256}" in result["error"]["why"]
     )
 
 

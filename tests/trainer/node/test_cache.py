@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,17 @@ from trainer.node.cache import (
     open_cache,
 )
 from trainer.node.stage import Origins, fetch_inputs
+from trainer.runs.manifest import ManifestInput
 
 BARS = b"bars of BTC-USD"
 OTHER = b"bars of a thief"
-ENTRY = {
-    "key": "raw/main/BTC-USD_1m.parquet",
-    "version_id": "v1",
-    "sha256": hashlib.sha256(BARS).hexdigest(),
-    "bytes": len(BARS),
-}
+ENTRY = ManifestInput(
+    path="data/BTC-USD_1m.parquet",
+    key="raw/main/BTC-USD_1m.parquet",
+    version_id="v1",
+    sha256=hashlib.sha256(BARS).hexdigest(),
+    bytes=len(BARS),
+)
 
 
 class Body(io.BytesIO):
@@ -67,7 +70,7 @@ def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
     """
     nodes = iter(range(10))
 
-    def fetch(bucket: Bucket | None = None, entry: dict[str, Any] = ENTRY) -> Origins:
+    def fetch(bucket: Bucket | None = None, entry: ManifestInput = ENTRY) -> Origins:
         origins, folder = Origins(cache=open_cache(mount)), tmp_path / f"node-{next(nodes)}"
         fetch_inputs(
             bucket or Bucket(),
@@ -77,7 +80,7 @@ def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
             stopped=lambda: False,
             origins=origins,
         )
-        assert (folder / "BTC-USD_1m.parquet").read_bytes() == (bucket.content if bucket else BARS)
+        assert (folder / entry.stored_as).read_bytes() == (bucket.content if bucket else BARS)
         return origins
 
     return fetch
@@ -130,7 +133,7 @@ def test_what_is_not_the_input_is_noticed_fetched_anew_and_replaced(
 
 def test_another_version_of_a_key_is_another_entry(fill: Callable[..., Origins], mount: Path) -> None:
     fill()
-    later = {**ENTRY, "version_id": "v2", "sha256": hashlib.sha256(OTHER).hexdigest(), "bytes": len(OTHER)}
+    later = replace(ENTRY, version_id="v2", sha256=hashlib.sha256(OTHER).hexdigest(), bytes=len(OTHER))
     assert fill(Bucket(OTHER), later).counts["cache_refused"] == 0
     assert len(list((mount / LAYOUT).iterdir())) == 2
 
@@ -155,14 +158,14 @@ def test_an_input_without_a_hash_or_a_version_is_not_cached(
     fill: Callable[..., Origins], mount: Path
 ) -> None:
     for name in ("sha256", "version_id"):
-        fill(entry={**ENTRY, name: ""})
+        fill(entry=replace(ENTRY, **{name: ""}))
     assert not list((mount / LAYOUT).iterdir())
 
 
 def test_a_name_of_any_length_and_with_any_folders_stays_in_the_cache(
     fill: Callable[..., Origins], mount: Path
 ) -> None:
-    fill(entry={**ENTRY, "key": f"raw/../../{'x' * 900}/BTC-USD_1m.parquet"})
+    fill(entry=replace(ENTRY, key=f"raw/../../{'x' * 900}/BTC-USD_1m.parquet"))
     assert len(only_entry(mount).name) == 64
 
 
@@ -181,7 +184,7 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     fetch_inputs(
         Bucket(), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins
     )
-    assert (tmp_path / "n/BTC-USD_1m.parquet").read_bytes() == BARS
+    assert (tmp_path / "n" / ENTRY.stored_as).read_bytes() == BARS
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared
-from trainer.node.refresh import run_script
+from tests.prepare_runs import FIRST, PreparedStack, prepared
+from trainer.node.agent import fetch_manifest
+from trainer.node.command import run_command
 
 __all__ = ["prepared"]  # a fixture
 ATTACK = Path(__file__).with_name("hostile_refresh.py")
@@ -77,17 +78,16 @@ def test_what_a_hostile_script_gets_is_what_the_security_page_says(
         monkeypatch.setenv(name, value)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    data = run.node.work / "data"
-    data.mkdir()
     with caplog.at_level(logging.INFO):
-        run_script(run.node, run.node.work.parent / "fetch.py", data, {"API_KEY": SECRET})
-    lines = [record.getMessage().removeprefix("refresh: ") for record in caplog.records]
+        run_command(run.node, fetch_manifest(run.node))
+    said = [record.getMessage() for record in caplog.records]
+    lines = [line.removeprefix("| ") for line in said if line.startswith("| ")]
     own = told["OWN_ID"]
     got = {line.removeprefix("got: ").replace(own, "OWN") for line in lines if line.startswith("got: ")}
     assert got == GETS
     assert [line for line in lines if line.startswith("failed")] == []
     assert len([line for line in lines if line.startswith("refused: ")]) > 40
-    assert lines[-1] == "env: ['API_KEY']"
+    assert "env: ['API_KEY']" in lines
     security = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
     for phrase in (
         "every data set by version",

@@ -9,26 +9,31 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.iam import assert_allowed_is_needed
 from tests.jobs import job_of
+from tests.manifests import MACHINE, manifest
 from tests.retrains import CONFIG
 from tests.trainer.node.conftest import SMOKE, STAND_IN, agent_files, model_done, started
 from tests.trainer.rehearsal.conftest import Desk
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.launch.manifest import PROGRAM
+from trainer.launch.inputs import ChosenCandles, Input
+from trainer.launch.tasks import training_task
 from trainer.rehearsal.account import EmbeddedAccount, Principal
 from trainer.rehearsal.file_systems import mount
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import iso
+from trainer.runs.record_json import to_json
+from trainer.runs.store import open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.forks import ForkServerProcess
@@ -48,7 +53,7 @@ class Site:
     cloud: EmbeddedAccount
     outputs: StackOutputs
     wait_until: Any
-    inputs: list[dict[str, Any]] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         s3, bucket = self.access.client("s3"), self.outputs.bucket
@@ -63,7 +68,7 @@ class Site:
         for name, body in (("script.json", SCRIPT), ("other.csv", OTHER)):
             version = s3.put_object(Bucket=bucket, Key=f"raw/main/{name}", Body=body)["VersionId"]
             pinned = {"version_id": version, "sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
-            self.inputs.append({"key": f"raw/main/{name}", **pinned})
+            self.inputs.append(Input(key=f"raw/main/{name}", **pinned))
 
     @property
     def entries(self) -> list[Path]:
@@ -73,14 +78,18 @@ class Site:
     def run(self, run_id: str) -> dict[str, Any]:
         """Let a machine work to its end, and return its result."""
         s3, bucket = self.access.client("s3"), self.outputs.bucket
-        machine = {"gpu_count": 4, "smoke_seconds": 180}
-        manifest = {
-            "job": job_of(symbols=("A",)).to_dict(),
-            "inputs": self.inputs,
-            "program": list(PROGRAM),
-            "instance_types": {"p3.8xlarge": machine},
-        }
-        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=json.dumps(manifest).encode())
+        record: Any = SimpleNamespace(run_id=run_id)
+        candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=tuple(self.inputs))
+        task = training_task(record, job_of(symbols=("A",)), candles, open_objects(self.access, bucket))
+        made = manifest(
+            job=task.job.to_dict(),
+            command=task.command,
+            inputs=task.inputs,
+            documents=dict(task.documents),
+            pieces=(),
+            machines={"p3.8xlarge": replace(MACHINE, gpu_count=4)},
+        )
+        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made).encode())
         template, parameter = self.outputs.launch_template, self.outputs.image_parameter
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
         desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,19 +14,28 @@ from typing import Any, cast
 
 import pytest
 
+from tests.manifests import MACHINE, manifest
+from tests.nodes import bundle, node, start
 from tests.processes import cut_name
-from tests.trainer.node.test_script import node, start  # noqa: F401  # fixtures
 from trainer.base.environment import temporary_folder
 from trainer.base.errors import UsageError
-from trainer.node.agent import end_at_deadline, lay_out_machine
+from trainer.node.agent import end_at_deadline
+from trainer.node.command import machine_document
 from trainer.node.devices import Devices
 from trainer.node.identity import own_identity
 from trainer.node.own_machine import WorkFolder, open_work, prune
 from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.runs.record import utc_now
-from trainer.train.machine_file import read_machine
+from trainer.train.machine_file import MachineFacts, read_machine
 
+__all__ = ["bundle", "node", "start"]  # fixtures
 EMPTY_BUNDLE = b"PK\x05\x06" + bytes(18)  # a zip without files
+
+
+def given(folder: Path, document: dict[str, Any]) -> MachineFacts:
+    """Return what a training reads of its machine."""
+    (folder / "machine.json").write_text(json.dumps(document))
+    return read_machine(folder / "machine.json")
 
 
 def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devices(tmp_path: Path) -> None:
@@ -36,8 +46,8 @@ def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devic
     identity = own_identity(state)
     assert identity.keys.folder == "attempts/AIDAEXAMPLE/r/1/0/"
     status = SimpleNamespace(identity=identity, phases={"boot": utc_now()})
-    own = cast(Any, SimpleNamespace(here=True, status=status))
-    machine = read_machine(lay_out_machine(tmp_path / "machine.json", own, {"instance_types": {}}))
+    own = cast(Any, SimpleNamespace(status=status))
+    machine = given(tmp_path, machine_document(own, manifest()))
     assert (machine.instance_type, machine.gpus, machine.usd_per_hour) == ("", 0, None)
 
 
@@ -47,24 +57,20 @@ def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devic
         ("", {}, 1.0),
         ("us-east-1a", {"us-east-1a": 0.4}, 0.4),
         ("us-east-1c", {"us-east-1a": 0.4}, 1.0),
-        ("us-east-1a", None, 1.0),
     ],
 )
 def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, zone, known, price) -> None:
     identity = SimpleNamespace(instance_type="g6.xlarge", spot_zone=zone)
-    prices = {"usd_per_hour": 1.0} | ({} if known is None else {"spot_usd_per_hour": known})
-    spot = cast(
-        Any,
-        SimpleNamespace(here=False, status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})),
-    )
-    file = lay_out_machine(tmp_path / "machine.json", spot, {"instance_types": {"g6.xlarge": prices}})
-    assert read_machine(file).usd_per_hour == price
+    machine = replace(MACHINE, usd_per_hour=1.0, spot_usd_per_hour=known)
+    spot = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})))
+    document = machine_document(spot, manifest(machines={"g6.xlarge": machine}))
+    assert given(tmp_path, document).usd_per_hour == price
 
 
 def test_the_deadline_ends_a_run_whose_machine_slept_meanwhile() -> None:
     now, stops = [utc_now()], list[str]()
     identity = SimpleNamespace(deadline=now[0] + timedelta(hours=8))
-    node = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity), stop=stops.append))  # noqa: F811
+    node = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity), stop=stops.append))
 
     def pause(seconds: float) -> None:
         assert seconds <= 10, "a timer of eight hours would end in the evening"
@@ -76,16 +82,16 @@ def test_the_deadline_ends_a_run_whose_machine_slept_meanwhile() -> None:
 
 def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path) -> None:
     work = open_work(tmp_path, "ab" * 32)
-    kept = ("models/checkpoints/x", "script/checkpoints/last", "script/out/made", "data/a.csv")
-    for name in (*kept, "script/venv/x", "events/events.jsonl", "node.log"):
+    kept = ("command/checkpoints/last", "command/out/made", "inputs/a")
+    for name in (*kept, "command/venv/x", "command/data/a.csv", "events/events.jsonl", "node.log"):
         (work.path / name).parent.mkdir(parents=True, exist_ok=True)
         (work.path / name).write_text("")
     assert work.resumable and not work.last_run
     (tmp_path / "b.csv").write_text("b")
     work.clear()
-    work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(tmp_path / "b.csv", "data/b.csv")])
+    work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(tmp_path / "b.csv", "inputs/b")])
     left = {path.relative_to(work.path).as_posix() for path in work.path.rglob("*") if path.is_file()}
-    assert left == {*kept, "data/b.csv", "here.json", "lock"} and work.last_run == "r2"
+    assert left == {*kept, "inputs/b", "here.json", "lock"} and work.last_run == "r2"
     work.release()
 
 
@@ -99,9 +105,9 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: py
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("trainer.node.own_machine.shutil.copyfile", killed)
-        work.lay_out(EMPTY_BUNDLE, {"run_id": "r1"}, [(source, "data/b.csv")])
-    work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(source, "data/b.csv")])
-    assert [path.read_text() for path in (work.path / "data").iterdir()] == ["all of it"]
+        work.lay_out(EMPTY_BUNDLE, {"run_id": "r1"}, [(source, "inputs/b")])
+    work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(source, "inputs/b")])
+    assert [path.read_text() for path in (work.path / "inputs").iterdir()] == ["all of it"]
     work.release()
 
 
@@ -120,8 +126,8 @@ def test_a_folder_that_can_not_be_cleared_is_not_locked_for_good(
 
 
 def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_not_have_them(
-    node: Any,  # noqa: F811
-    start: Any,  # noqa: F811
+    node: Any,
+    start: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -129,7 +135,7 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
     monkeypatch.setenv("TRACKER_KEY", "s3cr3t-of-mine")
     monkeypatch.setenv("ANOTHER_KEY", "nobodys")
     with caplog.at_level("INFO"):
-        assert start('echo "key $TRACKER_KEY, other <$ANOTHER_KEY>"', secrets=["TRACKER_KEY"]) == 0
+        start('echo "key $TRACKER_KEY, other <$ANOTHER_KEY>"', secrets=["TRACKER_KEY"])
     assert (
         node.status.scripts[0]["last_lines"] == ["key [TRACKER_KEY], other <>"]
         and "s3cr3t" not in caplog.text
@@ -139,8 +145,8 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
 def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) -> None:
     work = open_work(tmp_path, "cd" * 32)
     (work.path / "here.json").write_text(json.dumps({"run_id": "r1"}))
-    (work.path / "script" / "venv").mkdir(parents=True)
-    (work.path / "script" / "checkpoints").mkdir()
+    (work.path / "command" / "venv").mkdir(parents=True)
+    (work.path / "command" / "checkpoints").mkdir()
     scratch = make_scratch(work.path)
     (scratch / "x").touch()
     with ExitStack() as ends:
@@ -151,7 +157,7 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
             ends.callback(child.kill)
             return child
 
-        left = [sleeping(MAYFLY_WORK=str(work.path)), sleeping(MAYFLY_OUT=f"{work.path}/script/out/a")]
+        left = [sleeping(MAYFLY_WORK=str(work.path)), sleeping(MAYFLY_OUT=f"{work.path}/command/out/a")]
         others = [sleeping(MAYFLY_OUT=f"{work.path}-2/out"), sleeping(PWD=str(work.path))]
         prune(tmp_path)
         assert scratch.exists() and left[0].poll() is None, "its agent has the lock"
@@ -162,7 +168,7 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
             None,
         ]
     kept = sorted(path.name for path in work.path.rglob("*"))
-    assert not scratch.exists() and kept == ["checkpoints", "here.json", "lock", "script"]
+    assert not scratch.exists() and kept == ["checkpoints", "command", "here.json", "lock"]
     os.utime(work.path / "here.json", (0, 0))
     prune(tmp_path)
     assert not work.path.exists()
@@ -176,12 +182,12 @@ def test_a_process_with_half_a_letter_in_its_name_is_ended_like_others(tmp_path:
 
 
 def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(
-    node: Any,  # noqa: F811
-    start: Any,  # noqa: F811
+    node: Any,
+    start: Any,
 ) -> None:
-    (node.work / "script" / "venv" / "lib").mkdir(parents=True)
-    assert start("touch $TMPDIR/x; echo $TMPDIR") == 0
-    assert not (node.work / "script" / "venv").exists()
+    (node.work / "command" / "venv" / "lib").mkdir(parents=True)
+    start("touch $TMPDIR/x; echo $TMPDIR")
+    assert not (node.work / "command" / "venv").exists()
     (line,) = node.status.scripts[0]["last_lines"]
     assert (
         Path(line).parent == temporary_folder()
@@ -207,8 +213,8 @@ def test_a_link_to_elsewhere_is_no_folder_of_ours(tmp_path: Path) -> None:
     ],
 )
 def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
-    node: Any,  # noqa: F811
-    start: Any,  # noqa: F811
+    node: Any,
+    start: Any,
     monkeypatch: pytest.MonkeyPatch,
     left: str,
     over: Any,
@@ -220,7 +226,7 @@ def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
         Devices(expected=found, found=found, kind="cuda" if left else "cpu", note=""),
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", left)
-    assert start('echo "$CUDA_VISIBLE_DEVICES of $MAYFLY_DEVICES"', over=over) == 0
+    start('echo "$CUDA_VISIBLE_DEVICES of $MAYFLY_DEVICES"', over=over)
     assert [line for script in node.status.scripts for line in script["last_lines"]] == expected
 
 

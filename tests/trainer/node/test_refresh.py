@@ -1,79 +1,127 @@
-"""The work of a prepare run's node, under its own role: what a refresh script may add, and what a bad one
-brings.
-"""
+"""A refresh, under its node's own role: what a user's script may add, and what a bad one brings."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
-from datetime import datetime, timezone
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.iam import assert_allowed_is_needed
-from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared
+from tests.jobs import job_of
+from tests.manifests import manifest
+from tests.nodes import node
+from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared, unpacked
 from trainer.bars import check
-from trainer.base.errors import ConfigError, DataError, Stopped, TrainerError
+from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.control.prepared import take_over
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.launch.inputs import list_inputs
-from trainer.node import refresh, report, stack_secrets
-from trainer.node.identity import NodeIdentity
-from trainer.node.refresh import added_files, describe, prepare_data, refuse_disagreement, run_script
-from trainer.node.report import Status
+from trainer.launch.tasks import refresh_task
+from trainer.node import command, command_run, refresh, report, stack_secrets
+from trainer.node.agent import fetch_manifest
+from trainer.node.command import run_command
 from trainer.node.shared import Node
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.reports import read_result
-from trainer.runs.store import manifest_key, open_objects, stop_key
+from trainer.runs.store import open_objects, stop_key
 
-__all__ = ["prepared"]  # a fixture
+__all__ = ["node", "prepared"]  # fixtures
+
 HEADER = "timestamp,symbol,open,high,low,close,volume"
 
 
+@dataclass(kw_only=True)
+class Refreshed:
+    """A refresh of a set of one file, in this process."""
+
+    folder: Path
+    unchecked: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def run(self, source: str = "") -> int:
+        """Refresh the set with a script, '' for none; return the exit code."""
+        script = self.folder / "fetch.py"
+        script.write_text(f"import os, sys, pathlib\nfolder = pathlib.Path(sys.argv[1])\n{source}\n")
+        job = {"data": {"refresh": "fetch.py" if source else "", "secrets": ["API_KEY"]}}
+        (self.folder / "given" / "job.json").write_text(json.dumps(job))
+        (self.folder / "given" / "unchecked.json").write_text(json.dumps(self.unchecked))
+        names = ("data", "out", "events", "given")
+        code = refresh.main([word for name in names for word in (f"--{name}", str(self.folder / name))])
+        lines = (self.folder / "events" / "events.jsonl").read_text().splitlines()
+        self.events = [json.loads(line) for line in lines]
+        return code
+
+    @property
+    def announced(self) -> dict[str, bool]:
+        """Return the files that it announced, and whether each is new."""
+        return {event["file"]: event["added"] for event in self.events if event["event"] == "file"}
+
+    @property
+    def error(self) -> str:
+        """Return its error as people read it."""
+        (told,) = [event for event in self.events if event["event"] == "error"]
+        assert told["code"] == 100
+        return str(TrainerError(told["what"], why=told["why"], do=told["do"]))
+
+
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node with a data set of one file, and no cloud."""
-    (tmp_path / "data").mkdir()
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refreshed:
+    for name in ("data", "out", "events", "given"):
+        (tmp_path / name).mkdir()
     write_candles(tmp_path / "data" / FIRST, [synthetic_candles("BTC-USD", bars=100)], synthetic=True)
-    deadline = datetime(2026, 11, 22, tzinfo=timezone.utc)
-    identity = NodeIdentity(
-        run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t3.large"
-    )
-    return Node(work=tmp_path, rehearsal=True, uplink=None, status=Status(identity=identity))  # type: ignore[arg-type]
+    monkeypatch.setattr(refresh, "in_bundle", lambda name: tmp_path / f"{name}.py")
+    monkeypatch.setenv("API_KEY", SECRET)
+    return Refreshed(folder=tmp_path)
 
 
-def ran(node: Node, source: str, **secrets: str) -> list[str]:
-    """Run a refresh script in the node's data folder, and return the names of what it added."""
-    data, script = node.work / "data", node.work / "fetch.py"
-    script.write_text(f"import os, sys, pathlib\nfolder = pathlib.Path(sys.argv[1])\n{source}\n")
-    before = {path.name: refresh._marks(path) for path in data.iterdir()}
-    run_script(node, script, data, secrets)
-    return added_files(data, before)
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data check without a process of its own; a whole run below has one."""
+    questions = {"--describe": check.describe, "--joined": check.join}
+
+    def asked(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[str, Any]:
+        try:
+            return questions[question](folder)
+        except TrainerError as error:
+            return {"error": error.as_dict()}
+
+    monkeypatch.setattr(refresh, "_check", asked)
 
 
-def test_a_script_finds_the_sets_files_gets_its_secrets_and_adds_files(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+BARS = "".join(f"2024-02-01 00:{minute:02},BTC-USD,1,2,1,1,1\n" for minute in range(50))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_script_finds_the_sets_files_gets_its_secrets_and_adds_files(run: Refreshed) -> None:
     source = f"""
 assert folder.is_dir() and os.listdir() == [{FIRST!r}] and pathlib.Path.cwd() == folder
-print("the key is", os.environ["API_KEY"])
-(folder / "new.csv").write_text("x")
+assert os.environ["API_KEY"] == {SECRET!r}
+(folder / "new.csv").write_text({f"{HEADER}{chr(10)}{BARS}"!r})
 (folder / ".cache").write_text("its own affair")
 (folder / "scratch").mkdir()
 """
-    with caplog.at_level(logging.INFO):
-        assert ran(node, source, API_KEY=SECRET) == ["new.csv"]
-    assert "the key is [API_KEY]" in caplog.text and SECRET not in caplog.text
-    assert SECRET not in str(os.environ)
+    assert run.run(source) == 0 and run.announced == {"new.csv": True}
+    (told,) = [event for event in run.events if event["event"] == "file"]
+    assert (run.folder / "out/files/new.csv").samefile(run.data / "new.csv")
+    entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
+    assert (entry["file"], entry["holds"][0]["bars"]) == ("new.csv", 50)
 
 
 def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    run: Refreshed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed, killpg = [], os.killpg
 
@@ -84,19 +132,22 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(
         killpg(pid, number)
 
     monkeypatch.setattr(os, "killpg", look_first)
-    assert ran(node, "") == []
+    assert run.run("pass") == 0 and run.announced == {}
     assert len(killed) == 1 and killed[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [("raise ValueError", 1), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)],
+)
+def test_a_script_that_fails_is_the_refreshs_exit_code(run: Refreshed, source: str, code: int) -> None:
+    assert run.run(f"(folder / 'new.csv').write_text('x'); {source}") == code
+    assert run.announced == {} and not [event for event in run.events if event["event"] == "error"]
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (
-            "raise ValueError(f'no bars for {os.environ[\"API_KEY\"]}')",
-            r"failed \(ValueError: no bars for \[API_KEY\]\)",
-        ),
-        ("sys.exit(3)", r"failed \(it ended with exit code 3\)"),
-        ("os.kill(os.getpid(), 9)", r"exit code -9"),
         ("(folder / 'a.csv').symlink_to('/etc/passwd')", "it is not a plain file"),
         ("os.mkfifo(folder / 'a.csv')", "it is not a plain file"),
         ("(folder / 'a.csv').touch()", "it is empty"),
@@ -111,44 +162,14 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(
         ("os.truncate(os.open(folder / 'a.csv', os.O_CREAT | os.O_WRONLY), 3 << 30)", "2 GiB are the most"),
     ],
 )
-def test_a_script_that_fails_or_adds_what_no_set_takes_is_an_error_in_one_line(
-    node: Node, source: str, why: str
-) -> None:
-    with pytest.raises(DataError, match=why) as failed:
-        ran(node, source, API_KEY=SECRET)
-    assert SECRET not in str(failed.value) and "\n" not in str(failed.value)
+def test_what_no_set_takes_is_an_error_in_one_line(run: Refreshed, source: str, why: str) -> None:
+    assert run.run(source) == 100
+    assert re.search(why, run.error) and "\n" not in run.error and run.announced == {}
 
 
-def test_a_script_that_does_not_end_is_ended_and_so_is_one_whose_node_is_stopped(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(refresh, "SCRIPT_SECONDS", 0.1)
-    with pytest.raises(DataError, match="did not end within"):
-        ran(node, "import time; time.sleep(1000)")
-    monkeypatch.undo()
-    node.stop("SIGTERM")
-    with pytest.raises(Stopped):
-        ran(node, "import time; time.sleep(1000)")
-
-
-def test_a_check_that_takes_too_long_says_so(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refresh, "CHECK_SECONDS", 0.0)
-    with pytest.raises(DataError, match=r"can't be checked \(it took longer than 0 minutes\)"):
-        describe(node, node.work / "data", [FIRST], [])
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data check without a process of its own; a whole run below has one."""
-    questions = {"--describe": check.describe, "--joined": check.join}
-
-    def asked(node: Node, folder: Path, question: str) -> dict[str, Any]:
-        try:
-            return questions[question](folder)
-        except TrainerError as error:
-            return {"error": error.as_dict()}
-
-    monkeypatch.setattr(refresh, "_check", asked)
+def test_a_stop_ends_the_script_and_what_it_forked(run: Refreshed) -> None:
+    stop = "import signal; os.kill(os.getppid(), signal.SIGTERM); os.fork(); os.pause()"
+    assert run.run(stop.replace("os.pause()", "signal.pause()")) == 130
 
 
 @pytest.mark.usefixtures("in_process")
@@ -174,18 +195,73 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_file_that_no_training_could_read_fails_the_refresh(
-    node: Node, file: str, content: str, why: str
+    run: Refreshed, file: str, content: str, why: str
 ) -> None:
-    data = node.work / "data"
-    (data / file).write_text(content)
-    with pytest.raises(DataError, match=why):
-        refuse_disagreement(node, data, list(describe(node, data, [file], [file]).values()))
+    assert run.run(f"(folder / {file!r}).write_text({content!r})") == 100
+    assert re.search(why, run.error) and run.announced == {}
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_file_of_the_set_that_cant_be_read_is_left_out_and_no_reason_to_fail(node: Node) -> None:
-    (node.work / "data" / "broken.parquet").write_text("no parquet")
-    assert list(describe(node, node.work / "data", ["broken.parquet", FIRST], [])) == [FIRST]
+def test_a_file_of_the_set_that_cant_be_read_is_left_out_and_no_reason_to_fail(run: Refreshed) -> None:
+    (run.data / "broken.parquet").write_text("no parquet")
+    run.unchecked = ["broken.parquet", FIRST]
+    assert run.run() == 0 and run.announced == {FIRST: False}
+
+
+def test_the_check_is_a_process_without_the_jobs_secrets(run: Refreshed) -> None:
+    run.unchecked = [FIRST]
+    assert run.run() == 0 and run.announced == {FIRST: False}
+    asked = {"args": [], "returncode": 1, "stdout": b"", "stderr": b"Traceback\nMemoryError\n"}
+
+    def seen(*_: Any, env: dict[str, str], **__: Any) -> Any:
+        assert "API_KEY" not in env and "PATH" in env
+        return SimpleNamespace(**asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refresh.subprocess, "run", seen)
+        with pytest.raises(DataError, match=r"the candles can't be checked \(MemoryError\)"):
+            refresh._check(run.folder / "out", run.data, "--describe", ["API_KEY"])
+
+
+def refreshed(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, **changed: Any
+) -> None:
+    """Refresh an empty set as the node's command, in a process of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "bundle"))
+    job = job_of(refresh=unpacked(tmp_path / "bundle", source), secrets=("API_KEY",))
+    task = refresh_task(cast(Any, SimpleNamespace(project="mayfly", stack="dev")), job, ())
+    monkeypatch.setattr(command, "read_secrets", lambda *_: {"API_KEY": SECRET})
+    by = {"documents": dict(task.documents), "pieces": (), "job": job.to_dict()}
+    run_command(node, manifest(command=replace(task.command, **changed), **by))
+
+
+def test_a_script_that_fails_says_why_and_its_secret_does_not_show(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "import os\nprint('the key is', os.environ['API_KEY'])\nraise ValueError(os.environ['API_KEY'])"
+    why = r"the refresh script ended with exit code 1 \(ValueError: \[API_KEY\]\)"
+    with caplog.at_level(logging.INFO), pytest.raises(TrainingFailed, match=why):
+        refreshed(node, tmp_path, monkeypatch, source)
+    assert "| the key is [API_KEY]" in caplog.text and SECRET not in caplog.text
+    assert SECRET not in (node.work / "events/events.jsonl").read_text()
+
+
+def test_an_error_of_the_refresh_is_the_runs(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import os, pathlib\npathlib.Path(os.environ['API_KEY'] + '.csv').touch()"
+    with pytest.raises(
+        TrainingFailed, match=r"added '\[API_KEY\].csv' \(it is empty\)\. Correct the refresh"
+    ):
+        refreshed(node, tmp_path, monkeypatch, source)
+
+
+def test_one_that_does_not_end_is_ended_by_its_time_limit(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_run, "REHEARSAL_GRACE_SECONDS", 0.2)
+    with pytest.raises(TrainingFailed, match="the refresh script did not end within 0 minutes"):
+        refreshed(node, tmp_path, monkeypatch, "import time; time.sleep(1000)", seconds=0.1)
 
 
 ADDS = f"""
@@ -206,7 +282,7 @@ def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_n
     run.node.uplink.s3.get_object(Bucket=bucket, Key="code/x.whl")  # bootstrap.sh does
     assert not run.node.uplink.exists(stop_key("r1", 1))  # the agent asks
     with caplog.at_level(logging.INFO):
-        assert prepare_data(run.node, run.node.uplink.read_json(manifest_key("r1"))) == 0
+        run_command(run.node, fetch_manifest(run.node))
     status = run.node.status
     value = report.result(status, ended=("done", 0, None), unfinished="", python_packages="")
     run.node.uplink.send_json(status.identity.keys.result, value, patience_seconds=0)

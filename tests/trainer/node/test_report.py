@@ -31,30 +31,20 @@ def status(*, done: str = "", **progress: Any) -> Status:
 
 
 def end(
-    status: Status,
-    *,
-    stop: str = "",
-    error: TrainerError | None = None,
-    trainer_exit: int | None = None,
-    now: datetime = NOON,
+    status: Status, *, stop: str = "", error: TrainerError | None = None, now: datetime = NOON
 ) -> tuple[str, int]:
-    return ending(status=status, stop_reason=stop, error=error, trainer_exit=trainer_exit, now=now)[:2]
+    return ending(status=status, stop_reason=stop, error=error, now=now)[:2]
 
 
 def test_all_models_in_s3_is_done_even_if_somebody_wanted_a_stop_meanwhile() -> None:
-    assert end(status(done="AB"), trainer_exit=0) == ("done", 0)
-    assert end(status(done="AB"), trainer_exit=0, stop="stop.json") == ("done", 0)
-
-
-def test_a_model_that_never_reached_s3_is_a_failure() -> None:
-    lost = status(done="A")
-    lost.failed.append({**named("B"), "reason": "S3 did not take it"})
-    assert end(lost, trainer_exit=0) == ("failed", 100)
+    assert end(status(done="AB")) == ("done", 0)
+    assert end(status(done="AB"), stop="stop.json") == ("done", 0)
 
 
 def test_a_stop_before_the_deadline_is_stopped_and_at_the_deadline_expired() -> None:
-    assert end(status(done="A"), stop="SIGTERM", trainer_exit=130) == ("stopped", 130)
-    assert end(status(done="A"), stop="SIGTERM", trainer_exit=130, now=DEADLINE) == ("expired", 104)
+    error = TrainingFailed("the trainer ended with exit code 130")
+    assert end(status(done="A"), stop="SIGTERM", error=error) == ("stopped", 130)
+    assert end(status(done="A"), stop="SIGTERM", error=error, now=DEADLINE) == ("expired", 104)
 
 
 @pytest.mark.parametrize(("error", "code"), [(DataError("bad"), 100), (ConfigError("torch"), 103)])
@@ -62,12 +52,6 @@ def test_bad_data_costs_100_on_a_node_and_other_errors_keep_their_code(
     error: TrainerError, code: int
 ) -> None:
     assert end(status(), error=error) == ("failed", code)
-
-
-def test_the_trainers_own_error_is_the_nodes() -> None:
-    told = {"code": 2, "what": "no such column", "why": "", "do": ""}
-    _, code, error = ending(status=status(error=told), stop_reason="", error=None, trainer_exit=100, now=NOON)
-    assert (code, error) == (100, {**told, "code": 100})
 
 
 def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:

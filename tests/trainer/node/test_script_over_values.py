@@ -5,25 +5,28 @@ reported.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.node.test_script import NOW, listed, node, start  # noqa: F401  # fixtures
+from tests.nodes import NOW, bundle, listed, node, reported, start
 from trainer.base.errors import Stopped, TrainingFailed
-from trainer.node import script as module
-from trainer.node import script_run
+from trainer.job.pieces.queue import places_on
+from trainer.job.script import ScriptSettings
+from trainer.node import command as module
+from trainer.node import command_run
 from trainer.node.devices import Devices
-from trainer.node.report import ending, progress, result
-from trainer.node.script_user import ScriptUser
+from trainer.node.own_user import OwnUser
+from trainer.node.report import progress
 from trainer.runs.lease import Lease
-from trainer.runs.reports import heartbeat, read_result
+from trainer.runs.reports import heartbeat
 
+__all__ = ["bundle", "node", "start"]  # fixtures
 VALUE = """
 name=$MAYFLY_VALUE_SYMBOL-$MAYFLY_VALUE_SEED
 echo "$name $CUDA_VISIBLE_DEVICES $MAYFLY_DEVICES $1" >> ../../starts
@@ -34,46 +37,33 @@ touch beside
 if [ $name = B-7 ] && [ ! -f $MAYFLY_CHECKPOINTS/half ]; then touch $MAYFLY_CHECKPOINTS/half; kill -KILL $$; fi
 echo "$name" > $MAYFLY_OUT/model.pt
 """
+ENDED = "the run ended before it was done"
 OVER = {"symbol": ["A", "B", "C"], "seed": list(range(8))}
 
 
 @pytest.fixture
-def eight(node: Any) -> Any:  # noqa: F811
+def eight(node: Any) -> Any:
     node.status.devices = Devices(expected=8, found=8, kind="cpu", note="")
     return node
 
 
-def starts(node: Any) -> list[list[str]]:  # noqa: F811
-    return [line.split() for line in (node.work / "script" / "starts").read_text().splitlines()]
-
-
-def reported(node: Any, error: Any) -> Any:  # noqa: F811
-    ended = ending(
-        status=node.status,
-        stop_reason=node.stop_reason,
-        error=error,
-        trainer_exit=None if error else 0,
-        now=NOW,
-    )
-    body = json.dumps(
-        result(node.status, ended=ended, unfinished="the run ended before it was done", python_packages="")
-    ).encode()
-    return read_result(body, models_prefix=node.status.identity.keys.models, work="script")
+def starts(node: Any) -> list[list[str]]:
+    return [line.split() for line in (node.work / "command" / "starts").read_text().splitlines()]
 
 
 def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_23_are_done(
     eight,
-    start,  # noqa: F811
+    start,
     monkeypatch,
 ):
     at_once: list[int] = []
-    look = script_run.ScriptRun._has_ended
+    look = command_run.CommandRun._has_ended
 
     def counted(run: Any, life: Any) -> bool:
         at_once.append(len(run._running) if len(run._queue) else 8)
         return look(run, life)
 
-    monkeypatch.setattr(script_run.ScriptRun, "_has_ended", counted)
+    monkeypatch.setattr(command_run.CommandRun, "_has_ended", counted)
     with pytest.raises(
         TrainingFailed,
         match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol",
@@ -86,7 +76,7 @@ def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_
         "values are variables of the command, too"
     )
     assert min(at_once) == 8, "while values wait, every GPU has one"
-    read = reported(eight, failed.value)
+    read = reported(eight, failed.value, unfinished=ENDED)
     assert (read.state, read.exit_code, read.retries) == ("failed", 100, 1)
     assert [(entry["piece"], entry["reason"]) for entry in read.failed] == [
         ("A_3", "it ended with exit code 3: no such symbol")
@@ -112,7 +102,7 @@ def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_
         None,
         "done",
     )
-    assert list((eight.work / "script" / "copies").iterdir()) == []
+    assert list((eight.work / "command" / "copies").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -124,30 +114,31 @@ def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_
     ],
 )
 def test_a_value_gets_a_share_of_a_gpu_or_several(gpus, expected):
-    assert module.ScriptSettings(command="x", over={"a": [1]}, gpus=gpus).places(8) == expected
+    script = ScriptSettings(command="x", over={"a": [1]}, gpus=gpus)
+    assert places_on(8, script.gpus_each) == expected
 
 
-def test_more_gpus_than_the_machine_has_is_one_line(eight, start):  # noqa: F811
+def test_more_gpus_than_the_machine_has_is_one_line(eight, start):
     with pytest.raises(TrainingFailed, match=r"this machine has 8 GPUs \(a value takes 16\)"):
         start(VALUE, over=OVER, gpus=16)
 
 
 def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_is_done(
     eight,
-    start,  # noqa: F811
+    start,
     monkeypatch,
 ):
-    follow = script_run.ScriptRun._follow
+    follow = command_run.CommandRun._follow
 
     def stop_once_ready(run: Any, life: Any) -> None:
         follow(run, life)
-        if len(list((eight.work / "script" / "out").glob("*/ready"))) == 8:
+        if len(list((eight.work / "command" / "out").glob("*/ready"))) == 8:
             eight.stop("stop.json")
 
-    monkeypatch.setattr(script_run.ScriptRun, "_follow", stop_once_ready)
+    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
     with pytest.raises(Stopped) as stopped:
         start("trap 'exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.02; done", over=OVER)
-    read = reported(eight, stopped.value)
+    read = reported(eight, stopped.value, unfinished=ENDED)
     assert (read.state, len(read.scripts), len(read.failed)) == ("stopped", 8, 24)
     assert not any(item["done"] for item in read.scripts)
 
@@ -160,10 +151,10 @@ echo made > $MAYFLY_OUT/model.pt
 """
 
 
-def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(eight, start, caplog):  # noqa: F811
-    assert start(BROKEN_GPU, over=OVER) == 0
+def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(eight, start, caplog):
+    start(BROKEN_GPU, over=OVER)
     assert len([gpu for _, gpu in starts(eight) if gpu == "3"]) == 3 and len(starts(eight)) == 24 + 3
-    read = reported(eight, None)
+    read = reported(eight)
     assert (read.state, read.failed, read.retries, len(read.scripts)) == ("done", (), 3, 24)
     again = [item for item in read.scripts if item["notes"]]
     assert [(item["done"], item["starts"], item["notes"]) for item in again] == [
@@ -175,24 +166,24 @@ def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(ei
     assert len(listed(eight)) == 24
 
 
-def test_a_script_that_fails_everywhere_at_once_ends_before_all_values_began(eight, start):  # noqa: F811
+def test_a_script_that_fails_everywhere_at_once_ends_before_all_values_began(eight, start):
     with pytest.raises(
         TrainingFailed,
         match=r"the first \d+ values failed within 30 s each, and no other began \(.*: the script",
     ) as failed:
         start("echo x 0 1 0 >> ../../starts; echo no module; exit 1", over={"seed": list(range(200))})
     assert 24 <= len(starts(eight)) < 24 + 8
-    read = reported(eight, failed.value)
+    read = reported(eight, failed.value, unfinished=ENDED)
     assert (read.state, len(read.failed), len(read.scripts)) == ("failed", 200, len(starts(eight)))
     assert read.failed[-1]["reason"] == "the run ended before it was done"
 
 
-def test_where_the_program_is_missing_every_value_says_so(eight, start):  # noqa: F811
+def test_where_the_program_is_missing_every_value_says_so(eight, start):
     with pytest.raises(
         TrainingFailed, match=r"2 of 2 values failed \(1: the machine has no torchrunn"
     ) as failed:
         start("", command="torchrunn a.py", over=[{"seed": 1}, {"seed": 2}])
-    assert [entry["reason"] for entry in reported(eight, failed.value).failed] == [
+    assert [entry["reason"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == [
         "the machine has no torchrunn"
     ] * 2
 
@@ -210,7 +201,7 @@ while [ ! -s $MAYFLY_OUT/child ]; do sleep 0.01; done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, monkeypatch):  # noqa: F811
+def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, monkeypatch):
     copy = shutil.copytree
 
     def copied(source: Path, target: Path) -> None:
@@ -226,39 +217,38 @@ def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, 
         == "B: the script's files can't be copied for it ([Errno 28] No space left on device)"
     )
     assert sorted(listed(eight)) == ["A/model.pt", "C/model.pt"]
-    assert [entry["piece"] for entry in reported(eight, failed.value).failed] == ["B"]
+    assert [entry["piece"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == ["B"]
 
 
-def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):  # noqa: F811
-    script_user = ScriptUser(uid=64_322, gid=64_322)
+def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):
+    own_user = OwnUser(uid=64_322, gid=64_322)
     base = Path(
         tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
     )  # pytest's own folders are closed to others
     base.chmod(0o755)
     eight.work = base / "work"
     eight.work.mkdir()
-    monkeypatch.setattr(module, "make_script_user", lambda **_: script_user)
+    monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
     try:
-        assert start(LEAVES, over={"name": ["A", "B"]}) == 0
+        start(LEAVES, over={"name": ["A", "B"]})
         assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [
             ("A", []),
             ("B", ["alive"]),
         ]
-        assert list(script_user.processes()) == []
+        assert list(own_user.processes()) == []
     finally:
-        script_user.kill_all()
+        own_user.kill_all()
         shutil.rmtree(base)
 
 
-def test_what_ran_longest_last_time_begins_first(eight, start, monkeypatch):  # noqa: F811
-    made = module._pieces
-    seconds = {"A": 1.0, "B": 3.0, "C": 2.0}
+def test_what_ran_longest_last_time_begins_first(eight, start, monkeypatch):
+    seconds, made = {"A": 1.0, "B": 3.0, "C": 2.0}, module._pieces
 
-    def estimated(manifest: Any, script: Any, place: Path) -> Any:
-        pieces = [{**entry, "estimate": seconds[entry["piece"]]} for entry in manifest["pieces"]]
-        return made({**manifest, "pieces": pieces}, script, place)
+    def estimated(manifest: Any, folders: Any) -> Any:
+        pieces = tuple(replace(piece, estimate=seconds[piece.piece]) for piece in manifest.pieces)
+        return made(replace(manifest, pieces=pieces), folders)
 
     monkeypatch.setattr(module, "_pieces", estimated)
     eight.status.devices = Devices(expected=1, found=1, kind="cpu", note="")
-    assert start("echo $MAYFLY_VALUE_SYMBOL 0 1 0 >> ../../starts", over={"symbol": ["A", "B", "C"]}) == 0
+    start("echo $MAYFLY_VALUE_SYMBOL 0 1 0 >> ../../starts", over={"symbol": ["A", "B", "C"]})
     assert [name for name, *_ in starts(eight)] == ["B", "C", "A"]

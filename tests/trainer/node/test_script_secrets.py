@@ -7,11 +7,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +17,26 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.iam import assert_allowed_is_needed
+from tests.nodes import node_on
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, script_secrets_path, secrets_path
 from trainer.base.errors import ConfigError
-from trainer.control.fleet import create_fleet_request
 from trainer.job.job import job_from
 from trainer.launch.bundle import BundleName
 from trainer.launch.preflight import look
-from trainer.launch.script import KnownTimes, plan_script, register_script, script_manifest, script_record
+from trainer.launch.script import KnownTimes, plan_script, script_record
+from trainer.launch.start import register
+from trainer.launch.tasks import script_task
 from trainer.machines.instances import instance_type
-from trainer.node import report, script_run
-from trainer.node import script as module
-from trainer.node.identity import NodeIdentity
+from trainer.node import command as module
+from trainer.node import command_run, report
+from trainer.node.agent import fetch_manifest
+from trainer.node.command import run_command
 from trainer.node.redaction import RedactedStream, Redaction
-from trainer.node.report import Status
-from trainer.node.script import run_script
 from trainer.node.shared import Node
 from trainer.node.stack_secrets import read_secrets
-from trainer.node.uplink import Uplink
-from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import Launch, utc_now
+from trainer.runs.record import utc_now
 from trainer.runs.store import manifest_key, open_objects, stop_key
 
 SECRET = "k3y/of+the=tracker"
@@ -114,46 +111,25 @@ def run(
     ssm.put_parameter(Name=f"{path}TRACKER_KEY", Value=SECRET, Type="SecureString")
     ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
     offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-    plan = plan_script(job, offers, outputs, known=KnownTimes(), rehearsal=True, input_bytes=3)
+    plan = plan_script(job, offers, outputs, known=KnownTimes(), place=access.place, input_bytes=3)
     record = script_record(job, plan, CODE, outputs, preflight_at=now, now=now)
     sha256 = hashlib.sha256(b"1,2").hexdigest()
     key = f"raw/.files/{sha256}"
     version = access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=b"1,2")["VersionId"]
     entry = {"path": "x.csv", "key": key, "version_id": version, "sha256": sha256, "bytes": 3}
-    manifest = script_manifest(record, job, plan, CODE, {"run.sh": ""}, [entry], offers, sha256="")
-    assert (
-        SECRET not in json.dumps(manifest)
-        and manifest["secrets"]["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"
-    )
-    register_script(record, manifest, objects)
-    launch = Launch(rung=0, token="t", deadline=now + timedelta(minutes=30), intended_at=now)
-    record = record.with_new_launch(launch)
-    answer = access.client("ec2").create_fleet(**create_fleet_request(record, plan.ladder[0], launch))
-    (instance_id,) = answer["Instances"][0]["InstanceIds"]
-    cloud = aws_server.cloud(access)
-    lent = role_credentials(cloud, cloud.world.instances[instance_id])
-    assert lent is not None
-    identity = NodeIdentity(
-        run_id=record.run_id,
-        attempt=1,
-        node=0,
-        deadline=launch.deadline,
-        instance_id=instance_id,
-        instance_type="g6.xlarge",
-        role_id=record.instance_role_id,
-    )
-    (tmp_path / "work").mkdir()
-    own = replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
-    uplink = Uplink(own, outputs.bucket)
-    node = Node(work=tmp_path / "work", rehearsal=True, uplink=uplink, status=Status(identity=identity))
+    task = script_task(record, job, {"run.sh": ""}, [entry], sha256="")
+    assert task.command.secrets["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"
+    register(record, task, CODE, objects, offers=offers)
+    assert SECRET.encode() not in objects.get(key=manifest_key(record.run_id)).body  # type: ignore[union-attr]
+    node, record, role = node_on(aws_server, access, outputs, record, tmp_path / "work")
     packed = tmp_path / "code" / "trainer" / "script_files"
     packed.mkdir(parents=True)
     (packed / "run.sh").write_text(SCRIPT)
     (packed.parent / "__init__.py").touch()
     monkeypatch.setattr(module.trainer, "__file__", str(packed.parent / "__init__.py"))
     monkeypatch.setattr(module, "make_venv", lambda *_, **__: Path("/usr/bin"))
-    monkeypatch.setattr(script_run, "POLL_SECONDS", 0.01)
-    return SecretRun(access=access, outputs=outputs, node=node, role=lent.role)
+    monkeypatch.setattr(command_run, "POLL_SECONDS", 0.01)
+    return SecretRun(access=access, outputs=outputs, node=node, role=role)
 
 
 def test_a_script_gets_its_secrets_and_nothing_that_the_agent_sends_has_them(
@@ -165,7 +141,7 @@ def test_a_script_gets_its_secrets_and_nothing_that_the_agent_sends_has_them(
         caplog.at_level(logging.INFO),
         pytest.raises(Exception, match=r"exit code 3 \(failed: \[TRACKER_KEY\]\)") as failed,
     ):
-        run_script(node, node.uplink.read_json(manifest_key(node.status.identity.run_id)))
+        run_command(node, fetch_manifest(node))
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert (
         "| logging in with [TRACKER_KEY]" in said
@@ -178,9 +154,7 @@ def test_a_script_gets_its_secrets_and_nothing_that_the_agent_sends_has_them(
         "plain-[OTHER] was not uploaded: a secret is in its name",
         "1 lines of its events could not be read",
     ]
-    ended = report.ending(
-        status=node.status, stop_reason="", error=failed.value, trainer_exit=None, now=utc_now()
-    )  # type: ignore[arg-type]
+    ended = report.ending(status=node.status, stop_reason="", error=failed.value, now=utc_now())  # type: ignore[arg-type]
     value = report.result(node.status, ended=ended, unfinished="", python_packages="")
     keys = node.status.identity.keys
     node.uplink.send_json(keys.result, value, patience_seconds=0)

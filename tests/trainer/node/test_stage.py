@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from botocore.exceptions import ClientError
 from trainer.base.errors import DataError, Stopped, TrainingFailed
 from trainer.node.cache import InputCache, open_cache
 from trainer.node.stage import PAUSES, SPARE_BYTES, Origins, fetch_inputs, read_patiently
+from trainer.runs.manifest import ManifestInput
 
 NOT_YET = ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
 
@@ -58,56 +60,65 @@ def test_a_file_that_lies_there_is_taken_only_on_a_machine_of_ones_own_and_only_
         def get_object(self, **_):
             raise Asked
 
-    entry = {
-        "key": "raw/x/a.csv",
-        "version_id": "v",
-        "sha256": hashlib.sha256(b"bars").hexdigest(),
-        "bytes": 4,
-    }
+    (entry,) = Files(1).entries
 
     def fetch(content: bytes, *, kept: bool) -> None:
-        (tmp_path / "a.csv").write_bytes(content)
+        (tmp_path / entry.stored_as).write_bytes(content)
         origins = Origins(kept=kept)
         fetch_inputs(
             S3(), bucket="b", inputs=[entry], folder=tmp_path, stopped=lambda: False, origins=origins
         )
 
-    fetch(b"bars", kept=True)
-    for content, kept in ((b"bars", False), (b"else", True)):
+    fetch(b"   0", kept=True)
+    for content, kept in ((b"   0", False), (b"else", True)):
         with pytest.raises(Asked):
             fetch(content, kept=kept)
 
 
 class Files:
-    """S3 with files of one content, and their entries in a manifest."""
+    """S3 with files of a number each, and their entries in a manifest."""
 
     def __init__(self, number: int) -> None:
-        digest = hashlib.sha256(b"bars").hexdigest()
         self.entries = [
-            {"key": f"raw/x/{one}.csv", "version_id": "v", "sha256": digest, "bytes": 4}
+            ManifestInput(
+                path=f"data/{one}.csv",
+                key=f"raw/x/{one}.csv",
+                version_id="v",
+                sha256=hashlib.sha256(b"%4d" % one).hexdigest(),
+                bytes=4,
+            )
             for one in range(number)
         ]
         self.asked: list[str] = []
 
     def get_object(self, *, Key: str, **_: str) -> dict[str, Any]:
         self.asked.append(Key)
-        body = io.BytesIO(b"bars")
+        body = io.BytesIO(b"%4d" % int(Key[len("raw/x/") : -len(".csv")]))
         return {"Body": SimpleNamespace(iter_chunks=lambda size: iter(lambda: body.read(size), b""))}
 
 
 def test_after_a_file_that_can_not_be_used_no_other_is_fetched(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.node.stage.AT_ONCE", 1)
     s3 = Files(100)
-    s3.entries[2]["sha256"] = "0" * 64
+    s3.entries[2] = replace(s3.entries[2], sha256="0" * 64)
     with pytest.raises(DataError, match=r"raw/x/2\.csv"):
         fetch_inputs(s3, bucket="b", inputs=s3.entries, folder=tmp_path, stopped=lambda: False)
     assert len(s3.asked) == 3, "nobody pays for the rest"
 
 
+def test_one_object_of_several_places_is_fetched_once(tmp_path):
+    s3 = Files(2)
+    again = replace(s3.entries[0], path="data/again.csv", key="raw/y/0.csv")
+    fetch_inputs(s3, bucket="b", inputs=[*s3.entries, again], folder=tmp_path, stopped=lambda: False)
+    assert len(s3.asked) == 2 and sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        entry.sha256 for entry in s3.entries
+    )
+
+
 def test_a_stop_also_ends_the_copies_from_the_cache(tmp_path, monkeypatch):
     s3, cache = Files(3), open_cache(tmp_path)
     taken: list[str] = []
-    monkeypatch.setattr(InputCache, "take", lambda self, entry, target: taken.append(entry["key"]) or "taken")
+    monkeypatch.setattr(InputCache, "take", lambda self, entry, target: taken.append(entry.key) or "taken")
     with pytest.raises(Stopped):
         fetch_inputs(
             s3,
@@ -122,8 +133,8 @@ def test_a_stop_also_ends_the_copies_from_the_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_file_that_lies_there_needs_no_more_room(tmp_path, monkeypatch, kept):
-    (tmp_path / "0.csv").write_bytes(b"bars")
     s3, free = Files(1), SimpleNamespace(free=SPARE_BYTES + 3)
+    (tmp_path / s3.entries[0].stored_as).write_bytes(b"   0")
     monkeypatch.setattr("shutil.disk_usage", lambda _: free)
 
     def fetch() -> None:

@@ -14,9 +14,9 @@ from botocore.exceptions import ConnectTimeoutError
 from tests.pieces import named
 from trainer.aws.access import Access
 from trainer.base.errors import TrainingFailed
+from trainer.node.announced import Announced
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
-from trainer.node.model_uploads import ModelUploads
 from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts, Uplink
@@ -42,6 +42,11 @@ def model(tmp_path: Path) -> Path:
     path.write_bytes(CONTENT)
     path.with_suffix(".json").write_text("{}")
     return path
+
+
+def put(uplink: Uplink, model: Path) -> str:
+    with model.open("rb") as body:
+        return uplink.put_file(body, KEY, SHA256, len(CONTENT), once=True)
 
 
 def node(uplink: Uplink, work: Path) -> Node:
@@ -78,26 +83,28 @@ class Outage:
 
 
 def test_a_model_uploaded_again_is_the_same_version(uplink: Uplink, model: Path) -> None:
-    first = uplink.upload_model(path=model, key=KEY, sha256=SHA256)
-    assert first.version_id
-    assert uplink.upload_model(path=model, key=KEY, sha256=SHA256) == first
+    first = put(uplink, model)
+    assert first and put(uplink, model) == first
 
 
 def test_a_model_never_replaces_another_content(uplink: Uplink, model: Path) -> None:
     uplink.s3.put_object(Bucket=uplink.bucket, Key=KEY, Body=b"other")
     with pytest.raises(TrainingFailed, match="exists with other content"):
-        uplink.upload_model(path=model, key=KEY, sha256=SHA256)
+        put(uplink, model)
 
 
-def test_a_file_that_vanished_is_the_models_failure(uplink: Uplink, model: Path) -> None:
+def test_a_file_that_vanished_is_the_models_failure(uplink: Uplink, model: Path, tmp_path: Path) -> None:
     model.unlink()
-    with pytest.raises(TrainingFailed, match="can't be read"):
-        uplink.upload_model(path=model, key=KEY, sha256=SHA256)
+    one = node(uplink, tmp_path)
+    uploads = Announced(one, model.parent, "models")
+    uploads.add(EVENT)
+    uploads.finish()
+    assert one.status.models == [] and "can't be read" in one.status.failed[0]["reason"]
 
 
 def test_a_model_waits_out_an_outage(uplink: Uplink, model: Path, tmp_path: Path) -> None:
     one = node(uplink, tmp_path)
-    uploads = ModelUploads(one)
+    uploads = Announced(one, model.parent, "models")
     uploads.add(EVENT)
     Outage(uplink, calls=2)
     uploads.send()
@@ -112,7 +119,7 @@ def test_a_model_that_s3_kept_without_a_version_is_asked_for_again(
 ) -> None:
     one, put = node(uplink, tmp_path), uplink.s3.put_object
     without = lambda **asked: {name: value for name, value in put(**asked).items() if name != "VersionId"}  # noqa: E731
-    uploads = ModelUploads(one)
+    uploads = Announced(one, model.parent, "models")
     with monkeypatch.context() as lagging:
         lagging.setattr(uplink.s3, "put_object", without)
         uploads.add(EVENT)
@@ -127,7 +134,7 @@ def test_a_model_that_never_reaches_s3_is_reported(
 ) -> None:
     monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
     one = node(uplink, tmp_path)
-    uploads = ModelUploads(one)
+    uploads = Announced(one, model.parent, "models")
     uploads.add(EVENT)
     Outage(uplink, calls=100)
     uploads.send()
@@ -140,16 +147,18 @@ def test_models_wait_together_while_s3_refuses_and_no_model_keeps_the_others_wai
     uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = node(uplink, tmp_path)
-    uploads = ModelUploads(one)
+    uploads = Announced(one, model.parent, "models")
     tried: list[str] = []
 
-    def upload_model(*, path: Path, **_: Any) -> Any:
-        tried.append(path.name)
+    def put_file(body: Any, key: str, *_: Any, **__: Any) -> Any:
+        tried.append(key[-1])
         raise ConnectTimeoutError(endpoint_url="s3")
 
-    monkeypatch.setattr(uplink, "upload_model", upload_model)
-    monkeypatch.setattr("trainer.node.model_uploads.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(uplink, "put_file", put_file)
+    monkeypatch.setattr("trainer.node.announced.time", SimpleNamespace(monotonic=lambda: 0.0))
     for name in "ABC":
+        (model.parent / name).write_bytes(CONTENT)
+        (model.parent / f"{name}.json").write_text("{}")
         uploads.add({**EVENT, "file": name})
     for expected in ("A", "AB", "ABC", "ABC"):  # one a look, and none is due again
         uploads.send()

@@ -219,6 +219,7 @@ def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_r
     run = replace(
         ended,
         work="script",
+        leaves="files",
         job={"name": "s"},
         pieces=(RunPiece(model="script_s", **{**piece, "series": ()}),),
     )

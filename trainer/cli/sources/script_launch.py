@@ -36,8 +36,10 @@ from trainer.launch.images import refuse_unfit
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import look
-from trainer.launch.script import known_times, plan_script, register_script, script_manifest, script_record
+from trainer.launch.script import known_times, plan_script, script_record
 from trainer.launch.script_files import DATA_PREFIX, DataFile, data_files, script_sha256, upload_data
+from trainer.launch.start import register
+from trainer.launch.tasks import script_task
 from trainer.machines.instances import InstanceType
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
@@ -112,18 +114,10 @@ class ReadyToRun(Ready):
         return upload_data(self.folder, access, bucket=self.outputs.bucket)
 
     def register(self, record: RunRecord, uploaded: list[dict[str, Any]], ssh_key: str) -> None:
-        manifest = script_manifest(
-            record,
-            self.job,
-            self.plan,
-            self.bundle,
-            self.files,
-            uploaded,
-            self.offers,
-            sha256=self.sha256,
-            ssh_key=ssh_key,
+        task = script_task(
+            record, self.job, self.files, uploaded, sha256=self.sha256, planned=self.plan.pieces
         )
-        register_script(record, manifest, self.objects)
+        register(record, task, self.bundle, self.objects, offers=self.offers, ssh_key=ssh_key)
 
     def looks(self, receipt: Receipt) -> list[str]:
         run_id = receipt["run_id"]

@@ -46,10 +46,11 @@ from trainer.job.job import Job
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.inputs import ChosenCandles
-from trainer.launch.own_machine import ScriptInputs, here_manifest, here_record, register_here, work_sha256
+from trainer.launch.own_machine import ScriptInputs, here_record, here_task, work_sha256
 from trainer.launch.planning import with_candles
 from trainer.launch.script_files import script_files, script_sha256, upload_data
 from trainer.launch.script_needs import listed_packages
+from trainer.launch.start import register
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.record_json import USER_ID
@@ -124,16 +125,16 @@ def run(arguments: argparse.Namespace) -> int:
             console.line("resuming from the checkpoints of the last run")
         upload_bundle(prepared.bundle, objects)
         record = _record(prepared, outputs, user_id, began)
-        manifest = here_manifest(record, prepared.job, prepared.bundle, prepared.inputs, objects)
+        task = here_task(record, prepared.job, prepared.inputs, objects)
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:
             from trainer.cli.views.watch import Watch  # late, as in launch.py
             from trainer.node.own_machine import inputs_here
 
             state = {"run_id": record.run_id, "user_id": record.user_id, "deadline": iso(record.deadline)}
-            files = inputs_here(prepared.entries, prepared.places, script=job.is_script)
+            files = inputs_here(task.inputs, prepared.places)
             work.lay_out(prepared.bundle.content, state, files)
-            register_here(record, manifest, objects)
+            register(record, task, prepared.bundle, objects)
             agent = work.start(_variables(arguments, access, outputs))
             _lend(access, agent.pid)
             console.line(

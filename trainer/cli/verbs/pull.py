@@ -94,7 +94,7 @@ class Pulled:
                 self._models[f"{model.key} {model.version_id}"] = model
         receipt, record = self._settled.receipt, self._settled.look.record
         outputs = outputs_seen(self._cloud.objects, record) if receipt is None else receipt["files"]
-        for item in outputs if record.work == "script" else ():
+        for item in outputs if record.leaves == "files" else ():
             if self._outputs.get(item["file"]) != item["sha256"]:
                 self._add([self._save_output(item, self.folder / "out")])
                 self._outputs[item["file"]] = item["sha256"]

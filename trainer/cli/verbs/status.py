@@ -246,7 +246,7 @@ def _detail(item: dict[str, Any]) -> RenderableType:
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
         rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))
-        title = noun if noun == "script" else f"{noun}s"
+        title = f"{noun}s" if noun in ("model", "value") else noun
         entries += [("", ""), (title, FittedTable((TableColumn(title=noun), *PIECES), rows))]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])

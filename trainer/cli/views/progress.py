@@ -90,7 +90,7 @@ class PhaseBar:
             )
             return
         share = share_done(progress.pieces.values(), progress.models_total)
-        if not share and progress.work == "script":  # which may tell nothing until it ends
+        if not share and progress.work != "train":  # which may tell nothing until it ends
             yield from _cut(
                 begin.append(f"   {money(progress.spent_usd)}" if progress.spent_usd else ""), options
             )
@@ -108,7 +108,7 @@ class PieceRows:
     """The models in training, one per row: epoch, bar, loss."""
 
     def __init__(self, pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> None:
-        self._pieces, self._silent = pieces, "runs" if work == "script" else "begins"
+        self._pieces, self._silent = pieces, "begins" if work == "train" else "runs"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a row for each model."""
@@ -178,7 +178,7 @@ def models_line(progress: RunProgress) -> str:
     share = share_done(progress.pieces.values(), progress.models_total)
     number = max(progress.models_total, len(progress.pieces))
     total = pieces_counted(number, progress.work)
-    if progress.work == "script" and not share:
+    if progress.work != "train" and not share:
         total = total if number > 1 else ""
     else:
         total = f"{share:.0%} of {total}"

@@ -76,7 +76,7 @@ def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     yield "", ""
     yield "machine", _machines(receipt["instances"]) if receipt["instances"] else _no_instance(receipt)
     yield "", ""
-    yield from _WORK.get(receipt.get("work", "train"), _models)(receipt)
+    yield from _WORK.get(receipt["work"], _outputs)(receipt)
     if receipt.get("log_tail"):
         yield "", ""
         yield "its log", lines(*receipt["log_tail"].splitlines())
@@ -89,7 +89,7 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     mark, style = MARKS.get(receipt["state"], FAILED_MARK)
     made, failed = len(receipt["models"]), len(receipt["failed"])
     models = counted(made, "model") if not failed else f"{made} of {counted(made + failed, 'model')}"
-    if receipt.get("work") in ("prepare", "script"):
+    if receipt["work"] != "train":
         models = counted(len(receipt["files"]), "file")
     if len(scripts := receipt.get("scripts", ())) > 1:
         done = sum(script["done"] for script in scripts)
@@ -110,7 +110,7 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         if error.get("do"):
             yield "", error["do"]
     yield "run", receipt["run_id"]
-    if (data := receipt["data"]) and receipt.get("work") != "script":
+    if (data := receipt["data"]) and receipt["work"] in ("train", "prepare"):
         bars = (
             f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})"
             if data.get("bars")
@@ -149,9 +149,7 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if receipt.get("host"):
         yield "dollars", "none by Mayfly"
         return
-    estimated = f"estimated {money(dollars['estimated'])}"
-    if receipt.get("work") == "script" and not dollars["estimated"]:
-        estimated = "not estimated"
+    estimated = f"estimated {money(dollars['estimated'])}" if dollars["estimated"] else "not estimated"
     yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
     prices = {
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
@@ -340,4 +338,4 @@ def _piece(entry: dict[str, Any]) -> str:
     return str(entry["piece"])
 
 
-_WORK = {"train": _models, "prepare": _files, "script": _outputs}
+_WORK = {"train": _models, "prepare": _files}  # any other command's is its outputs

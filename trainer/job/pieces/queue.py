@@ -1,11 +1,13 @@
-"""Order of pieces: longest first, and pieces of a source preferably on the worker that holds its rows.
+"""Order and places of pieces: longest first, and pieces of a source preferably on the worker that holds its
+rows.
 
 Owns only the choice: no process, no file. Used by `train.workers.supervisor` for models, and by
-`node.script_run` for the values of a script.
+`node.command_run` for the pieces that a node's agent starts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 from trainer.job.pieces.piece import Piece
@@ -54,6 +56,20 @@ class PieceQueue:
     def has(self, source: str) -> bool:
         """Return whether a piece of the source is left."""
         return any(piece.source == source for piece in self._pieces)
+
+
+def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
+    """Return the GPUs of each place, where a piece gets so many, or such a share of one; 0: all.
+
+    [] if a piece takes more GPUs than there are. Places that share a GPU are apart in the list, so that the
+    first pieces are spread over all GPUs.
+    """
+    if not gpus:
+        return [tuple(range(devices))]
+    if gpus >= 1:
+        each = int(gpus)
+        return [tuple(range(first, first + each)) for first in range(0, devices - each + 1, each)]
+    return [(device,) for _ in range(math.floor(1 / gpus + 1e-9)) for device in range(devices)]
 
 
 def _order(piece: Piece) -> tuple[float, str]:

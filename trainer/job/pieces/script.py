@@ -1,6 +1,6 @@
 """A user's script: one piece, with all devices of the machine, or one for each combination of its values.
 
-It has no series and makes no model file. The agent runs it (node/script.py), not a training worker.
+It has no series and makes no model file. The agent runs it (node/command_run.py), not a training worker.
 """
 
 from __future__ import annotations

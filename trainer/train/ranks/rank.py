@@ -38,7 +38,7 @@ from trainer.train.ranks.shards import ShardedCheckpointWriter
 from trainer.train.ranks.validation import shared_outputs
 from trainer.train.ranks.voice import Assignment, Voice
 from trainer.train.workers.devices import device_of
-from trainer.train.workers.piece_files import PieceFiles, checkpoints_folder
+from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
 
 
@@ -82,9 +82,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         report({**links.to_event(), **piece.identity})
         # For checkpoints only: their collectives run during the training's.
         group = dist.new_group(backend="gloo", timeout=bound)
-        writer = ShardedCheckpointWriter(
-            checkpoints_folder(settings), report, group=group, choice=settings.choice
-        )
+        writer = ShardedCheckpointWriter(settings.checkpoints, report, group=group, choice=settings.choice)
         files = PieceFiles(settings, device, report, writer)
         roster = _Roster(voice, ranks, files)
         layout = layout_for(ranks, assignment)

@@ -99,11 +99,11 @@ def choose_settings(
     *,
     site: Site,
     surveyed: Survey,
-    out: Path,
+    checkpoints: Path,
     emit: Callable[[dict[str, Any]], None],
     run: RunTuner = run_tuner,
 ) -> Chosen:
-    """Choose the settings of a surveyed job; `out` may hold its checkpoints. Emits `tuning` and `tuned` if it
+    """Choose the settings of a surveyed job; `checkpoints` may hold its own. Emits `tuning` and `tuned` if it
     runs a trial.
 
     Raises UsageError if one model is too large for the device.
@@ -111,7 +111,7 @@ def choose_settings(
     kind, key = site.kind, site.profile.profile.key
     run_seconds, limit = look_ahead(job, site, surveyed)
     trial = site.trial_of(job)
-    resumed = _of_checkpoints(out / "checkpoints", shape_of(job))
+    resumed = _of_checkpoints(checkpoints, shape_of(job))
     entry: Entry | None = None
     sources: Mapping[str, str] = {}
     if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):

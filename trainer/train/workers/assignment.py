@@ -19,6 +19,7 @@ class WorkerSettings:
     job: Job
     data: JobData
     out: Path
+    checkpoints: Path
     machine: MachineFacts = field(default_factory=MachineFacts)  # expected hardware
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
 

@@ -4,7 +4,6 @@ worker or rank.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
@@ -37,7 +36,7 @@ class PieceFiles:
         self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None
     ) -> None:
         self._settings, self._device, self._report = settings, device, report
-        self._folder = checkpoints_folder(settings)
+        self._folder = settings.checkpoints
         self._writer = writer or CheckpointWriter(self._folder, report, choice=settings.choice)
 
     def resume(self, opened: Opened) -> None:
@@ -89,11 +88,6 @@ class PieceFiles:
         return done
 
 
-def checkpoints_folder(settings: WorkerSettings) -> Path:
-    """Return the folder of a training's checkpoints."""
-    return settings.out / "checkpoints"
-
-
 def forget_checkpoints(settings: WorkerSettings, piece: Piece) -> None:
     """Delete a finished piece's checkpoints."""
-    forget(checkpoints_folder(settings), piece.name)
+    forget(settings.checkpoints, piece.name)

@@ -15,6 +15,7 @@ from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
 RECEIPT = {
+    "work": "train",
     "run_id": "run-1",
     "job": {},
     "state": "failed",

@@ -20,8 +20,8 @@ from trainer.job.pieces import KINDS, kind_of
 from trainer.launch.start import recorded
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import estimate, workload
+from trainer.node.announced import Announced
 from trainer.node.identity import NodeIdentity
-from trainer.node.model_uploads import ModelUploads
 from trainer.node.progress import Progress, advance
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
@@ -79,13 +79,11 @@ def test_pairs_from_outside_are_planned_trained_and_in_the_receipt(
     assert (card.kind, card.symbols) == ("pair", ("AAA", "BBB"))
     # The node: uploads and result; and the desk: the receipt.
     node.status.progress = reduce(advance, events, Progress())
-    uploads = ModelUploads(node)
+    uploads = Announced(node, tmp_path / "models", "models")
     for event in node.status.progress.done:
         uploads.add(dict(event))
     uploads.finish()
-    ended = ending(
-        status=node.status, stop_reason="", error=None, trainer_exit=0, now=datetime.now(timezone.utc)
-    )
+    ended = ending(status=node.status, stop_reason="", error=None, now=datetime.now(timezone.utc))
     reported = json.dumps(result(node.status, ended=ended, unfinished="", python_packages=""))
     read = read_result(reported.encode(), models_prefix=node.status.identity.keys.models)
     receipt = make_receipt(record, Observation(result=read))

@@ -83,7 +83,7 @@ def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_the
     job = job_of(**keys, distributed="always", retries=0, timeframe="1m")
     data = open_data(job, tmp_path / "candles", scratch=tmp_path, plan=None)
     hanging = Hanging()
-    settings = WorkerSettings(job=job, data=data, out=tmp_path / "out")
+    settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
     known = {
         "kind": "cpu",
         "ranks": 2,

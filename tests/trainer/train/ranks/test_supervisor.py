@@ -230,7 +230,7 @@ def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_trai
     pieces = survey(job, found.plan).pieces
     check_ranks(pieces, job, ranks=2)
     told: list[dict[str, Any]] = []
-    settings = WorkerSettings(job=job, data=found, out=tmp_path)
+    settings = WorkerSettings(job=job, data=found, out=tmp_path, checkpoints=tmp_path / "checkpoints")
     with RankSupervisor(kind="cpu", ranks=2, settings=settings, emit=told.append) as supervisor:
         outcome = supervisor.run([one for one in pieces if one.series == ("SHORT",)])
     assert not outcome.done and list(outcome.failed.values()) == told

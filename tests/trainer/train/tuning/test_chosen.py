@@ -65,7 +65,14 @@ class Choosing:
             return self.tuning
 
         found = found or surveyed(job)
-        return choose_settings(job, site=site, surveyed=found, out=self.out, emit=self.events.append, run=run)
+        return choose_settings(
+            job,
+            site=site,
+            surveyed=found,
+            checkpoints=self.out / "checkpoints",
+            emit=self.events.append,
+            run=run,
+        )
 
 
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):

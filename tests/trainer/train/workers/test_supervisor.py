@@ -155,7 +155,7 @@ def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_fo
     workers = Workers(8, 500)
     monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
     pieces = [piece(f"C{number:03d}-USD", estimate=420 + number % 100) for number in range(500)]
-    settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path)
+    settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path, checkpoints=tmp_path / "checkpoints")
     player = threading.Thread(target=workers.play, daemon=True)
     player.start()
     with Supervisor(

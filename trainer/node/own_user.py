@@ -1,7 +1,8 @@
-"""The user that a script runs as: a separate one without the agent's rights, if the agent is root on EC2.
+"""The user that a command runs as: the agent's, or one of its own without the agent's rights, if the agent is
+root on EC2.
 
-That user can't read the agent's files, and a firewall rule keeps it from instance metadata, where credentials
-are. The rule is tested before the script runs. In a rehearsal a script runs as the user of the desk.
+Such a user can't read the agent's files, and a firewall rule keeps it from instance metadata, where
+credentials are. The rule is tested before the command runs. In a rehearsal it is the user of the desk.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _PYTHON = "/usr/bin/python3"  # Ubuntu's own, which every user may run
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptUser:
-    """The script's own user."""
+class OwnUser:
+    """A user, and the processes that it has."""
 
     uid: int
     gid: int
@@ -74,9 +75,14 @@ class ScriptUser:
                         yield int(folder.name)
 
 
-def make_script_user(*, rehearsal: bool) -> ScriptUser | None:
-    """Return the script's own user, barred from instance metadata; None if the agent is not root. Raises
-    ConfigError.
+def agents_user() -> OwnUser:
+    """Return the user of this process."""
+    return OwnUser(uid=os.geteuid(), gid=os.getegid())
+
+
+def make_own_user(*, rehearsal: bool, metadata: bool) -> OwnUser | None:
+    """Return a command's own user, barred from instance metadata unless it may use it; None if the agent is
+    not root. Raises ConfigError.
     """
     if rehearsal or os.geteuid() != 0:
         return None
@@ -90,8 +96,10 @@ def make_script_user(*, rehearsal: bool) -> ScriptUser | None:
             do="Choose another image_line.",
         )
     entry = pwd.getpwnam(USER)
-    script_user = ScriptUser(uid=entry.pw_uid, gid=entry.pw_gid)
+    own_user = OwnUser(uid=entry.pw_uid, gid=entry.pw_gid)
     _refuse_timers()
+    if metadata:
+        return own_user
     rules = {
         tool: _run(
             tool,
@@ -102,19 +110,19 @@ def make_script_user(*, rehearsal: bool) -> ScriptUser | None:
             "-m",
             "owner",
             "--uid-owner",
-            str(script_user.uid),
+            str(own_user.uid),
             "-j",
             "REJECT",
         )
         for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6))
     }
-    if rules["iptables"] != 0 or _reaches_metadata(script_user):
+    if rules["iptables"] != 0 or _reaches_metadata(own_user):
         why = f"its user still reaches {METADATA[0]}, despite the firewall rule"
         if rules["iptables"] != 0:
             why = f"iptables ended with {rules['iptables']}, so its user may reach {METADATA[0]}"
         do = "Choose an image_line whose image has iptables with its owner match."
         raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
-    return script_user
+    return own_user
 
 
 def _refuse_timers() -> None:
@@ -140,11 +148,11 @@ def leave_mount(place: Path) -> None:
         raise ConfigError(f"{place} can't be kept from the script", why="umount failed", do=do)
 
 
-def _reaches_metadata(script_user: ScriptUser) -> bool:
+def _reaches_metadata(own_user: OwnUser) -> bool:
     asked = subprocess.run(
         [_PYTHON, "-I", "-S", "-c", f"import socket; socket.create_connection({METADATA!r}, timeout=3)"],
-        user=script_user.uid,
-        group=script_user.gid,
+        user=own_user.uid,
+        group=own_user.gid,
         extra_groups=[],
         cwd="/",
         env={},

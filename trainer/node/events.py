@@ -1,16 +1,17 @@
-"""Events that a script writes to MAYFLY_EVENTS, one JSON object a line: read strictly and within bounds,
-converted to ours.
+"""Events that a command writes to MAYFLY_EVENTS, one JSON object a line, read strictly and within bounds.
+
+A program of Mayfly's tells its own events. Any other command tells numbers, which become events of ours:
 
     {"step": 100, "steps": 5000, "epoch": 1, "epochs": 3, "loss": 0.31, "accuracy": 0.8}
 
 `step`, `steps`, `epoch`, `epochs` and `loss` are shown as progress; every other number is a curve with its
-own name. Malformed lines are counted and left out. A script may be wrong or hostile: none of its lines
-becomes an event unchanged.
+own name. Malformed lines are counted and left out: a command may be wrong or hostile.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import time
@@ -23,16 +24,18 @@ from typing import Any
 
 from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.node.redaction import Redaction
+from trainer.runs.manifest import Tells
 from trainer.runs.record import utc_now
 from trainer.runs.reports import MOST_COUNT
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
 
-MOST_LINE_BYTES = 16 * 1024
+# Of a line. The first event of a training names all of its models.
+MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
-MOST_BYTES = 64 * 2**20  # of a run's events, as they are passed on
+MOST_BYTES = {"numbers": 64 * 2**20, "events": 2**30}  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
-# The metric of a script in receipts and messages is the first of these that it reports; `max` or `min` picks
-# the better value.
+# The metric of such a command in receipts and messages is the first of these that it reports; `max` or `min`
+# picks the better value.
 METRICS: Mapping[str, Callable[[float, float], float]] = {
     "score": max,
     **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), min),
@@ -41,27 +44,34 @@ METRICS: Mapping[str, Callable[[float, float], float]] = {
 }
 
 
-class ScriptEvents:
-    """The file that a script appends its events to, read as it grows."""
+class CommandEvents:
+    """The file that a command appends its events to, read as it grows."""
 
-    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
+    def __init__(self, path: Path, redaction: Redaction | None = None, *, tells: Tells = "numbers") -> None:
         self.unsound = 0
         self.has_more = False  # whether the last block did not reach the end of the file
-        self._redaction = redaction or Redaction({})
+        self._redaction, self._tells = redaction or Redaction({}), tells
+        self._most = MOST_LINE_BYTES[tells]
         self._path, self._offset, self._rest = path, 0, b""
         self._file: tuple[int, int] | None = None
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the counts, the loss and the other numbers of each whole line in the next block of
-        the file.
+        """Yield each whole line in the next block of the file: an event, or counts, loss and the other
+        numbers.
         """
         for line in self._lines():
             if not line.strip():
                 continue
             try:
-                if len(line) > MOST_LINE_BYTES:
+                if len(line) > self._most:
                     raise Unsound("a line that is too long")
-                event = _numbers(read_object(line, most_bytes=MOST_LINE_BYTES, name="the event"))
+                if self._tells == "events":
+                    line, finite = self._redaction.redacted_bytes(line), math.inf  # a loss may be any number
+                    yield dict(
+                        read_object(line, most_bytes=self._most, name="the event", most_number=finite).values
+                    )
+                    continue
+                event = _numbers(read_object(line, most_bytes=self._most, name="the event"))
                 if any(map(self._redaction.shows, event["values"])):
                     raise Unsound("a secret as a name")
                 yield event
@@ -71,7 +81,7 @@ class ScriptEvents:
     def _lines(self) -> list[bytes]:
         block = self._block()
         *lines, self._rest = (self._rest + block).split(b"\n")
-        if len(self._rest) > MOST_LINE_BYTES:  # its end counts as another line later
+        if len(self._rest) > self._most:  # its end counts as another line later
             self.unsound += 1
             self._rest = b""
         return lines
@@ -96,44 +106,44 @@ class ScriptEvents:
 
 
 class EventFile:
-    """events.jsonl, which the agent uploads in parts: our events with their time, up to MOST_BYTES."""
+    """events.jsonl, which the agent uploads in parts: our events with their time, up to `most_bytes`."""
 
-    def __init__(self, path: Path, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, path: Path, *, most_bytes: int, now: Callable[[], datetime] = utc_now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file, self._now, self._written = path.open("ab", buffering=0), now, 0
+        self._file, self._most, self._now, self._written = path.open("ab", buffering=0), most_bytes, now, 0
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event, in one write of a whole line; a full disk, which the script may have filled,
+        """Append one event, in one write of a whole line; a full disk, which the command may have filled,
         loses it.
         """
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
-        if self._written <= MOST_BYTES:
+        if self._written <= self._most:
             with suppress(OSError):
                 self._file.write(line)
 
 
 @dataclass(kw_only=True)
 class BestMetric:
-    """Best value of a script's metric: the first of METRICS that it reports."""
+    """Best value of a piece's metric: the first of METRICS that it reports."""
 
     _values: dict[str, float] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take in one event as `ScriptEvents` yields it."""
+        """Take in one event as `CommandEvents` yields it."""
         numbers = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
         for name, better in METRICS.items():
             if name in numbers:
                 self._values[name] = better(self._values.get(name, numbers[name]), numbers[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its name and value; {} if the script reported none."""
+        """Return its name and value; {} if it reported none."""
         name = next((name for name in METRICS if name in self._values), "")
         return {"metric": name, "value": self._values[name]} if name else {}
 
 
 class StepRate:
-    """Steps a second, from the steps that a script reports and when they arrive."""
+    """Steps a second, from the steps that are reported and when they arrive."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._last, self.value = clock, (0, clock()), 0.0

@@ -1,4 +1,4 @@
-"""A script's process: log its output line by line, stop it by SIGTERM and then SIGKILL, kill all that it
+"""A command's process: log its output line by line, stop it by SIGTERM and then SIGKILL, kill all that it
 forked.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from trainer.base.errors import TrainingFailed
+from trainer.node.own_user import OwnUser, agents_user
 from trainer.node.redaction import RedactedStream, Redaction
-from trainer.node.script_user import ScriptUser
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
 log = logging.getLogger("trainer.node")
@@ -29,8 +29,8 @@ READER_SECONDS = 1.0  # for the last lines; a process that left the session may 
 _BLOCK = 8 * 1024  # most bytes of a line that are read at once
 
 
-class ScriptProcess:
-    """One start of the script, in a session of its own. Leaving the `with` kills whatever is left of it."""
+class CommandProcess:
+    """One start of a command, in a session of its own. Leaving the `with` kills whatever is left of it."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ScriptProcess:
         *,
         folder: Path,
         environment: Mapping[str, str],
-        script_user: ScriptUser | None = None,
+        own_user: OwnUser | None = None,
         grace_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         name: str = "",
@@ -48,14 +48,16 @@ class ScriptProcess:
     ) -> None:
         """Start it. Raises TrainingFailed if its first word is not a program of this machine.
 
-        If others run beside it: `name` begins each line of its log, `share` is its part of the log's bound,
-        and `mark` is a variable (NAME=value) of its environment, which distinguishes the processes that it
-        forked from theirs.
+        `mark` is a variable (NAME=value) of its environment, which distinguishes the processes that it forked
+        from others of their user; without one all of its own user's are its own. If others run beside it:
+        `name` begins each line of its log, and `share` is its part of the log's bound.
         """
-        self._script_user, self._grace, self._clock, self._mark = script_user, grace_seconds, clock, mark
+        self._owner, self._grace, self._clock, self._mark = own_user, grace_seconds, clock, mark
+        if own_user is None and mark:
+            self._owner = agents_user()
         self._kill_at: float | None = None
-        self.output = ScriptOutput(name=name, most_bytes=max(LEAST_LOG_BYTES, int(MOST_LOG_BYTES * share)))
-        user = {"user": script_user.uid, "group": script_user.gid, "extra_groups": []} if script_user else {}
+        self.output = CommandOutput(name=name, most_bytes=max(LEAST_LOG_BYTES, int(MOST_LOG_BYTES * share)))
+        user = {"user": own_user.uid, "group": own_user.gid, "extra_groups": []} if own_user else {}
         program = _program(words[0], folder, environment["PATH"])
         try:
             self._child: subprocess.Popen[bytes] = subprocess.Popen(
@@ -75,17 +77,17 @@ class ScriptProcess:
         assert self._child.stdout is not None
         redacted = RedactedStream(self._child.stdout, redaction or Redaction({}))
         self._reader = threading.Thread(
-            target=self.output.follow, args=(redacted,), name="script", daemon=True
+            target=self.output.follow, args=(redacted,), name="output", daemon=True
         )
         self._reader.start()
 
-    def __enter__(self) -> ScriptProcess:
+    def __enter__(self) -> CommandProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
-        if self._script_user is not None and not self._script_user.kill_all(self._mark):
-            log.warning("the script forks faster than it can be killed: its machine ends all the same")
+        if self._owner is not None and not self._owner.kill_all(self._mark):
+            log.warning("it forks faster than it can be killed: its machine ends all the same")
         self._child.wait()
         self._reader.join(timeout=READER_SECONDS)
 
@@ -100,8 +102,8 @@ class ScriptProcess:
         """
         if self._kill_at is not None and self._clock() > self._kill_at:
             self._signal(signal.SIGKILL)
-            if self._script_user is not None:
-                self._script_user.kill_all(self._mark)
+            if self._owner is not None:
+                self._owner.kill_all(self._mark)
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if ended is None:
             return None
@@ -118,8 +120,8 @@ class ScriptProcess:
             os.killpg(self.pid, number)
 
 
-class ScriptOutput:
-    """The output of a script: writes each line to the log, up to a bound, and keeps the last lines."""
+class CommandOutput:
+    """The output of a command: writes each line to the log, up to a bound, and keeps the last lines."""
 
     def __init__(self, *, name: str = "", most_bytes: int = MOST_LOG_BYTES) -> None:
         self._begins, self._most_bytes = f"{name} | " if name else "| ", most_bytes

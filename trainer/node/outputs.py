@@ -1,14 +1,13 @@
-"""Upload the files of MAYFLY_OUT: each state that stays unchanged for 30 s, and the last state at the end.
+"""Upload what a command leaves in MAYFLY_OUT, as far as it may: files that it announces (announced.py), files
+beside the result, and all others by their hash.
 
-A state is stored under its sha256 and never changes; outputs.json names the last state of each file. The
-folder is untrusted: its entries are opened without following links, from the folder that was listed, and S3
-checks what is sent against the hash.
+Of these each state goes up that stays unchanged for 30 s, and the last state at the end. A state is stored
+under its sha256 and never changes; outputs.json names the last state of each file. The folder is untrusted:
+files are opened without following links, and S3 checks what is sent against the hash.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import logging
 import os
@@ -20,18 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import version_of
 from trainer.base.errors import NotVersioned
 from trainer.base.symbols import path_flaw
+from trainer.node.announced import Announced
+from trainer.node.inside import open_inside, sha256_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
+from trainer.runs.manifest import Command
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS
 
 log = logging.getLogger("trainer.node")
 UNCHANGED_SECONDS = 30.0
 SCAN_SECONDS = 5.0
 POLL_SECONDS = 0.5
-_BLOCK_BYTES = 1 << 20
+MOST_BESIDE = 1_000  # files beside the result
 MOST_LOOKED_AT = 100_000  # files and folders, kept or not
 State = tuple[int, int, int, int]  # of a file: inode, size, mtime, and ctime, which no program can set
 
@@ -49,11 +50,11 @@ class _Seen:
 
 @dataclass(kw_only=True)
 class Outputs:
-    """The files of a script's output folder: those seen, sent and refused so far."""
+    """The files of a command's output folder: those seen, sent and refused so far."""
 
     folder: Path
     node: Node
-    most_bytes: int
+    command: Command
     clock: Callable[[], float] = time.monotonic
     sent: dict[str, dict[str, Any]] = field(default_factory=dict)  # path -> entry of outputs.json
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent
@@ -63,6 +64,9 @@ class Outputs:
     _listed: dict[str, dict[str, Any]] = field(default_factory=dict)  # `sent` as outputs.json in S3 has it
     _listed_at: float = float("-inf")
     _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.announced = Announced(self.node, self.folder, self.command.leaves)
 
     def notes(self, prefix: str = "") -> list[str]:
         """Return the receipt's notes on files whose path begins with `prefix`: each that was refused, or that
@@ -93,11 +97,12 @@ class Outputs:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(SCAN_SECONDS):
-            try:
-                self.scan()
-            except OSError as error:  # the folder changed meanwhile: a later scan sends it
-                log.warning("the output folder can't be read: %s", error)
+        scanned_at = self.clock()
+        while not self._ended.wait(POLL_SECONDS):
+            self.announced.send()
+            if self.command.out_bytes and self.clock() - scanned_at >= SCAN_SECONDS:
+                self._scanned(final=False)
+                scanned_at = self.clock()
 
     def scan(self, *, final: bool = False) -> bool:
         """Send the files that have settled, or all if `final`; return whether none is left to send."""
@@ -120,13 +125,13 @@ class Outputs:
                 self.refused |= {_shown(path): why} if why else {}
                 continue
             there.add(path)
-            if total + about.st_size > self.most_bytes:
+            if total + about.st_size > self.command.out_bytes:
                 self.refused[path] = (
-                    f"files above {self.most_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
+                    f"files above {self.command.out_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
                 )
                 continue
             total += about.st_size
-            complete = self._look(path, name, descriptor, about, final=final) and complete
+            complete = self._look(path, about, final=final) and complete
         if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
@@ -134,21 +139,38 @@ class Outputs:
 
     def finish(self) -> None:
         """Send the last state of every file, and record those that S3 did not accept in time."""
+        self.announced.finish()
         began = time.monotonic()
-        while not self._all_sent() and time.monotonic() - began < self.node.patience_seconds:
+        while self.command.out_bytes and not self._scanned(final=True):
+            if time.monotonic() - began >= self.node.patience_seconds:
+                break
             time.sleep(POLL_SECONDS)
         for path, seen in self._seen.items():
             if seen.sent != seen.state and path not in self.refused:
                 self.refused[path] = f"S3 did not take it within {self.node.patience_seconds:.0f} s"
+        self._send_beside()
 
-    def _all_sent(self) -> bool:
+    def _scanned(self, *, final: bool) -> bool:
         try:
-            return self.scan(final=True)
-        except OSError as error:
+            return self.scan(final=final)
+        except OSError as error:  # the folder changed meanwhile: a later scan sends it
             log.warning("the output folder can't be read: %s", error)
             return False
 
-    def _look(self, path: str, name: str, descriptor: int, about: os.stat_result, *, final: bool) -> bool:
+    def _send_beside(self) -> None:
+        """Send the files beside the result, once: it is complete without them."""
+        places = sorted(place for name in self.command.beside for place in self.folder.glob(name))
+        for place in places[:MOST_BESIDE]:
+            path = place.relative_to(self.folder).as_posix()
+            try:
+                with open_inside(self.folder, path) as body:
+                    sha256, size = sha256_of(body)
+                    key = f"{self.node.status.identity.keys.folder}{path}"
+                    self.node.uplink.put_file(body, key, sha256, size)
+            except (*AWS_ERRORS, NotVersioned, OSError) as error:
+                log.warning("%s was not uploaded: %s", path, error)
+
+    def _look(self, path: str, about: os.stat_result, *, final: bool) -> bool:
         """Send a file if it has settled; return whether its last state is in S3."""
         state, now = _state(about), self.clock()
         seen = self._seen.get(path)
@@ -159,11 +181,11 @@ class Outputs:
         # Intermediate states of files that are written again and again must not fill the bucket; last states
         # are always sent.
         if not final and (
-            now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.most_bytes
+            now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.command.out_bytes
         ):
             return False
         try:
-            entry = self._send(path, name, descriptor, state)
+            entry = self._send(path, state)
         except (*AWS_ERRORS, NotVersioned, OSError, _Changed) as error:
             log.warning("%s was not uploaded, it will be tried again: %s", path, error)
             return False
@@ -175,44 +197,17 @@ class Outputs:
             self._send_index()
         return True
 
-    def _send(self, path: str, name: str, descriptor: int, state: State) -> dict[str, Any]:
-        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
-        with os.fdopen(opened, "rb") as body:
-            about = os.fstat(opened)
-            if not stat.S_ISREG(about.st_mode) or _state(about) != state:
+    def _send(self, path: str, state: State) -> dict[str, Any]:
+        with open_inside(self.folder, path) as body:
+            if _state(os.fstat(body.fileno())) != state:
                 raise _Changed("it changed meanwhile")
-            digest, left = hashlib.sha256(), about.st_size
-            while left and (block := body.read(min(_BLOCK_BYTES, left))):
-                digest.update(block)
-                left -= len(block)
-            sha256 = digest.hexdigest()
+            sha256, size = sha256_of(body)
             key = f"{self.node.status.identity.keys.outputs}{sha256}"
             if sha256 not in self._uploaded:
-                body.seek(0)
-                self._uploaded[sha256] = self._put(body, key, sha256, about.st_size)
-                self._bytes += about.st_size
-        return {
-            "file": path,
-            "key": key,
-            "version_id": self._uploaded[sha256],
-            "sha256": sha256,
-            "bytes": about.st_size,
-        }
-
-    def _put(self, body: Any, key: str, sha256: str, size: int) -> str:
-        """Upload an open file and return its VersionId. S3 checks the hash, and so refuses a file that
-        changed meanwhile.
-        """
-        uplink = self.node.uplink
-        answer = uplink.s3.put_object(
-            Bucket=uplink.bucket,
-            Key=key,
-            Body=body,
-            ContentLength=size,
-            Metadata={"sha256": sha256},
-            ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
-        )
-        return version_of(answer, f"s3://{uplink.bucket}/{key}")
+                self._uploaded[sha256] = self.node.uplink.put_file(body, key, sha256, size)
+                self._bytes += size
+        version = self._uploaded[sha256]
+        return {"file": path, "key": key, "version_id": version, "sha256": sha256, "bytes": size}
 
     def _send_index(self) -> bool:
         """List the files that were sent, unless S3 has this list; return whether it has it now."""

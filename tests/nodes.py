@@ -1,0 +1,213 @@
+"""A node at work without a machine: its bucket is a dictionary, and its command a program in a folder."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.jobs import job_of
+from tests.manifests import manifest
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.strict_json import Fields
+from trainer.control.fleet import create_fleet_request
+from trainer.job.job import job_from
+from trainer.job.pieces import pieces_of
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.start import recorded
+from trainer.launch.tasks import Task, refresh_task, script_task, training_task
+from trainer.node import command, command_run
+from trainer.node.identity import NodeIdentity
+from trainer.node.report import Status, ending, result
+from trainer.node.shared import Node
+from trainer.node.uplink import Uplink
+from trainer.runs.pieces import RunPiece
+from trainer.runs.record import Launch, RunRecord
+from trainer.runs.reports import NodeResult, read_outputs, read_result
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+DATA = b"1,2"
+
+
+class Bucket:
+    """S3 as far as a command's node needs it: it checks each body against its hash."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.puts: list[str] = []
+        self.refuses = False
+
+    def put_object(self, *, Key: str, Body: Any, ChecksumSHA256: str, **_: Any) -> dict[str, str]:
+        body = Body.read()
+        if self.refuses or base64.b64encode(hashlib.sha256(body).digest()).decode() != ChecksumSHA256:
+            raise ClientError({"Error": {"Code": "BadDigest"}}, "PutObject")
+        self.objects[Key] = body
+        self.puts.append(Key)
+        return {"VersionId": f"v{len(self.puts)}"}
+
+    def get_object(self, *, Key: str, **_: Any) -> dict[str, Any]:
+        body = self.objects[Key]
+        return {"Body": SimpleNamespace(iter_chunks=lambda size: [body])}
+
+
+class MemoryUplink(Uplink):
+    """The node's access to that bucket."""
+
+    def __init__(self) -> None:
+        self.bucket, self.s3 = "b", Bucket()
+        self.tries = 0
+        self.fails: set[int] = set()  # those of the tries that S3 does not take
+
+    def try_send(self, key: str, body: bytes) -> bool:
+        self.tries += 1
+        if self.tries in self.fails:
+            return False
+        self.s3.objects[key] = body
+        return True
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node of a rehearsal, before its command."""
+    identity = NodeIdentity(
+        run_id="r",
+        attempt=1,
+        node=0,
+        deadline=NOW + timedelta(hours=1),
+        instance_id="i-1",
+        instance_type="t",
+        role_id="AROA",
+    )
+    (tmp_path / "work").mkdir()
+    status = Status(identity=identity)
+    status.enter("boot", NOW)
+    return Node(work=tmp_path / "work", rehearsal=True, uplink=MemoryUplink(), status=status)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a command's files in the unpacked bundle; the image's Python is /usr/bin's."""
+    packed = tmp_path / "code" / "trainer" / "script_files"
+    packed.mkdir(parents=True)
+    (packed.parent / "__init__.py").touch()
+    monkeypatch.setattr(command.trainer, "__file__", str(packed.parent / "__init__.py"))
+    monkeypatch.setattr(command, "make_venv", lambda *_, **__: Path("/usr/bin"))
+    monkeypatch.setattr(command_run, "POLL_SECONDS", 0.01)
+    return packed
+
+
+@pytest.fixture
+def start(node: Node, bundle: Path) -> Callable[..., None]:
+    """Return a function that runs a shell script as the node's command; its data is one file of three
+    names.
+    """
+
+    def run_it(text: str, **keys: Any) -> None:
+        (bundle / "run.sh").write_text(text)
+        (node.work / "node.log").write_text("the agent's own")
+        script = {"command": "sh run.sh", "env": ["A=1"], **keys}
+        job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h"}})
+        pieces = recorded(pieces_of(job, (), timeframe=""))
+        record = SimpleNamespace(project="mayfly", stack="dev", run_id="r", pieces=pieces)
+        task = script_task(cast(Any, record), job, {"run.sh": ""}, inputs(node), sha256="")
+        run_task(node, task)
+
+    return run_it
+
+
+def node_on(
+    aws: EmbeddedAws, access: Access, outputs: StackOutputs, record: RunRecord, work: Path
+) -> tuple[Node, RunRecord, str]:
+    """Create a run's instance; return a node in this process that has its role, its record, and the role."""
+    from trainer.rehearsal.nodes import role_credentials  # late, as in tests/conftest.py
+
+    launch = Launch(
+        rung=0, token="t", deadline=record.created_at + timedelta(minutes=30), intended_at=record.created_at
+    )
+    record = record.with_new_launch(launch)
+    answer = access.client("ec2").create_fleet(**create_fleet_request(record, record.ladder[0], launch))
+    (instance_id,) = answer["Instances"][0]["InstanceIds"]
+    created = replace(launch, outcome="created", instance_ids=(instance_id,))
+    cloud = aws.cloud(access)
+    lent = role_credentials(cloud, cloud.world.instances[instance_id])
+    assert lent is not None
+    own = replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
+    identity = NodeIdentity(
+        run_id=record.run_id,
+        attempt=1,
+        node=0,
+        deadline=launch.deadline,
+        instance_id=instance_id,
+        instance_type=record.ladder[0].instance_type,
+        role_id=record.instance_role_id,
+    )
+    work.mkdir()
+    status = Status(identity=identity)
+    status.enter("boot", record.created_at)
+    node = Node(work=work, rehearsal=True, uplink=Uplink(own, outputs.bucket), status=status)
+    return node, record.with_launch(created, record.created_at), lent.role
+
+
+def task_of(node: Node, name: str) -> Task:
+    """Return a small task with the command of that name, or one from outside."""
+    piece = RunPiece(model="script_s", piece="s", kind="script", series=())
+    record: Any = SimpleNamespace(project="mayfly", stack="dev", run_id="r", pieces=(piece,))
+    script = {"name": "s", "script": {"command": "sh run.sh"}, "machine": {"max_duration": "1h"}}
+    scripted = script_task(record, job_from(script), {}, inputs(node), sha256="")
+    scores = {"name": "score", "title": "the scorer", "restarts": 0, "beside": ("scores.json",)}
+    candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True)
+    return {
+        "train": lambda: training_task(record, job_of(), candles, cast(Any, None)),
+        "script": lambda: scripted,
+        "prepare": lambda: refresh_task(record, job_of(refresh="fetch.py"), ()),
+        "score": lambda: replace(scripted, command=replace(scripted.command, **scores)),
+    }[name]()
+
+
+def inputs(node: Node) -> list[dict[str, Any]]:
+    """Put a file into the bucket, and return its entries under three names, one of them of a data set."""
+    sha256 = hashlib.sha256(DATA).hexdigest()
+    made = []
+    for path, key in {
+        "a/x.csv": f"raw/.files/{sha256}",
+        "y.csv": f"raw/.files/{sha256}",
+        "z.csv": "raw/points/z.csv",
+    }.items():
+        node.uplink.s3.objects[key] = DATA
+        made.append({"path": path, "key": key, "version_id": "v", "sha256": sha256, "bytes": len(DATA)})
+    return made
+
+
+def run_task(node: Node, task: Task) -> None:
+    """Run a task as the node's agent does."""
+    by = {"job": task.job.to_dict(), "documents": dict(task.documents), "pieces": task.pieces}
+    command.run_command(node, manifest(command=task.command, inputs=task.inputs, **by))
+
+
+def listed(node: Node) -> dict[str, str]:
+    """Return what outputs.json names: path -> content."""
+    keys, objects = node.status.identity.keys, node.uplink.s3.objects
+    if keys.output_index not in objects:
+        return {}
+    files = read_outputs(Fields(json.loads(objects[keys.output_index]), "the list"), prefix=keys.outputs)
+    return {item["file"]: objects[item["key"]].decode() for item in files}
+
+
+def reported(node: Node, error: Any = None, *, unfinished: str = "stopped") -> NodeResult:
+    """Return the node's result as a desk reads it."""
+    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, now=NOW)
+    body = json.dumps(result(node.status, ended=ended, unfinished=unfinished, python_packages="")).encode()
+    return read_result(body, models_prefix=node.status.identity.keys.models)

@@ -1,0 +1,423 @@
+"""What no command can do, whichever it is: each of Mayfly's, and one from outside, runs a hostile program in the
+place of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.nodes import bundle, listed, node, node_on, reported, run_task, task_of
+from tests.prepare_runs import CODE
+from tests.processes import alive
+from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
+from trainer.job.job import job_from
+from trainer.job.script import CONTRACT
+from trainer.launch.preflight import look
+from trainer.launch.prepare import plan_prepare, prepare_record
+from trainer.launch.script import KnownTimes, plan_script, script_record
+from trainer.machines.instances import instance_type
+from trainer.node import command as module
+from trainer.node import command_process, command_run, events, stage
+from trainer.node.own_user import OwnUser
+from trainer.node.report import progress
+from trainer.node.shared import Node
+from trainer.runs.manifest import ManifestInput
+from trainer.runs.record import utc_now
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
+
+__all__ = ["bundle", "node"]  # fixtures
+COMMANDS = ("train", "script", "prepare", "score")
+APART = ("script", "score")  # those with a user of their own, whatever pieces they have
+PYTHON = Path("/usr/bin/python3")
+LOG = "the agent's own"
+Run = Callable[..., TrainerError | None]
+
+
+@pytest.fixture
+def run(node: Node, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a program as the command of a name; it returns the run's error."""
+    monkeypatch.setattr(command_run, "REHEARSAL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(command_process, "READER_SECONDS", 0.01)
+
+    def run_it(name: str, source: str, **changed: Any) -> TrainerError | None:
+        (bundle / "run.py").write_text(f"import json, os, signal, socket, sys, time\n{BEGIN}{source}")
+        (node.work / "node.log").write_text(LOG)
+        task = task_of(node, name)
+        words = {"words": (sys.executable, "-I", "run.py"), "files": {"run.py": ""}, **changed}
+        try:
+            run_task(node, replace(task, command=replace(task.command, **words)))
+        except (Stopped, TrainingFailed) as error:
+            return error
+        return None
+
+    return run_it
+
+
+BEGIN = """
+out, told = os.environ["MAYFLY_OUT"].rstrip("/"), os.environ["MAYFLY_EVENTS"]
+work = os.path.abspath("../..")
+def tell(*events):
+    with open(told, "a") as file:
+        for event in events:
+            file.write((event if isinstance(event, str) else json.dumps(event)) + "\\n")
+"""
+IDENTITY = {"piece": "A", "kind": "symbol", "series": ["A"], "fold": 1, "seed": 0}
+
+LEAVES = f"""
+import hashlib
+sha256 = hashlib.sha256({LOG!r}.encode()).hexdigest()
+for folder in ("trace", "files", "index", "d"):
+    os.mkdir(f"{{out}}/{{folder}}")
+log = work + "/node.log"
+for name in ("training_results.json", "scores.json", "m.safetensors", "files/a.csv", "link"):
+    os.symlink(log, f"{{out}}/{{name}}")
+os.symlink(work, f"{{out}}/folder")
+for name in ("trace/worker-0.json.gz", "p.safetensors", "files/b.csv", "pipe"):
+    os.mkfifo(f"{{out}}/{{name}}")
+socket.socket(socket.AF_UNIX).bind(f"{{out}}/socket")
+for name in ("m.json", "p.json", "node.json", f"index/{{sha256}}.json", "d/.hidden"):
+    open(f"{{out}}/{{name}}", "w").write("{{}}")
+model = {{"event": "model_done", "model": "m", **{IDENTITY!r}, "family": "x", "metrics": {{}}, "sha256": sha256}}
+tell({{"event": "started", "models": [model]}})
+for name in ("m.safetensors", "p.safetensors", "folder/node.log", "../../node.log", log, "link", "no", 5, None):
+    tell({{**model, "file": name}})
+for name in ("a.csv", "b.csv", "../link", "../../../node.log", log, 5):
+    tell({{"event": "file", "file": name, "sha256": sha256, "bytes": 1, "added": True}})
+tell({{"event": "file", "file": "a.csv", "sha256": "../../../node.log", "bytes": 1, "added": False}})
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_file_is_sent_that_is_not_a_plain_one_of_its_own(node: Node, run: Run, name: str) -> None:
+    failed = run(name, LEAVES)
+    assert not any(LOG.encode() in body for body in node.uplink.s3.objects.values())
+    read = reported(node, failed)
+    assert read.models == read.files == () and (read.state == "done") == (name in APART)
+    if name in APART:
+        assert set(listed(node)) == {
+            "m.json",
+            "p.json",
+            "node.json",
+            *(f for f in listed(node) if "index/" in f),
+        }
+        told = "\n".join(read.scripts[0]["notes"])
+        for path, why in {
+            "link": "a link",
+            "folder": "a link",
+            "pipe": "not a plain",
+            "socket": "not a plain",
+        }.items():
+            assert f"{path} was not uploaded: it is {why}" in told
+    else:
+        assert listed(node) == {}, "it may announce files, and leave no others"
+
+
+WRONG = [
+    *(
+        "not json",
+        "[1]",
+        "[" * 5_000,
+        '{"event": NaN}',
+        '{"event": "x", "a": 1e400}',
+        '{"a": "\\ud800"}',
+        "\0",
+    ),
+    *(
+        {"event": kind}
+        for kind in ("started", "tuned", "error", "script", "progress", "model_done", "file", "retry")
+    ),
+    {"event": "started", "models": [1]},
+    {"event": "started", "models": 7},
+    {"event": "started", "models": [{**IDENTITY, "model": {}}]},
+    {"event": "started", "models": [{**IDENTITY, "model": "m", "piece": []}]},
+    {"event": "started", "models": [{**IDENTITY, "model": "m"}], "data": 7},
+    {"event": "started", "models": [{**IDENTITY, "model": "m"}], "data": {}},
+    {"event": "progress", "model": "m", "worker": [], "rate": 1},
+    {"event": "progress", "model": "m", "worker": 0, "rate": "fast", "epoch": "x" * 600_000},
+    {"event": "script", "model": "m", "worker": 0, "rate": {}, "unit": "steps", "loss": None},
+    {"event": "model_failed", "model": "m", "reason": {"a": 1}},
+    {"event": "message", "message": {"a": ["x" * 9_000]}},
+    {"event": {}, "model": []},
+    {"event": "tuned", "profile": [], "shape": "s", "entry": {"a": 1}},
+    {"step": -1, "loss": "x"},
+]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("end", ["", "os.unlink(told); os.mkfifo(told)", "os.truncate(told, 1 << 40)"])
+def test_events_of_any_kind_end_in_a_readable_report(node: Node, run: Run, name: str, end: str) -> None:
+    passes_on = "while os.path.getsize(read) == before: time.sleep(0.01)"  # until the agent has read some
+    begins = "read = work + '/events/events.jsonl'; before = os.path.getsize(read)\n"
+    failed = run(name, f"{begins}tell(*{WRONG!r}, 'x' * (20 << 20))\n{passes_on}\n{end}", seconds=400.0)
+    assert len(progress(node.status)) < 1 << 20 and reported(node, failed).state in ("done", "failed")
+    passed = (node.work / "events" / "events.jsonl").read_text().splitlines()
+    assert all(isinstance(json.loads(line)["event"], (str, dict)) for line in passed)
+
+
+FORKS = """
+import ctypes
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            open(f"{work}/command/checkpoints/{os.getpid()}", "w").close()
+            while True:
+                time.sleep(1000)
+        os._exit(0)
+while len(os.listdir(f"{work}/command/checkpoints")) < 3:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_it_forked_away_ends_with_it(node: Node, run: Run, name: str) -> None:
+    run(name, FORKS)
+    pids = [int(path.name) for path in (node.work / "command" / "checkpoints").iterdir()]
+    assert len(pids) == 3 and not any(map(alive, pids))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("by", ["stop", "time"])
+def test_one_that_ignores_the_stop_is_killed_after_its_grace(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, name: str, by: str
+) -> None:
+    follow = command_run.CommandRun._follow
+
+    def stop_once_ready(running: Any, life: Any) -> None:
+        follow(running, life)
+        if by == "stop" and (node.work / "command" / "checkpoints" / "ready").exists():
+            node.stop("SIGTERM")
+
+    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+    ignores = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); open(f'{work}/command/checkpoints/ready', 'w')\n"
+    )
+    failed = run(name, f"{ignores}while True: time.sleep(1000)", seconds=0.5 if by == "time" else 0.0)
+    if by == "time":
+        assert failed is not None and "did not end within" in failed.what
+    else:
+        assert reported(node, failed).state == "stopped"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_its_output_and_its_events_are_bounded(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr(command_process, "MOST_LOG_BYTES", 10_000)
+    monkeypatch.setattr(command_process, "LEAST_LOG_BYTES", 10_000)
+    monkeypatch.setattr(command_run, "MOST_BYTES", dict.fromkeys(events.MOST_BYTES, 10_000))
+    tells = 'tell(*({"event": "x", "step": n} for n in range(1000)))'
+    with caplog.at_level(logging.INFO):
+        run(name, f"for n in range(1000): print('x' * 100)\nprint('y' * (9 << 20))\n{tells}")
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("| ")]
+    assert sum(map(len, lines)) < 10_200 and "the rest is left out" in lines[-1]
+    assert 0 < (node.work / "events" / "events.jsonl").stat().st_size <= 10_000
+
+
+SECRET = "k3y/of+the=tracker"
+SAYS = """
+import base64, urllib.parse
+key = os.environ["API_KEY"]
+for said in (key, urllib.parse.quote(key), base64.b64encode(b"me:" + key.encode()).decode(), repr({"a": key})):
+    print("said", said)
+    tell({"event": "message", "message": said}, {"step": 1, said: 2.0}, {"event": "error", "what": said})
+    open(f"{out}/{said.replace('/', '')}-{key.replace('/', '')}", "w").close()
+print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_", "API_", "OTHER_"))))
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_its_secrets_are_its_own_and_nothing_that_the_agent_sends_has_them(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr(module, "read_secrets", lambda node, named: dict.fromkeys(named, SECRET))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with caplog.at_level(logging.INFO):
+        failed = run(name, SAYS, secrets={"API_KEY": "/mayfly/mayfly/dev/script-secrets/API_KEY"})
+    read = reported(node, failed)
+    stored = [*node.uplink.s3.objects, *(body.decode() for body in node.uplink.s3.objects.values())]
+    said = "\n".join([caplog.text, repr(read), progress(node.status).decode(), *stored])
+    said += (node.work / "events" / "events.jsonl").read_text()
+    encoded = base64.b64encode(b"me:" + SECRET.encode()).decode()
+    assert "| said [API_KEY]" in said and SECRET not in said and encoded[6:-4] not in said
+    (names,) = [record.getMessage()[2:] for record in caplog.records if "MAYFLY_OUT" in record.getMessage()]
+    if name in APART:
+        assert names == str(sorted(["API_KEY", *CONTRACT])), "and none of the agent's variables"
+    else:
+        assert "AWS_SECRET_ACCESS_KEY" in names, "docs/security.md says so"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_only_mayflys_own_programs_run_as_the_agent(node: Node, name: str) -> None:
+    command = task_of(node, name).command
+    assert (command.user == "own", command.network == "internet") == (name in APART,) * 2
+    assert command.user == "own" or command.words[:2] == ("$PYTHON", "-m"), "and no word of a user's"
+
+
+# What a hostile program tries, and whether it can. It runs as on EC2, as a user of its own; metadata is the
+# firewall's.
+HOSTILE = """
+import ctypes
+def can(what, act):
+    try: act()
+    except OSError: return
+    print("CAN", what, flush=True)
+can("read its data", lambda: open(os.environ["MAYFLY_DATA"] + "/y.csv").read())
+can("change its data", lambda: open(os.environ["MAYFLY_DATA"] + "/y.csv", "w"))
+can("write to its folder", lambda: open("x", "w").close())
+can("read the agent's log", lambda: open(work + "/node.log").read())
+can("write to the agent's folder", lambda: open(work + "/x", "w"))
+can("read the run's events", lambda: os.listdir(work + "/events"))
+can("read the agent's inputs", lambda: os.listdir(work + "/inputs"))
+can("read what the agent's own programs are given", lambda: os.listdir(work + "/command/given"))
+can("read the agent's variables", lambda: open(f"/proc/{os.getppid()}/environ").read())
+can("read the agent's memory", lambda: open(f"/proc/{os.getppid()}/mem", "rb"))
+can("kill the agent", lambda: os.kill(os.getppid(), 0))
+can("become root", lambda: os.setuid(0))
+can("reach instance metadata", lambda: socket.create_connection(("169.254.169.254", 80), timeout=1))
+can("list the agent's code", lambda: os.listdir(work + "/../code"))
+can("write above OUT", lambda: open(out + "/../x", "w"))
+can("make a folder above OUT", lambda: os.mkdir(out + "/../../x"))
+can("take a file of the agent's away", lambda: os.rename(work + "/node.log", out + "/stolen"))
+can("have a timer start it again", lambda: open("/var/spool/cron/crontabs/root", "a"))
+def of_another(pid):
+    if os.stat("/proc/" + pid).st_uid == os.getuid():
+        raise OSError("its own")
+    open("/proc/" + pid + "/environ").read()
+for number in filter(str.isdecimal, os.listdir("/proc")):
+    can("read another process's variables", lambda: of_another(number))
+print(sorted(name for name in os.environ if name.startswith(("AWS_", "MAYFLY_"))))
+print("\\x1b]0;title\\x07", flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for name in ("good", ".bashrc"):
+    open(out + "/" + name, "w").write(name)
+os.symlink(work + "/node.log", out + "/log")
+can("link to the agent's log", lambda: os.link(work + "/node.log", out + "/hard"))
+open(out + "/zzz-large", "wb").truncate(20_000_001)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: most of its files in /proc are root's
+        with open(out + "/.ready", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(out + "/.ready", out + "/ready")
+    while True:
+        time.sleep(1000)
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
+)
+@pytest.mark.parametrize("name", APART)
+def test_one_with_a_user_of_its_own_gets_no_more_than_its_own(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    own_user = OwnUser(uid=64_321, gid=64_321)
+    base = Path(
+        tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
+    )  # pytest's own folders are closed to others
+    base.chmod(0o755)
+    node.work = base / "work"
+    node.work.mkdir(parents=True)
+    monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    follow = command_run.CommandRun._follow
+
+    def stop_once_ready(running: Any, life: Any) -> None:
+        follow(running, life)
+        if (node.work / "command" / "out" / "ready").exists():
+            node.stop("SIGTERM")
+
+    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+    try:
+        stopped = run(name, HOSTILE, words=(str(PYTHON), "-I", "run.py"), out_bytes=20_000_000)
+        read = reported(node, stopped)
+        assert list(own_user.processes()) == [], "whatever it forked away is gone"
+        hidden = Path("/proc") / listed(node)["ready"] / "stat"  # of the one that hid
+        assert not hidden.exists() or hidden.read_text().rpartition(")")[2].split()[0] in "ZX"
+        assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
+        said = read.scripts[0]["last_lines"]
+        assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
+        assert (
+            said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"
+        )  # escaped where it is printed
+        assert set(listed(node)) == {"good", "ready"} and listed(node)["good"] == "good"
+        told = "\n".join(read.scripts[0]["notes"])
+        assert (
+            ".bashrc was not" in told
+            and "log was not uploaded: it is a link" in told
+            and "zzz-large was not" in told
+        )
+        assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
+    finally:
+        own_user.kill_all()
+        shutil.rmtree(base)
+
+
+@pytest.mark.parametrize(
+    ("role", "parameter", "key"),
+    [
+        ("instance", "script-secrets/KEY", "models/production/x"),
+        ("script", "secrets/KEY", "raw/main/x"),
+        ("prepare", "script-secrets/KEY", "models/production/x"),
+    ],
+)
+def test_no_manifest_widens_its_instances_role(
+    aws_server: EmbeddedAws,
+    stack: tuple[Access, StackOutputs],
+    node: Node,
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+    parameter: str,
+    key: str,
+) -> None:
+    access, outputs = stack
+    secrets = ["KEY"] if role == "script" else []
+    script = {"command": "sh run.sh", "secrets": secrets}
+    machine = {"max_duration": "1h", "instance": ["g6.xlarge"]}
+    job = job_from({"name": "s", "script": script, "machine": machine})
+    now, by = utc_now(), {"place": access.place}
+    if role == "prepare":
+        cheap = plan_prepare(access, outputs, budget_usd=1.0)
+        record = prepare_record("r", job, cheap, CODE, outputs, preflight_at=now, now=now, **by)
+    else:
+        offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
+        plan = plan_script(job, offers, outputs, known=KnownTimes(), input_bytes=3, **by)
+        record = script_record(job, plan, CODE, outputs, preflight_at=now, now=now)
+    monkeypatch.setattr(stage, "PAUSES", ())
+    own, _, lent = node_on(aws_server, access, outputs, record, tmp_path / "own")
+    assert lent == f"mayfly-dev-{outputs.region}-{role}"
+    name = f"/mayfly/mayfly/dev/{parameter}"
+    access.client("ssm").put_parameter(Name=name, Value="of another", Type="SecureString")
+    version = access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=b"x")["VersionId"]
+    task = task_of(node, "score")
+    read = ManifestInput(path="data/x", key=key, version_id=version, sha256="", bytes=1)
+    with pytest.raises(DataError, match="AccessDenied|Forbidden"):
+        run_task(own, replace(task, inputs=(read,)))
+    secret = replace(task.command, secrets={"KEY": name})
+    with pytest.raises(TrainerError, match="the secret KEY can't be read"):
+        run_task(own, replace(task, inputs=(), command=secret))

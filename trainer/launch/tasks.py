@@ -1,0 +1,192 @@
+"""What a launch gives its nodes: a training, a user's script, or the refresh of a data set.
+
+Each is a command with its rights (`runs.manifest`), its inputs by version and hash, and the documents that
+speed it up. A further command is one more function here, or a `Task` made elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from trainer.aws.place import place_named
+from trainer.aws.stack_outputs import script_secrets_path, secrets_path
+from trainer.data.table import SUFFIXES
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.job.script import KIND
+from trainer.launch.encoder import pinned_encoder
+from trainer.launch.inputs import ChosenCandles, Input
+from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
+from trainer.launch.preflight import Offers
+from trainer.machines.chips import user_tables
+from trainer.models.pretrained import encoder_of
+from trainer.runs.manifest import DATA, GIVEN, Command, ManifestInput, ManifestPiece
+from trainer.runs.record import RunRecord
+from trainer.runs.store import Objects, plan_key
+
+PLAN_FILE = "plan.json"
+UNCHECKED_FILE = "unchecked.json"  # of a refresh: the files of the set that no index entry describes
+REFRESH_SECONDS = 1500.0  # within the half hour of a prepare run
+_EVENTS = ("--out", "$MAYFLY_OUT", "--events", "$EVENTS")
+TRAINER = (
+    *("$PYTHON", "-m", "trainer.train", "--job", "$GIVEN/job.json", "--data", "$MAYFLY_DATA", *_EVENTS),
+    *("--checkpoints", "$MAYFLY_CHECKPOINTS", "--machine", "$GIVEN/machine.json"),
+    *("--workers", "$MAYFLY_DEVICES", "--device", "$DEVICE"),
+)
+REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", "--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A command with all that it reads. `job` has no path of the desk."""
+
+    job: Job
+    command: Command
+    inputs: tuple[ManifestInput, ...] = ()
+    documents: Mapping[str, Any] = field(default_factory=dict)
+    pieces: tuple[ManifestPiece, ...] = ()  # that the agent starts
+    plan: bytes = b""  # plan.json, an input that is written with the manifest
+
+
+def training_task(
+    record: RunRecord,
+    job: Job,
+    candles: ChosenCandles,
+    objects: Objects,
+    offers: Offers | None = None,
+) -> Task:
+    """Return the training of a job, which has its symbols and timeframe; without `offers` on this machine.
+
+    Raises DataError if the bucket lacks the job's encoder.
+    """
+    job = job.without_desk()
+    inputs = [_candle_file(item) for item in sorted(candles.inputs, key=lambda item: item.key)]
+    if candles.plan:  # without one, the node makes it
+        sha256, size = hashlib.sha256(candles.plan).hexdigest(), len(candles.plan)
+        key, path = plan_key(record.run_id), f"{GIVEN}/{PLAN_FILE}"
+        inputs.append(ManifestInput(path=path, key=key, version_id="", sha256=sha256, bytes=size))
+    if (encoder := encoder_of(job.model)) and (entry := pinned_encoder(job, objects)):
+        job = replace(job, model=replace(encoder, encoder=entry["sha256"]))
+        inputs.append(ManifestInput(path=f"{GIVEN}/{entry['sha256']}", **entry))
+    command = Command(
+        name="train",
+        title="the trainer",
+        words=(*TRAINER, *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.plan else ())),
+        user="agent",
+        network="internet and metadata",
+        variables={},
+        secrets={},
+        files={},
+        requirements="",
+        devices="tested",
+        gpus=0.0,
+        seconds=0.0,
+        restarts=0,
+        tells="events",
+        leaves="models",
+        out_bytes=0,
+        beside=("training_results.json", "trace/*.json.gz", *(() if candles.plan else (PLAN_FILE,))),
+        sha256="",
+    )
+    documents: dict[str, Any] = {"gpu_profiles.json": user_tables(), "measurements.json": {}}
+    if offers:
+        used = {rung.instance_type for rung in record.ladder}
+        machines = [machine for machine in offers.priced.machines if machine.name in used]
+        profiles = profiles_of(job, machines, place_named(record.place))
+        documents = {
+            "gpu_profiles.json": own_profiles(job, profiles),
+            "measurements.json": known_tunings(job, profiles, objects),
+        }
+    return Task(job=job, command=command, inputs=tuple(inputs), documents=documents, plan=candles.plan)
+
+
+def script_task(
+    record: RunRecord,
+    job: Job,
+    files: Mapping[str, str],
+    inputs: Iterable[Mapping[str, Any]],
+    *,
+    sha256: str,
+    planned: Sequence[Piece] = (),
+    devices: Literal["found", "tested"] = "tested",
+) -> Task:
+    """Return the run of a job's script. `files`: path -> sha256 of its files. `inputs` have their paths.
+
+    `sha256`: of all that its duration depends on. `planned`: its pieces with their estimates.
+    """
+    script, path = job.script, script_secrets_path(record.project, record.stack)
+    command = Command(
+        name=KIND,
+        title="the script",
+        words=tuple(script.words),
+        user="own",
+        network="internet",
+        variables=script.variables,
+        secrets={name: f"{path}{name}" for name in script.secrets},
+        files=dict(files),
+        requirements=script.requirements,
+        devices=devices,
+        gpus=script.gpus_each,
+        seconds=0.0,
+        restarts=script.restarts,
+        tells="numbers",
+        leaves="files",
+        out_bytes=int(script.out_gib * 2**30),
+        beside=(),
+        sha256=sha256,
+    )
+    values, estimates = script.combinations, {piece.title: piece.estimate for piece in planned}
+    return Task(
+        job=job.without_desk(),
+        command=command,
+        inputs=tuple(ManifestInput(**{**item, "path": f"{DATA}/{item['path']}"}) for item in inputs),
+        pieces=tuple(
+            ManifestPiece(
+                **vars(piece),
+                values=values[piece.piece] if values else {},
+                estimate=estimates.get(piece.piece, 1.0),
+            )
+            for piece in record.pieces
+        ),
+    )
+
+
+def refresh_task(record: RunRecord, job: Job, inputs: Sequence[Input]) -> Task:
+    """Return the refresh of a job's data set: its script, and the check of its new files."""
+    candles = [item for item in inputs if item.summary or item.key.lower().endswith(SUFFIXES)]
+    path = secrets_path(record.project, record.stack)
+    command = Command(
+        name="prepare",
+        title="the refresh script",
+        words=REFRESH,
+        user="agent",
+        network="internet and metadata",
+        variables={},
+        secrets={name: f"{path}{name}" for name in job.data.secrets},
+        files={},
+        requirements="",
+        devices="none",
+        gpus=0.0,
+        seconds=REFRESH_SECONDS,
+        restarts=0,
+        tells="events",
+        leaves="candles",
+        out_bytes=0,
+        beside=(),
+        sha256="",
+    )
+    unchecked = [_candle_file(item).path.removeprefix(f"{DATA}/") for item in candles if not item.summary]
+    return Task(
+        job=job,
+        command=command,
+        inputs=tuple(map(_candle_file, candles)),
+        documents={UNCHECKED_FILE: unchecked},
+    )
+
+
+def _candle_file(item: Input) -> ManifestInput:
+    return ManifestInput(path=f"{DATA}/{PurePosixPath(item.key).name}", **item.pinned())

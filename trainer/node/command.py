@@ -1,0 +1,295 @@
+"""Lay out a command's files and folders by the contract in docs/scripts.md, and run it to the end
+(command_run.py).
+
+A training, a user's script and a refresh go this one way; what each may do is data of the manifest's command.
+Below the work folder:
+
+    inputs/     the manifest's inputs, by hash
+    command/    files/ (its working folder), data/, given/ (job, machine and documents), out/, checkpoints/,
+                own/ (events, home, temporary files), and for several pieces copies/ of files/ and events/
+    events/     its events as the agent passes them on
+
+Nothing that a command writes is trusted. With a user of its own it runs apart from the agent (own_user.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import trainer
+from trainer.base import environment
+from trainer.base.errors import Stopped, TrainingFailed
+from trainer.job.pieces.queue import places_on
+from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
+from trainer.job.script_values import variables_of
+from trainer.node.command_run import CommandRun, CommandStart, StartedPiece
+from trainer.node.outputs import Outputs
+from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
+from trainer.node.redaction import Redaction
+from trainer.node.scratch import make_scratch, remove_scratch
+from trainer.node.script_packages import install, make_venv
+from trainer.node.shared import COMMAND, Node
+from trainer.node.stack_secrets import own_secrets, read_secrets
+from trainer.node.stage import fetch_inputs
+from trainer.runs.manifest import DATA, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
+from trainer.runs.record import utc_now
+
+log = logging.getLogger("trainer.node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandFolders:
+    """The folders of a command on its machine."""
+
+    root: Path
+
+    @property
+    def files(self) -> Path:
+        """Return its working folder, which has its files."""
+        return self.root / "files"
+
+    @property
+    def data(self) -> Path:
+        return self.root / DATA
+
+    @property
+    def given(self) -> Path:
+        """Return the folder of what Mayfly's own programs read besides data."""
+        return self.root / GIVEN
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def own(self) -> Path:
+        """Return the folder of its events, its home and, if it has a user of its own, its temporary files."""
+        return self.root / "own"
+
+    @property
+    def copies(self) -> Path:
+        """Return the folder that has a working folder, a copy of the command's files, for each piece with
+        values that runs.
+        """
+        return self.root / "copies"
+
+    @property
+    def events_of_pieces(self) -> Path:
+        """Return the folder that has an events file for each piece with values."""
+        return self.root / "events"
+
+    @property
+    def venv(self) -> Path:
+        return self.root / "venv"
+
+    def make(self) -> None:
+        """Make the folders."""
+        made = (self.files, self.data, self.given, self.out, self.checkpoints, self.copies)
+        for folder in (*made, self.events_of_pieces, self.own / "home", self.own / "tmp"):
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+def run_command(node: Node, manifest: Manifest) -> None:
+    """Run the manifest's command to its end, and send what it leaves. Raises a TrainerError if it can't start
+    or fails.
+    """
+    folders = CommandFolders(root=node.work / COMMAND)
+    folders.make()
+    try:
+        lay_out(node, manifest, folders)
+        _run(node, manifest, folders)
+    finally:
+        remove_scratch(node.work)
+        if node.rehearsal or node.here:  # a desk's disk: its packages may be gigabytes
+            shutil.rmtree(folders.venv, ignore_errors=True)
+
+
+def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
+    command = manifest.command
+    (node.work / "events").mkdir(exist_ok=True)
+    secrets = own_secrets(list(command.secrets)) if node.here else read_secrets(node, command.secrets)
+    node.redaction = Redaction(secrets)
+    own_user, programs = None, ""
+    if command.user == "own":
+        programs = str(_packages(node, command, folders))
+    pieces = _pieces(manifest, folders)
+    found = node.status.devices.found if node.status.devices else 1
+    places = places_on(found, command.gpus)
+    if not places:
+        why, do = f"a value takes {command.gpus:g}", "Lower script.gpus, or name a larger --instance."
+        raise TrainingFailed(f"this machine has {found} GPUs", why=why, do=do)
+    home: dict[str, str] = {}
+    if command.user == "own":
+        own_user = _apart(node, command, folders, several=any(piece.copy_of for piece in pieces))
+        scratch = folders.own / "tmp" if own_user else make_scratch(node.work)
+        home = {"HOME": str(folders.own / "home"), "TMPDIR": str(scratch)}
+        if len(places) > 1:
+            home["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(places)))
+    own = environment.visible_gpus() if node.here else None  # names of the GPUs that the caller allows
+    names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
+    of_agent = {
+        "PYTHON": sys.executable,
+        "DEVICE": node.status.devices.kind if node.status.devices else "cpu",
+        "GIVEN": str(folders.given),
+        "EVENTS": str(folders.own),
+    }
+
+    def start_of(piece: StartedPiece, gpus: tuple[int, ...]) -> CommandStart:
+        given = {**command.variables, **_contract(folders, piece, gpus), **variables_of(dict(piece.values))}
+        visible = {VISIBLE: ",".join(names[gpu] for gpu in gpus)} if command.gpus or own is not None else {}
+        variables = {**home, **given, **visible, **secrets}
+        if command.user == "own":
+            variables = environment.for_script(variables, path=programs)
+        else:
+            variables = environment.for_program(variables, profiles=folders.given / "gpu_profiles.json")
+        return CommandStart(words=words_of(command, {**of_agent, **given}), variables=variables)
+
+    outputs = Outputs(folder=folders.out, node=node, command=command)
+    CommandRun(node, command, pieces, places, start_of, outputs, own_user=own_user).to_the_end()
+
+
+def words_of(command: Command, variables: Mapping[str, str]) -> list[str]:
+    """Return the words of a command, its variables replaced. Raises TrainingFailed for an unknown one."""
+    unknown = sorted({name for word in command.words for name in variables_in(word)} - variables.keys())
+    if unknown:
+        do = "Launch again, with one version of Mayfly."
+        raise TrainingFailed("the manifest's command can't be run", why=f"there is no ${unknown[0]}", do=do)
+    return [replaced(word, variables) for word in command.words]
+
+
+def _packages(node: Node, command: Command, folders: CommandFolders) -> Path:
+    """Make the environment of a command with a user of its own: the image's packages and its own; return the
+    folder of programs.
+    """
+    python = environment.image_python()
+    bare = environment.for_script({}, path=os.defpath)
+    image = "the desk's .venv" if node.rehearsal else python if node.here else "the image"
+    node.status.python_packages = f"{image}, {command.requirements}" if command.requirements else image
+    programs = make_venv(node, python=python, folder=folders.venv, environment=bare)
+    if command.requirements:
+        install(
+            node,
+            python=python,
+            venv=folders.venv,
+            requirements=folders.files / command.requirements,
+            wheels=folders.files,
+            environment=bare,
+        )
+    return programs
+
+
+def _apart(node: Node, command: Command, folders: CommandFolders, *, several: bool) -> OwnUser | None:
+    """Return the command's own user, which owns its folders and can't read the agent's; None on a desk's
+    machine.
+    """
+    own_user = make_own_user(
+        rehearsal=node.rehearsal or node.here, metadata=command.network == "internet and metadata"
+    )
+    if own_user is not None:
+        own_user.give(
+            folders.out,
+            folders.checkpoints,
+            folders.events_of_pieces,
+            folders.own,
+            *(() if several else (folders.files,)),
+        )
+        close_to_others(folders.given, *(path for path in node.work.iterdir() if path != folders.root))
+        close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
+        leave_mount(_code().parent / "cache")  # the input cache: its files are read by other runs
+    return own_user
+
+
+def _pieces(manifest: Manifest, folders: CommandFolders) -> list[StartedPiece]:
+    """Return what to start, and make its folders, before the command runs: it could put links there."""
+    made = []
+    for piece in manifest.pieces or (None,):
+        name = piece.piece if piece and piece.values else ""
+        for folder in (folders.out / name, folders.checkpoints / name):
+            folder.mkdir(exist_ok=True)
+        made.append(
+            StartedPiece(
+                piece=piece,
+                folder=folders.copies / name if name else folders.files,
+                copy_of=folders.files if name else None,
+                prefix=f"{name}/" if name else "",
+                events=folders.events_of_pieces / f"{name}.jsonl" if name else folders.own / "events.jsonl",
+            )
+        )
+    return made
+
+
+def _contract(folders: CommandFolders, piece: StartedPiece, gpus: Sequence[int]) -> dict[str, str]:
+    return {
+        "MAYFLY_DATA": str(folders.data),
+        "MAYFLY_OUT": str(folders.out / piece.prefix),
+        "MAYFLY_CHECKPOINTS": str(folders.checkpoints / piece.prefix),
+        "MAYFLY_EVENTS": str(piece.events),
+        "MAYFLY_DEVICES": str(len(gpus)),
+    }
+
+
+def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
+    """Copy the command's files from the bundle, fetch its inputs, and write what it is given. Raises a
+    TrainerError.
+    """
+    packed = Path(trainer.__file__).parent / FOLDER
+    for path in manifest.command.files:
+        target = folders.files / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(packed / path, target)
+    fetched = node.work / "inputs"
+    fetch_inputs(
+        node.uplink.s3,
+        bucket=node.uplink.bucket,
+        inputs=manifest.inputs,
+        folder=fetched,
+        stopped=node.is_stopping,
+        origins=node.origins,
+    )
+    node.status.inputs = node.origins.to_dict()
+    log.info("inputs: %s", node.origins.summary)
+    for item in manifest.inputs:  # one object may lie under several names
+        target = folders.root / item.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(fetched / item.stored_as, target)
+    given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
+    for name, document in given.items():
+        (folders.given / name).write_text(json.dumps(document))
+    if node.is_stopping():
+        raise Stopped(f"stopped before {manifest.command.title} began")
+
+
+def machine_document(node: Node, manifest: Manifest) -> dict[str, Any]:
+    """Return the machine's expected hardware, its price and the time it has cost so far.
+
+    The caller's own machine has no expected hardware and no price.
+    """
+    identity = node.status.identity
+    expected = manifest.machines.get(identity.instance_type)
+    known: dict[str, Any] = {}
+    if expected:
+        known = {key: asdict(expected)[key] for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s")}
+        known["usd_per_hour"] = expected.spot_usd_per_hour.get(identity.spot_zone, expected.usd_per_hour)
+    paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
+    return {
+        "instance_type": identity.instance_type,
+        **{key: value for key, value in known.items() if value is not None},
+        "paid_seconds": max(0.0, paid_seconds),
+    }
+
+
+def _code() -> Path:
+    """Return the folder of the agent's own code."""
+    return Path(trainer.__file__).parents[1]
