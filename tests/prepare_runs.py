@@ -14,7 +14,6 @@ import pytest
 from tests.jobs import job_of
 from tests.nodes import node_on
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs, secrets_path
 from trainer.base.code_files import code_files
 from trainer.base.own_file import FOLDER
@@ -23,9 +22,10 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
-from trainer.launch.prepare import plan_prepare, prepare_record
-from trainer.launch.start import register
-from trainer.launch.tasks import refresh_task
+from trainer.launch.planning import Planned
+from trainer.launch.prepare import plan_prepare
+from trainer.launch.start import record_of, register
+from trainer.launch.work import Account, Refresh
 from trainer.node.shared import Node
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import RunRecord, utc_now
@@ -77,11 +77,13 @@ def prepared(
         name = unpacked(tmp_path / "code", source)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
         job: Job = job_of(name="weekly", refresh=name, secrets=("API_KEY",))
-        plan = plan_prepare(access, outputs, budget_usd=1.0)
+        account = Account(access=access, outputs=outputs, objects=objects)
+        offers, plan = plan_prepare(account, budget_usd=1.0)
         assert 0 < plan.hard_stop_usd == 0.0416 and {rung.market for rung in plan.ladder} == {"on_demand"}
-        record = prepare_record("r1", job, plan, CODE, outputs, place=REHEARSAL, preflight_at=now, now=now)
-        task = refresh_task(record, job, list_inputs(objects, "main"))
-        register(record, task, CODE, objects, offers=plan.offers)
+        work = Refresh(job=job, code=CODE, inputs=list_inputs(objects, "main"))
+        by = {"preflight_at": now, "now": now, "run_id": "r1", "driver": "control"}
+        record = record_of(work, plan, account, **by)  # type: ignore[arg-type]
+        register(record, Planned(work=work, offers=offers, plan=plan), account)
         node, record, role = node_on(aws_server, access, outputs, record, tmp_path / "work")
         assert role.endswith("-prepare")
         metadata = aws_server.nodes.metadata_url(aws_server.cloud(access), node.status.identity.instance_id)

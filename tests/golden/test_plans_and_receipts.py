@@ -14,6 +14,7 @@ from rich.console import RenderableType
 
 from tests.jobs import job_of, with_settings
 from tests.pieces import named
+from tests.planned import plan_script
 from trainer.aws.place import ACCOUNT, PLACES
 from trainer.cli.verbs import launch as launch_verb
 from trainer.cli.views.drawing import drawn
@@ -21,10 +22,10 @@ from trainer.cli.views.plan import plan_view, script_view
 from trainer.cli.views.receipt import receipt_view
 from trainer.job.job import job_from
 from trainer.launch.inputs import ChosenCandles
+from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
-from trainer.launch.script import KnownTimes, plan_script
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 from trainer.machines.rates import Rate
@@ -99,14 +100,14 @@ def plan(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_dry_run(name: str, golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(name)
-    ready: Any = SimpleNamespace(
-        outputs=SimpleNamespace(stack="dev"), job=JOBS[name], data=CANDLES.to_dict(), plan=made
-    )
+    work: Any = SimpleNamespace(job=JOBS[name])
+    account: Any = SimpleNamespace(outputs=SimpleNamespace(stack="dev"))
+    told = (work, made, account, CANDLES.to_dict())
     print(at_each_width(plan_view(made, JOBS[name], CANDLES)))
-    launch_verb._print_notes(argparse.Namespace(json=False), ready, [])
+    launch_verb._print_notes(argparse.Namespace(json=False), *told, [])
     golden(f"dry-run-{name}", capsys.readouterr().out)
     if name == "on-demand":  # the one document that pins its keys
-        launch_verb._print_notes(argparse.Namespace(json=True), ready, ["a note"])
+        launch_verb._print_notes(argparse.Namespace(json=True), *told, ["a note"])
         golden(f"dry-run-{name}-json", capsys.readouterr().out)
 
 

@@ -22,13 +22,12 @@ from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
 from trainer.control.prepared import take_over
-from trainer.control.retrain_script import register_script_run
-from trainer.launch.bundle import BundleName
+from trainer.control.published import publication
 from trainer.launch.inputs import list_inputs
-from trainer.launch.planning import choose_from_set, listed_inputs, plan_retrain, within_budget
-from trainer.launch.prepare import needs_prepare, plan_prepare, prepare_record
-from trainer.launch.start import new_record, register
-from trainer.launch.tasks import refresh_task, training_task
+from trainer.launch.planning import Planned, offers_for, plan_work, within_budget
+from trainer.launch.prepare import needs_prepare, plan_prepare
+from trainer.launch.start import record_of, register
+from trainer.launch.work import Account, Refresh, resolve
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     PREFIX,
@@ -69,6 +68,10 @@ class RetrainHome:
     outputs: StackOutputs
     cloud: Cloud
     publish: Callable[[PersonMessage], None]
+
+    @property
+    def account(self) -> Account:
+        return Account(access=self.access, outputs=self.outputs, objects=self.cloud.objects)
 
     def schedule(self, name: str) -> RetrainSchedule | None:
         """Return the stack's schedule of that name."""
@@ -256,19 +259,12 @@ def _begun(
     inputs = () if job.is_script else list_inputs(objects, job.data.set)
     if job.is_script or not needs_prepare(job, inputs):
         return _registered(home, entry, schedule, published, others)
-    plan = plan_prepare(
-        home.access, home.outputs, budget_usd=schedule.budget, pinned_image=published.image_id
-    )
+    account = home.account
+    offers, plan = plan_prepare(account, budget_usd=schedule.budget, pinned_image=published.image_id)
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
-    code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
-    by = {"preflight_at": began, "now": home.cloud.now()}
-    record = prepare_record(run_id, job, plan, code, home.outputs, place=home.access.place, **by)
-    check_account(home.access, home.outputs, record, sweep=True)
-    try:
-        register(record, refresh_task(record, job, inputs), code, objects, offers=plan.offers)
-    except Conflict:  # the same schedule, delivered twice at once
-        if not _is_registered(home, run_id):
-            raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
+    code = publication(published, account).code
+    planned = Planned(work=Refresh(job=job, code=code, inputs=tuple(inputs)), offers=offers, plan=plan)
+    _register(home, planned, run_id, began)
     return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
 
 
@@ -346,7 +342,7 @@ def _registered(
     run_id = run_id_of(entry.retrain, entry.scheduled_at)
     if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
-    began, access, objects = home.cloud.now(), home.access, home.cloud.objects
+    began, objects = home.cloud.now(), home.cloud.objects
     if entry.prepare_usd >= schedule.budget:
         why, do = (
             f"its prepare run cost ${entry.prepare_usd:.2f}",
@@ -354,47 +350,38 @@ def _registered(
         )
         raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
-    if job.is_script:
-        try:
-            most, noted = register_script_run(
-                job,
-                published,
-                access,
-                home.outputs,
-                objects,
-                run_id=run_id,
-                now=home.cloud.now,
-                refuse_beyond=lambda usd: refuse_beyond_month(schedule, entry, others, usd),
-            )
-        except Conflict:  # the same schedule, delivered twice at once
-            if not _is_registered(home, run_id):
-                raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
-            return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
-        return replace(entry, state="training", run_id=run_id, most_usd=most, notes=noted)
-    candles = choose_from_set(job, listed_inputs(job, objects))
-    ready = plan_retrain(job, candles, access, home.outputs, objects, pinned_image=published.image_id)
-    most = entry.prepare_usd + ready.plan.hard_stop_usd
+    account = home.account
+    work = resolve(job, publication(published, account))
+    offers = offers_for(work.job, account, pinned_image=published.image_id)
+    planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
+    most = entry.prepare_usd + planned.plan.hard_stop_usd
     refuse_beyond_month(schedule, entry, others, most)
-    code = BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256)
-    record = new_record(
-        ready.job,
-        ready.plan,
-        code,
-        home.outputs,
+    notes = [*_register(home, planned, run_id, began), *work.refused]
+    notes += other_image(published, offers.image_id)
+    return replace(entry, state="training", run_id=run_id, most_usd=most, notes=tuple(notes))
+
+
+def _register(home: RetrainHome, planned: Planned, run_id: str, began: datetime) -> list[str]:
+    """Check planned work with the account and store its run; return notes. Raises ConnectionFailed while
+    another call registers it.
+    """
+    account, now = home.account, home.cloud.now()
+    record = record_of(
+        planned.work,
+        planned.plan,
+        account,
         preflight_at=began,
-        now=home.cloud.now(),
+        now=now,
         run_id=run_id,
         driver="control",
     )
-    notes = [*check_account(access, home.outputs, record, sweep=True), *candles.refused]
-    notes += other_image(published, ready.offers.image_id)
+    notes = check_account(account.access, account.outputs, record, sweep=True)
     try:
-        task = training_task(record, ready.job, candles, objects, ready.offers)
-        register(record, task, code, objects, offers=ready.offers)
+        register(record, planned, account)
     except Conflict:  # the same schedule, delivered twice at once
         if not _is_registered(home, run_id):
             raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
-    return replace(entry, state="training", run_id=run_id, most_usd=most, notes=tuple(notes))
+    return notes
 
 
 def _is_registered(home: RetrainHome, run_id: str) -> bool:

@@ -8,7 +8,7 @@ them by version and hash.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +18,7 @@ from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
+from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects
 
 RAW, INDEX = "raw/", "raw-index/"
@@ -289,3 +290,36 @@ def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:
 def hash_key(key: str, version_id: str) -> str:
     """Return the key that stores the hash of an object that was uploaded by other means."""
     return f"{INDEX}{key}/{version_id}.json"
+
+
+def data_set_of(folder: str, bucket: str) -> str:
+    """Return the data set of this bucket that a job's `data.folder` names; '' for any other folder."""
+    prefix = f"s3://{bucket}/{RAW}"
+    data_set = folder.removeprefix(prefix).strip("/") if folder.startswith(prefix) else ""
+    return data_set if "/" not in data_set and not data_set.startswith(".") else ""
+
+
+def data_now(
+    folder: str, pinned: Iterable[Mapping[str, Any]], objects: Objects, *, bucket: str
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the inputs that a script's run reads: the pinned ones, or what its data set holds now. Raises
+    DataError.
+    """
+    if not (data_set := data_set_of(folder, bucket)):
+        return tuple(pinned)
+    listed, prefix = list_inputs(objects, data_set), f"{RAW}{data_set}/"
+    if not listed or len(listed) > MOST_DATA_FILES:
+        why = (
+            f"there is nothing in {prefix}"
+            if not listed
+            else f"{len(listed):,} files, a run takes {MOST_DATA_FILES:,}"
+        )
+        raise DataError(
+            f"the data set '{data_set}' can't be read by a script", why=why, do="Correct it, or name another."
+        )
+    if unknown := [item.key for item in listed if not item.sha256]:
+        do = f"Copy it with a hash: aws s3 cp --checksum-algorithm SHA256 FILE s3://{bucket}/{prefix}"
+        raise DataError(
+            f"{len(unknown)} files of {prefix} have no sha256", why=f"such as {unknown[0]}", do=do
+        )
+    return tuple({"path": item.key.removeprefix(prefix), **item.pinned()} for item in listed)

@@ -37,17 +37,24 @@ EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchPlan:
+class RunPlan:
+    """What a run's record takes of a plan."""
+
+    pieces: tuple[Piece, ...] = ()
+    ladder: tuple[Rung, ...] = ()
+    run_limit: TimeLimit  # of the whole run
+    hard_stop_usd: float = 0.0  # the most that an attempt on any rung can cost, at on-demand prices
+    budget_usd: float = 0.0
+    estimated_usd: float = 0.0  # 0: not estimated
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan(RunPlan):
     """Everything decided before the first write."""
 
-    pieces: tuple[Piece, ...]
     candidates: tuple[PlanCandidate, ...]
-    ladder: tuple[Rung, ...]
-    run_limit: TimeLimit  # of the whole run
     hard_stop: TimeLimit  # of an attempt on the first rung, by the formula that the run uses
-    hard_stop_usd: float  # the most that an attempt on any rung can cost, at on-demand prices
-    budget_usd: float
-    place: Place
     region: str
     prices_are: str  # the source of the prices, as text
     baking: Baking | None = None  # savings of a baked image on the first candidate, where there are images
@@ -172,6 +179,7 @@ def make_plan(
             for limit, rung in zip(limits, ladder, strict=True)
         ),
         budget_usd=job.machine.budget,
+        estimated_usd=usable[0].dollars_p50 if usable[0].is_estimated else 0.0,
         place=place,
         region=region,
         prices_are=offers.priced.basis,

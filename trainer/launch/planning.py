@@ -1,27 +1,27 @@
-"""Plan a launch from a job and its candles; shared by desk and control."""
+"""Plan a launch: choose candles of a data set, query the account, weigh the candidates. Desk and control
+share this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from trainer.aws.access import Access
-from trainer.aws.place import Place
-from trainer.aws.stack_outputs import StackOutputs
+from trainer.aws.place import HERE
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
-from trainer.launch.knowledge import known_boots, known_rates
-from trainer.launch.machines import machines_of, refuse_retired
-from trainer.launch.plan import LaunchPlan, make_plan
+from trainer.launch.knowledge import known_boots
+from trainer.launch.machines import machines_of
+from trainer.launch.plan import LaunchPlan, RunPlan, make_plan
 from trainer.launch.preflight import Offers, look
-from trainer.machines.planner import workload
-from trainer.machines.rates import Rate
+from trainer.launch.work import Account, Work
+from trainer.machines.planner import LONGEST_DEADLINE
 from trainer.machines.storage import storage_cost
-from trainer.runs.boot import Boots
+from trainer.runs.deadline import TimeLimit
 from trainer.runs.store import Objects
 
 
@@ -64,41 +64,58 @@ def with_candles(job: Job, candles: ChosenCandles) -> Job:
     return job.with_data(symbols=tuple(candles.bars), exclude=(), timeframe=candles.timeframe)
 
 
-def plan_launch(
-    job: Job,
-    candles: ChosenCandles,
-    offers: Offers,
-    outputs: StackOutputs,
-    rates: Mapping[str, Rate],
-    *,
-    place: Place,
-    boots: Boots | None = None,
-) -> LaunchPlan:
-    """Return the plan of a job whose candles are chosen. Raises a TrainerError as `make_plan` does."""
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A job's work, the account's offers, and its plan: what a record and a manifest are made of."""
+
+    work: Work
+    offers: Offers | None  # None: on the caller's own machine
+    plan: RunPlan
+
+
+def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
+    """Query the account's offers for a job. Raises a TrainerError for types that its image can't have."""
+    machines = machines_of(job)
+    if account.place.binding:
+        named = bool(job.machine.instance)
+        refuse_unfit(machines, account.outputs.image_line, named=named)
+    spot = job.machine.market == "spot"
+    return look(
+        account.access, outputs=account.outputs, machines=machines, spot=spot, pinned_image=pinned_image
+    )
+
+
+def plan_work(work: Work, offers: Offers, account: Account) -> LaunchPlan:
+    """Return the plan of resolved work. Raises a TrainerError as `make_plan` does."""
+    outputs = account.outputs
+    weighed, rates = work.weighed(offers, account)
     return make_plan(
-        job,
-        workload(job, candles.bars),
+        work.job,
+        weighed,
         offers,
         subnets=outputs.subnets,
         region=outputs.region,
-        place=place,
+        place=account.place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         rates=rates,
-        boots=boots,
+        boots=known_boots(account.objects),
         storage=storage_cost(
-            outputs.storage, throughput=outputs.efs_throughput, input_bytes=candles.input_bytes
+            outputs.storage, throughput=outputs.efs_throughput, input_bytes=work.input_bytes
         ),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRetrain:
-    """A retrain's job with its current data, the account's offers, and its plan."""
-
-    job: Job  # with the symbols and the timeframe that its candles decide
-    candles: ChosenCandles
-    offers: Offers
-    plan: LaunchPlan
+def plan_here(work: Work) -> RunPlan:
+    """Return the plan of work on the caller's own machine: nothing is priced; without a `max_duration` it has
+    the longest default.
+    """
+    job = work.job
+    named = job.machine.max_duration and "machine.max_duration" in job.given
+    limit = TimeLimit(
+        duration=job.machine.max_duration_or(LONGEST_DEADLINE),
+        cause="max_duration" if named else "default_duration",
+    )
+    return RunPlan(pieces=work.pieces(), run_limit=limit, place=HERE)
 
 
 def within_budget(job: Job, budget: float) -> Job:
@@ -116,29 +133,3 @@ def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
             f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do
         )
     return inputs
-
-
-def plan_retrain(
-    job: Job,
-    candles: ChosenCandles,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-    *,
-    pinned_image: str = "",
-) -> PlannedRetrain:
-    """Query account and rates, and plan a job that trains on these candles of its set. Raises a
-    TrainerError.
-    """
-    machines = machines_of(job)
-    if access.place.binding:
-        if job.machine.instance:
-            refuse_retired(machines, workload(job, candles.bars))
-        refuse_unfit(machines, outputs.image_line, named=bool(job.machine.instance))
-    job = with_candles(job, candles)
-    spot = job.machine.market == "spot"
-    offers = look(access, outputs=outputs, machines=machines, spot=spot, pinned_image=pinned_image)
-    rates = known_rates(job, machines, objects, access.place)
-    boots = known_boots(objects)
-    plan = plan_launch(job, candles, offers, outputs, rates, place=access.place, boots=boots)
-    return PlannedRetrain(job=job, candles=candles, offers=offers, plan=plan)

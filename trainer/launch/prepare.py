@@ -8,38 +8,23 @@ entry: control has no pyarrow, and a GPU bills from its first second. Otherwise 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from trainer.aws.access import Access
-from trainer.aws.place import Place
-from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
-from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import Input
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
+from trainer.launch.plan import RunPlan
 from trainer.launch.preflight import Offers, look
+from trainer.launch.work import Account
 from trainer.machines.cpu_instances import cpu_instance_type
 from trainer.machines.planner import dollars
 from trainer.runs.deadline import TimeLimit, time_limit
-from trainer.runs.record import Rung, RunRecord
 
 LONGEST = timedelta(minutes=30)  # of a prepare run, as its template has it (infra/__main__.py)
 EXPECTED_SECONDS = 300.0  # assumed: boot and packages 150 s, then a script that fetches some weeks
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedPrepare:
-    """A plan of a prepare run: images and prices of the account, the rungs to try, and dollars."""
-
-    offers: Offers
-    ladder: tuple[Rung, ...]
-    hard_stop_usd: float
-    budget_usd: float
-    estimated_usd: float
 
 
 def unindexed(inputs: Iterable[Input]) -> list[Input]:
@@ -52,15 +37,14 @@ def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
     return bool(job.data.refresh) or bool(unindexed(inputs))
 
 
-def plan_prepare(
-    access: Access, outputs: StackOutputs, *, budget_usd: float, pinned_image: str = ""
-) -> PlannedPrepare:
+def plan_prepare(account: Account, *, budget_usd: float, pinned_image: str = "") -> tuple[Offers, RunPlan]:
     """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not
     offered.
     """
+    outputs = account.outputs
     machine = cpu_instance_type(outputs.prepare_type)
     offers = look(
-        access,
+        account.access,
         outputs=outputs,
         machines=[machine],
         spot=False,
@@ -79,54 +63,18 @@ def plan_prepare(
         on_demand_usd_per_hour=price,
         price_by_zone=dict.fromkeys(zones, price),
     )
-    limit = time_limit(
-        run=TimeLimit(duration=LONGEST, cause="prepare"), budget_usd=budget_usd, on_demand_usd_per_hour=price
-    )
-    return PlannedPrepare(
-        offers=offers,
+    run_limit = TimeLimit(duration=LONGEST, cause="prepare")
+    limit = time_limit(run=run_limit, budget_usd=budget_usd, on_demand_usd_per_hour=price)
+    return offers, RunPlan(
         ladder=build_ladder(
             [pools],
             subnets=outputs.subnets,
             launch_template_id=offers.launch_template_id,
             image_id=offers.image_id,
         ),
+        run_limit=run_limit,
         hard_stop_usd=dollars(limit.duration.total_seconds(), price),
         budget_usd=budget_usd,
         estimated_usd=dollars(EXPECTED_SECONDS, price),
-    )
-
-
-def prepare_record(
-    run_id: str,
-    job: Job,
-    plan: PlannedPrepare,
-    code: BundleName,
-    outputs: StackOutputs,
-    *,
-    place: Place,
-    preflight_at: datetime,
-    now: datetime,
-) -> RunRecord:
-    """Return the record of a prepare run that begins now."""
-    return RunRecord(
-        run_id=run_id,
-        driver="control",
-        work="prepare",
-        leaves="candles",
-        project=outputs.project,
-        stack=outputs.stack,
-        owner=outputs.owner,
-        place=place.name,
-        bucket=outputs.bucket,
-        instance_role_id=outputs.prepare_role_id,
-        job=job.to_dict(),
-        ladder=plan.ladder,
-        bundle_key=code.key,
-        bundle_sha256=code.sha256,
-        budget_usd=plan.budget_usd,
-        estimated_usd=plan.estimated_usd,
-        preflight_at=preflight_at,
-        created_at=now,
-        deadline=now + LONGEST,
-        deadline_cause="prepare",
+        place=account.place,
     )

@@ -109,6 +109,11 @@ def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterab
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 
+def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the sha256 of each file, by path."""
+    return {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+
+
 def data_files(folder: str) -> list[DataFile]:
     """Return every file under a folder with its hash, by path; names that begin with a dot are left out.
 

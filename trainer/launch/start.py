@@ -7,65 +7,73 @@ Nothing here starts a machine. If it is killed half-way, it leaves a manifest th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
-from trainer.aws.stack_outputs import StackOutputs
-from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.launch.bundle import BundleName
 from trainer.launch.manifest import build_manifest, write_manifest
-from trainer.launch.plan import LaunchPlan
+from trainer.launch.plan import RunPlan
+from trainer.launch.planning import Planned
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
+from trainer.launch.work import Account, Work
 from trainer.runs.index import begin_run
 from trainer.runs.pieces import RunPiece
-from trainer.runs.record import Driver, Leaves, RunRecord, new_run_id
+from trainer.runs.record import HERE_FORMAT, Attempt, Driver, RunRecord, new_run_id
 from trainer.runs.store import Objects, plan_key
 
 
-def new_record(
-    job: Job,
-    plan: LaunchPlan,
-    bundle: BundleName,
-    outputs: StackOutputs,
+def record_of(
+    work: Work,
+    plan: RunPlan,
+    account: Account,
     *,
     preflight_at: datetime,
     now: datetime,
     run_id: str = "",
     driver: Driver = "desk",
-    work: str = "train",
-    leaves: Leaves = "models",
-    secrets: bool = False,
 ) -> RunRecord:
-    """Return the record of a run that begins now, in state "starting"; its id is new unless it is given.
-
-    `work` and `leaves`: of its command. `secrets`: whether that gets any; then its machine has the one role
-    that reads them.
-    """
-    role = outputs.script_role_id if secrets else outputs.instance_role_id
+    """Return the record of a run that begins now, in state "starting"; its id is new unless it is given."""
+    outputs = account.outputs
+    role, profile = work.role(outputs)
     return RunRecord(
-        run_id=run_id or new_run_id(job.name, now),
+        run_id=run_id or new_run_id(work.job.name, now),
         driver=driver,
-        work=work,
-        leaves=leaves,
+        work=work.name,
+        leaves=work.leaves,
         project=outputs.project,
         stack=outputs.stack,
         owner=outputs.owner,
         place=plan.place.name,
         bucket=outputs.bucket,
         instance_role_id=role,
-        instance_profile=outputs.script_profile_arn if secrets else "",
-        job=job.to_dict(),
+        instance_profile=profile,
+        job=work.job.to_dict(),
         pieces=recorded(plan.pieces),
         ladder=plan.ladder,
-        bundle_key=bundle.key,
-        bundle_sha256=bundle.sha256,
+        bundle_key=work.code.key,
+        bundle_sha256=work.code.sha256,
         budget_usd=plan.budget_usd,
-        estimated_usd=plan.first.dollars_p50 if plan.first.is_estimated else 0.0,
+        estimated_usd=plan.estimated_usd,
         preflight_at=preflight_at,
         created_at=now,
         deadline=now + plan.run_limit.duration,
         deadline_cause=plan.run_limit.cause,
+    )
+
+
+def record_here(record: RunRecord, *, user_id: str, host: str) -> RunRecord:
+    """Return the record of a run on the caller's own machine: it has no instance, and is running."""
+    return replace(
+        record,
+        format=HERE_FORMAT,
+        instance_role_id="",
+        user_id=user_id,
+        host=host,
+        deadline=record.deadline.replace(microsecond=0),
+        state="running",
+        attempts=(Attempt(number=1, created_at=record.created_at),),
     )
 
 
@@ -84,7 +92,19 @@ def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     )
 
 
-def register(
+def register(record: RunRecord, planned: Planned, account: Account, *, ssh_key: str = "") -> Task:
+    """Write plan, manifest, index entry and record, in this order, so that everything that a record names
+    exists. Return the task.
+
+    The code was uploaded before. `ssh_key`: the run's public key, if its stack has attach = ssh. Raises
+    Conflict if the run's manifest or record exists.
+    """
+    task = planned.work.task(record, account, planned.offers, planned.plan.pieces)
+    write_task(record, task, planned.work.code, account.objects, offers=planned.offers, ssh_key=ssh_key)
+    return task
+
+
+def write_task(
     record: RunRecord,
     task: Task,
     bundle: BundleName,
@@ -93,12 +113,7 @@ def register(
     offers: Offers | None = None,
     ssh_key: str = "",
 ) -> None:
-    """Write plan, manifest, index entry and record, in this order, so that everything that a record names
-    exists.
-
-    The code was uploaded before. `offers`: none on the caller's own machine. `ssh_key`: the run's public key,
-    if its stack has attach = ssh. Raises Conflict if the run's manifest or record exists.
-    """
+    """Write what `register` writes, for a task that was made before."""
     manifest = build_manifest(record, task, bundle, offers=offers, ssh_key=ssh_key)
     if task.plan:
         objects.put(key=plan_key(record.run_id), body=task.plan, create=True)

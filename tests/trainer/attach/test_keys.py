@@ -18,8 +18,7 @@ from trainer.attach import keys
 from trainer.attach.host_keys import parse_host_keys, read_host_keys
 from trainer.attach.keys import find_key, forget_ended, forget_key, make_key
 from trainer.attach.request import Forward, parse_forward, shell_line
-from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.cli.verbs import launch
 from trainer.node.ssh import PUBLIC_KEY
@@ -176,14 +175,15 @@ def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(
     ready = SimpleNamespace(outputs=SimpleNamespace(attach="ssh"), objects=Receipts(OTHER))
     lines: list[str] = []
     console: Any = SimpleNamespace(line=lines.append)
-    access = Access(region="us-east-1")
-    assert PUBLIC_KEY.fullmatch(launch._ssh_key(ready, RUN, access, console)) and find_key(RUN)  # type: ignore[arg-type]
+    ready.place = ACCOUNT
+    assert PUBLIC_KEY.fullmatch(launch._ssh_key(ready, RUN, console)) and find_key(RUN)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         find_key(OTHER)  # of a run that has ended
-    rehearsed = Access(region="us-east-1", place=REHEARSAL)
-    assert launch._ssh_key(ready, "run-2", rehearsed, console) == "" and not lines  # type: ignore[arg-type]
+    ready.place = REHEARSAL
+    assert launch._ssh_key(ready, "run-2", console) == "" and not lines  # type: ignore[arg-type]
+    ready.place = ACCOUNT
     monkeypatch.setitem(sys.modules, "paramiko", None)
-    assert launch._ssh_key(ready, "run-3", access, console) == ""  # type: ignore[arg-type]
+    assert launch._ssh_key(ready, "run-3", console) == ""  # type: ignore[arg-type]
     assert "attaching to this run will not be possible" in lines[0] and "mayfly[attach]" in lines[0]
     ready.outputs = SimpleNamespace(attach="ssm")
-    assert launch._ssh_key(ready, "run-4", access, console) == ""  # type: ignore[arg-type]
+    assert launch._ssh_key(ready, "run-4", console) == ""  # type: ignore[arg-type]

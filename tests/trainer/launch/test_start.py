@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import job_of
+from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
@@ -16,8 +17,9 @@ from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.plan import make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, table_prices
-from trainer.launch.start import new_record, register
+from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import training_task
+from trainer.launch.work import Account, TrainingWork
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 from trainer.runs.index import INDEX_KEY
@@ -68,6 +70,8 @@ OUTPUTS = StackOutputs(
     max_lifetime_minutes=720,
 )
 
+CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False)
+
 
 class Memory:
     """The bucket as a list of writes."""
@@ -109,15 +113,15 @@ def record_and_plan():
         place=REHEARSAL,
         cap=timedelta(hours=12),
     )
-    return new_record(
-        JOB, plan, build_bundle(), OUTPUTS, preflight_at=NOW - timedelta(seconds=5), now=NOW
-    ), plan
+    work = TrainingWork(job=JOB, code=build_bundle(), candles=CANDLES)
+    account = Account(access=Access(place=REHEARSAL), outputs=OUTPUTS, objects=Memory())
+    return record_of(work, plan, account, preflight_at=NOW - timedelta(seconds=5), now=NOW), plan
 
 
 def registered(record, chosen, memory, *, job=JOB, offers=OFFERS, ssh_key=""):
     """Register a training on these candles, and return its manifest."""
     task = training_task(record, job, chosen, memory, offers)
-    register(record, task, build_bundle(), memory, offers=offers, ssh_key=ssh_key)
+    write_task(record, task, build_bundle(), memory, offers=offers, ssh_key=ssh_key)
     return read_manifest(memory.written[manifest_key(record.run_id)])
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.nodes import bundle, listed, node, node_on, reported, run_task, task_of
+from tests.planned import plan_script
 from tests.prepare_runs import CODE
 from tests.processes import alive
 from trainer.aws.access import Access
@@ -27,9 +28,12 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.job.job import job_from
 from trainer.job.script import CONTRACT
+from trainer.launch.known_times import KnownTimes
+from trainer.launch.plan import RunPlan
 from trainer.launch.preflight import look
-from trainer.launch.prepare import plan_prepare, prepare_record
-from trainer.launch.script import KnownTimes, plan_script, script_record
+from trainer.launch.prepare import plan_prepare
+from trainer.launch.start import record_of
+from trainer.launch.work import Account, Refresh, ScriptWork, Work
 from trainer.machines.instances import instance_type
 from trainer.node import command as module
 from trainer.node import command_process, command_run, events, stage
@@ -38,6 +42,7 @@ from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.runs.manifest import ManifestInput
 from trainer.runs.record import utc_now
+from trainer.runs.store import open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -400,14 +405,16 @@ def test_no_manifest_widens_its_instances_role(
     script = {"command": "sh run.sh", "secrets": secrets}
     machine = {"max_duration": "1h", "instance": ["g6.xlarge"]}
     job = job_from({"name": "s", "script": script, "machine": machine})
-    now, by = utc_now(), {"place": access.place}
+    now, objects = utc_now(), open_objects(access, outputs.bucket)
+    account = Account(access=access, outputs=outputs, objects=objects)
     if role == "prepare":
-        cheap = plan_prepare(access, outputs, budget_usd=1.0)
-        record = prepare_record("r", job, cheap, CODE, outputs, preflight_at=now, now=now, **by)
+        plan: RunPlan = plan_prepare(account, budget_usd=1.0)[1]
+        work: Work = Refresh(job=job, code=CODE, inputs=())
     else:
         offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-        plan = plan_script(job, offers, outputs, known=KnownTimes(), input_bytes=3, **by)
-        record = script_record(job, plan, CODE, outputs, preflight_at=now, now=now)
+        plan = plan_script(job, offers, outputs, known=KnownTimes(), input_bytes=3, place=access.place)
+        work = ScriptWork(job=job, code=CODE, files={}, sha256="", names=("s",))
+    record = record_of(work, plan, account, preflight_at=now, now=now)
     monkeypatch.setattr(stage, "PAUSES", ())
     own, _, lent = node_on(aws_server, access, outputs, record, tmp_path / "own")
     assert lent == f"mayfly-dev-{outputs.region}-{role}"

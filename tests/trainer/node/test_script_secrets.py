@@ -18,15 +18,17 @@ from botocore.exceptions import ClientError
 
 from tests.iam import assert_allowed_is_needed
 from tests.nodes import node_on
+from tests.planned import plan_script
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, script_secrets_path, secrets_path
 from trainer.base.errors import ConfigError
 from trainer.job.job import job_from
 from trainer.launch.bundle import BundleName
+from trainer.launch.known_times import KnownTimes
 from trainer.launch.preflight import look
-from trainer.launch.script import KnownTimes, plan_script, script_record
-from trainer.launch.start import register
+from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import script_task
+from trainer.launch.work import Account, ScriptWork
 from trainer.machines.instances import instance_type
 from trainer.node import command as module
 from trainer.node import command_run, report
@@ -112,14 +114,16 @@ def run(
     ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
     offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
     plan = plan_script(job, offers, outputs, known=KnownTimes(), place=access.place, input_bytes=3)
-    record = script_record(job, plan, CODE, outputs, preflight_at=now, now=now)
+    work = ScriptWork(job=job, code=CODE, files={"run.sh": ""}, sha256="", names=("s",))
+    account = Account(access=access, outputs=outputs, objects=objects)
+    record = record_of(work, plan, account, preflight_at=now, now=now)
     sha256 = hashlib.sha256(b"1,2").hexdigest()
     key = f"raw/.files/{sha256}"
     version = access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=b"1,2")["VersionId"]
     entry = {"path": "x.csv", "key": key, "version_id": version, "sha256": sha256, "bytes": 3}
     task = script_task(record, job, {"run.sh": ""}, [entry], sha256="")
     assert task.command.secrets["OTHER"] == "/mayfly/mayfly/dev/script-secrets/OTHER"
-    register(record, task, CODE, objects, offers=offers)
+    write_task(record, task, CODE, objects, offers=offers)
     assert SECRET.encode() not in objects.get(key=manifest_key(record.run_id)).body  # type: ignore[union-attr]
     node, record, role = node_on(aws_server, access, outputs, record, tmp_path / "work")
     packed = tmp_path / "code" / "trainer" / "script_files"

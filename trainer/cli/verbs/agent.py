@@ -14,15 +14,12 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from trainer.aws.access import Access, aws_error, own_access
+from trainer.aws.access import Access, aws_error
 from trainer.aws.place import HERE, REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
@@ -32,53 +29,25 @@ from trainer.base.extras import needs
 from trainer.cli.connect import connected, local_root
 from trainer.cli.output import counted, mayfly, say, say_json
 from trainer.cli.question import question
-from trainer.cli.sources.bucket import fetch_candles, is_in_bucket
-from trainer.cli.sources.candles import CheckedCandles, DataCheck, find_candles, upload_candles
-from trainer.cli.sources.local import local_candles
-from trainer.cli.sources.script_launch import DeskScript, read_data
+from trainer.cli.sources.desk import Desk
 from trainer.cli.terminal import Console, show
 from trainer.cli.verbs.launch import asked_job
 from trainer.control.cloud import AwsCloud
 from trainer.control.own_machine import close_last, follow_here
 from trainer.control.stop import StopSignal
-from trainer.data.read.paths import check_path
 from trainer.job.job import Job
-from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
-from trainer.launch.encoder import encoder_file
-from trainer.launch.inputs import ChosenCandles
-from trainer.launch.own_machine import ScriptInputs, here_record, here_task, work_sha256
-from trainer.launch.planning import with_candles
-from trainer.launch.script_files import script_files, script_sha256, upload_data
+from trainer.launch.bundle import upload_bundle
+from trainer.launch.planning import plan_here
 from trainer.launch.script_needs import listed_packages
-from trainer.launch.start import register
+from trainer.launch.start import record_here, record_of, write_task
+from trainer.launch.work import Account, resolve, work_sha256
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.record_json import USER_ID
-from trainer.runs.store import Objects, open_objects
-from trainer.train.inputs.encoder import check_inputs, pinned
-from trainer.train.inputs.encoder import portable as portable_encoder
-from trainer.train.own.check import checked, contents, portable
+from trainer.runs.store import open_objects
 
 DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
 LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A job whose inputs are in the bucket."""
-
-    job: Job
-    bundle: Bundle
-    inputs: ScriptInputs | ChosenCandles
-    places: Mapping[str, Path]  # sha256 -> a file of this machine
-    looks: tuple[str, ...] = ()  # commands that a receipt ends with, besides the log's
-
-    @property
-    def entries(self) -> list[dict[str, Any]]:
-        """Return the manifest's inputs."""
-        if isinstance(self.inputs, ScriptInputs):
-            return [dict(entry) for entry in self.inputs.data]
-        return [item.pinned() for item in self.inputs.inputs]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -104,17 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
         job = replace(job, machine=replace(job.machine, budget=0.0))
     with ExitStack() as ends:
         ends.callback(console.close)
-        script = (
-            _desk_script(job, console, ends, python=arguments.python) if job.is_script else None
-        )  # before anything starts
+        desk = _desk(job, console, ends, arguments)  # before anything starts
         access, outputs = _stack(arguments, ends)
-        objects, cloud = open_objects(access, outputs.bucket), AwsCloud(access, outputs)
-        user_id = user_id_of(access)
-        if script:
-            prepared = _script(script, access, outputs, console)
-        else:
-            prepared = _training(job, access, outputs, objects, console, ends)
-        work = _open_work(prepared, outputs, ends)
+        account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
+        cloud, user_id = AwsCloud(access, outputs), user_id_of(access)
+        resolved = resolve(desk.job, desk.at(account))
+        if desk.packages:
+            console.line(f"packages: {', '.join(desk.packages.names)}; {desk.packages.keep()}")
+        resolved = resolved.uploaded(account, console.update)
+        work = _open_work(work_sha256(resolved, outputs.bucket), ends)
         if left := work.clear():
             console.line(
                 f"ended {counted(left, 'process', 'processes')} of a run here whose agent was killed"
@@ -123,18 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
             console.line(note)
         if work.resumable:
             console.line("resuming from the checkpoints of the last run")
-        upload_bundle(prepared.bundle, objects)
-        record = _record(prepared, outputs, user_id, began)
-        task = here_task(record, prepared.job, prepared.inputs, objects)
+        assert desk.bundle is not None
+        upload_bundle(desk.bundle, account.objects)
+        plan = plan_here(resolved)
+        record = record_of(resolved, plan, account, preflight_at=began, now=utc_now())
+        record = record_here(record, user_id=user_id, host=socket.gethostname()[:100] or "this machine")
+        task = resolved.task(record, account, None, plan.pieces)
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:
             from trainer.cli.views.watch import Watch  # late, as in launch.py
             from trainer.node.own_machine import inputs_here
 
             state = {"run_id": record.run_id, "user_id": record.user_id, "deadline": iso(record.deadline)}
-            files = inputs_here(task.inputs, prepared.places)
-            work.lay_out(prepared.bundle.content, state, files)
-            register(record, task, prepared.bundle, objects)
+            files = inputs_here(task.inputs, resolved.places)
+            work.lay_out(desk.bundle.content, state, files)
+            write_task(record, task, resolved.code, account.objects)
             agent = work.start(_variables(arguments, access, outputs))
             _lend(access, agent.pid)
             console.line(
@@ -159,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
                 else ""
             )
             console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
-        return _end(arguments, receipt, prepared, console)
+        return _end(arguments, receipt, desk, console)
 
 
 def python_of(name: str) -> str:
@@ -204,111 +174,31 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
     return access, read_stack(access, stack=arguments.stack)
 
 
-def _desk_script(job: Job, console: Console, ends: ExitStack, *, python: str) -> DeskScript:
-    """Return the script with its packages, its secrets checked. Raises a TrainerError for a script that can't
-    run here.
-    """
+def _desk(job: Job, console: Console, ends: ExitStack, arguments: argparse.Namespace) -> Desk:
+    """Return what this desk adds to a job. Raises a TrainerError for a job that can't run here."""
+    python = arguments.python
+    desk = Desk(job, console, ends, with_this_python=True, resolves=not python)
+    if not job.is_script:
+        needs("torch")
+        return desk.begin()
     from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
 
     own_secrets(job.script.secrets)
-    script = DeskScript(job=job, files=script_files(job.script))
-    if not python:
-        script = script.with_packages("", rehearsal=True, console=console)
-    elif job.script.requirements:  # another Python has its packages, or these requirements name them
-        listed_packages(job.script, script.files)
-    return replace(script, data=read_data(job, console, ends))
+    desk.begin()
+    if python and job.script.requirements:  # another Python has its packages, or these requirements name them
+        listed_packages(job.script, desk.files or {})
+    return desk.read_folder()
 
 
-def _script(script: DeskScript, access: Access, outputs: StackOutputs, console: Console) -> Prepared:
-    if script.packages:
-        console.line(f"packages: {', '.join(script.packages.names)}; {script.packages.keep()}")
-    uploaded = upload_data(script.data, access, bucket=outputs.bucket) if script.data else []
-    sha256 = script_sha256(script.job.script, script.hashes, script.data)
-    return Prepared(
-        job=script.job,
-        bundle=build_bundle(script_files=script.files),
-        inputs=ScriptInputs(files=script.hashes, data=uploaded, sha256=sha256),
-        places={file.sha256: file.place for file in script.data},
-        looks=("pull",),
-    )
-
-
-def _training(
-    job: Job,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-    console: Console,
-    ends: ExitStack,
-) -> Prepared:
-    needs("torch")
-    if job.data.path and not is_in_bucket(job.data.path):
-        check_path(job.data.path)
-    if job.own_files:
-        console.update("trying your own files ...")
-        job = checked(job)
-    job = pinned(job)
-    if is_in_bucket(job.data.path):
-        console.update(f"fetching {job.data.path} ...")
-        fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-        job = job.with_data(path=str(fetch_candles(job.data.path, own_access(), fetched)))
-    elif here := local_candles(job, access.folder):
-        console.line(f"candles of {here}")
-        job = job.with_data(path=str(here))
-    check = DataCheck(job) if job.data.path else None
-    if check:
-        ends.callback(check.close)
-    found = find_candles(job, check, objects, place=access.place)
-    for note in found.notes:
-        console.line(note)
-    if found.candles is None:
-        raise UsageError(
-            "there is nothing to train on",
-            why=f"raw/{job.data.set}/ is empty",
-            do="Name candles with --data PATH.",
-        )
-    return _checked_training(found, access, outputs)
-
-
-def _checked_training(found: CheckedCandles, access: Access, outputs: StackOutputs) -> Prepared:
-    assert found.candles is not None
-    data_set = found.job.data.set
-    candles = found.candles
-    if found.files:
-        candles = upload_candles(candles, found.files, access, bucket=outputs.bucket, data_set=data_set)
-    job = with_candles(found.job, candles)
-    check_inputs(job)
-    if encoder := encoder_file(job):
-        upload_data([encoder], access, bucket=outputs.bucket)
-    job = portable_encoder(portable(job))
-    bundle = build_bundle(own_files=contents(found.job))
-    places = {file.sha256: file.path for file in found.files}
-    return Prepared(job=job, bundle=bundle, inputs=candles, places=places, looks=("logs --metrics", "pull"))
-
-
-def _open_work(prepared: Prepared, outputs: StackOutputs, ends: ExitStack) -> Any:
+def _open_work(sha256: str, ends: ExitStack) -> Any:
     from trainer.node.own_machine import open_work, prune  # late: Linux alone has its lock
 
     root = environment.here_folder()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    plan = prepared.inputs.plan if isinstance(prepared.inputs, ChosenCandles) else b""
-    work = open_work(root, work_sha256(prepared.job, prepared.bundle, outputs.bucket, prepared.entries, plan))
+    work = open_work(root, sha256)
     ends.callback(work.release)
     prune(root)  # the others
     return work
-
-
-def _record(prepared: Prepared, outputs: StackOutputs, user_id: str, began: datetime) -> RunRecord:
-    return here_record(
-        prepared.job,
-        prepared.bundle,
-        outputs,
-        user_id=user_id,
-        host=socket.gethostname()[:100] or "this machine",
-        bars=prepared.inputs.bars if isinstance(prepared.inputs, ChosenCandles) else {},
-        now=utc_now(),
-        preflight_at=began,
-    )
 
 
 def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutputs) -> dict[str, str]:
@@ -345,11 +235,12 @@ def _detached(arguments: argparse.Namespace, record: RunRecord, console: Console
     return 0
 
 
-def _end(arguments: argparse.Namespace, receipt: Receipt, prepared: Prepared, console: Console) -> int:
+def _end(arguments: argparse.Namespace, receipt: Receipt, desk: Desk, console: Console) -> int:
     from trainer.cli.views.receipt import receipt_view
 
     say_json(receipt) if arguments.json else show(receipt_view(receipt))
-    made = prepared.looks if receipt["models"] or receipt["files"] else ()
+    kept = ("pull",) if desk.job.is_script else ("logs --metrics", "pull")
+    made = kept if receipt["models"] or receipt["files"] else ()
     console.line("look at it:")
     for look in ("logs", *made):
         verb, _, flag = look.partition(" ")

@@ -10,33 +10,33 @@ import json
 import subprocess
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.sources.candles import find_candles
+from trainer.cli.sources.desk import Desk
 from trainer.cli.sources.refresh_script import with_refresh_script
-from trainer.cli.sources.script_launch import DeskScript, read_data, refuse_secrets_without_role
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
+from trainer.control.published import Publication
 from trainer.job.job import Job, load_job, parse_job
-from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
+from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
+from trainer.launch.inputs import ChosenCandles, data_set_of
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
-from trainer.launch.planning import PlannedRetrain, listed_inputs, plan_retrain, within_budget
+from trainer.launch.planning import listed_inputs, offers_for, plan_work, within_budget
 from trainer.launch.preflight import Offers
 from trainer.launch.prepare import LONGEST
-from trainer.launch.script import script_record
-from trainer.launch.script_files import script_files, script_sha256, upload_data
-from trainer.launch.script_retrain import PlannedScript, data_set_of, plan_script_retrain
-from trainer.launch.start import new_record
+from trainer.launch.script_files import DataFile, upload_data
+from trainer.launch.start import record_of
+from trainer.launch.work import Account, ScriptWork, TrainingWork, resolve
 from trainer.machines.chips import packaged, user_file, user_tables
 from trainer.machines.cpu_instances import cpu_instance_type
 from trainer.machines.instances import InstanceType
@@ -59,142 +59,132 @@ from trainer.train.own.check import checked, contents, portable
 GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of a clock change
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a publication holds: job and code, a script's files and data, and an encoder to upload."""
+
+    job: Job
+    bundle: Bundle
+    script: PublishedScript | None = None
+    encoder: DataFile | None = None
+    at_desk: Job | None = None  # with the encoder's path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedNow:
+    """A retrain planned for now, as control does at each scheduled time."""
+
+    work: TrainingWork | ScriptWork
+    offers: Offers
+    plan: LaunchPlan
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeskPublication(Publication):
+    """Sources of a retrain that is planned at a desk, where files that no launch uploaded are checked."""
+
+    notes: list[str]
+
+    def candles(self, job: Job) -> ChosenCandles:
+        """Choose the set's files; those that nobody checked are fetched, checked and indexed here, since
+        control can't.
+        """
+        listed_inputs(job, self.account.objects)
+        found = find_candles(job, None, self.account.objects, place=self.account.place)
+        assert found.candles is not None
+        self.notes.extend(found.notes)
+        return found.candles
+
+
 def publish(
-    arguments: argparse.Namespace,
-    schedule: RetrainSchedule,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-) -> tuple[PublishedRetrain, PlannedRetrain | PlannedScript, list[str]]:
-    """Publish a job for a retrain; return the publication, its plan of now, and notes. Checks come before
-    writes.
-    """
-    now = utc_now()
+    arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account
+) -> tuple[PublishedRetrain, PlannedNow]:
+    """Publish a job for a retrain; return the publication and its plan of now. Checks come before writes."""
+    now, access, outputs = utc_now(), account.access, account.outputs
     refuse_unfit_stack(outputs)
     refuse_skipped_times(schedule, now)
     job = parse_job(load_job(Path(arguments.job)), {}, arguments.settings)
     _refuse_own_profile(job)
-    if job.is_script:
-        return _publish_script(job, schedule, access, outputs, objects, now)
+    _refuse_types(machines_of(job), outputs)
+    sent = _script_sent(job, account) if job.is_script else _training_sent(job)
+    ready = plan_now(sent.job, sent.bundle, sent.script, schedule, account)
+    record = record_of(ready.work, ready.plan, account, preflight_at=now, now=now)
+    notes = [*ready.notes, *check_account(access, outputs, record, sweep=True)]
+    if sent.script and schedule.promote != "never":
+        notes.append(
+            f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to"
+            " production"
+        )
+    if sent.encoder and sent.at_desk:
+        check_inputs(sent.at_desk.with_data(timeframe=ready.work.job.data.timeframe))
+        upload_data([sent.encoder], access, bucket=outputs.bucket)
+    retrain = _written(schedule.name, sent, ready.offers, account.objects, now)
+    return retrain, replace(ready, notes=tuple(notes))
+
+
+def _training_sent(job: Job) -> Sent:
+    """Return a training as it is published: without a path of this desk."""
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
     script = with_refresh_script(job)
     job = pinned(checked(script.job))
-    encoder, sent = encoder_file(job), portable_encoder(portable(job))
-    ready, notes = plan_now(sent, schedule, access, outputs, objects)
     bundle = build_bundle(own_files={**contents(job), **script.files})
-    record = new_record(ready.job, ready.plan, bundle, outputs, preflight_at=now, now=now)
-    notes += check_account(access, outputs, record, sweep=True)
-    if encoder:
-        check_inputs(job.with_data(timeframe=ready.candles.timeframe))
-        upload_data([encoder], access, bucket=outputs.bucket)
-    retrain = _written(schedule.name, sent, bundle, ready.offers, objects, now)
-    return retrain, ready, notes
+    sent = portable_encoder(portable(job))
+    return Sent(job=sent, bundle=bundle, encoder=encoder_file(job), at_desk=job)
 
 
-def _publish_script(
-    job: Job,
-    schedule: RetrainSchedule,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-    now: datetime,
-) -> tuple[PublishedRetrain, PlannedScript, list[str]]:
-    """Publish a script with its files, and with its data or the name of the data set to list at each
-    scheduled time.
-    """
-    _refuse_types(machines_of(job), outputs)
-    refuse_secrets_without_role(job, outputs)
+def _script_sent(job: Job, account: Account) -> Sent:
+    """Return a script as it is published: with its data uploaded, or the data set to list at each time."""
+    outputs = account.outputs
     listed = bool(data_set_of(job.data.folder, outputs.bucket))
     if listed and job.script.secrets:
         why = "the role that reads secrets reads no data set"
         do = "Leave script.secrets out, or name a folder of this desk, whose files are pinned now."
         raise UsageError("a script with secrets can't read a data set", why=why, do=do)
-    desk = DeskScript(job=job, files=script_files(job.script))
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
-        rehearsal = access.place is REHEARSAL
-        desk = desk.with_packages(outputs.image_line, rehearsal=rehearsal, console=console)
-        data = () if listed else read_data(job, console, ends)
-        inputs = tuple(upload_data(data, access, bucket=outputs.bucket)) if data else ()
-    sha256 = script_sha256(desk.job.script, desk.hashes, data)
-    job = desk.job.without_desk()
-    if listed:
-        job = job.with_data(folder=desk.job.data.folder)
-    script = PublishedScript(files=desk.hashes, inputs=inputs, sha256=sha256)
-    ready = plan_script_now(job, script, schedule, access, outputs, objects)
-    bundle = build_bundle(script_files=desk.files)
-    record = script_record(job, ready.plan, bundle, outputs, preflight_at=now, now=now)
-    notes = check_account(access, outputs, record, sweep=True)
-    if schedule.promote != "never":
-        notes.append(
-            f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to"
-            " production"
-        )
-    retrain = _written(schedule.name, job, bundle, ready.offers, objects, now, script=script)
-    return retrain, ready, notes
-
-
-def plan_script_now(
-    job: Job,
-    script: PublishedScript,
-    schedule: RetrainSchedule,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-    *,
-    image_id: str = "",
-) -> PlannedScript:
-    """Plan a retrain's script for now, within its budgets and on types that control may start."""
-    job = within_budget(job, schedule.budget)
-    _refuse_types(machines_of(job), outputs)
-    ready = plan_script_retrain(
-        job,
-        access,
-        outputs,
-        objects,
-        files=script.files,
-        inputs=script.inputs,
-        sha256=script.sha256,
-        retrain=schedule.name,
-        pinned_image=image_id,
+        desk = Desk(job, console, ends).begin()
+        if not listed:
+            desk.read_folder()
+        work = resolve(job, desk.at(account)).uploaded(account, console.update)
+    assert isinstance(work, ScriptWork) and desk.bundle is not None
+    sent = work.job.without_desk()
+    return Sent(
+        job=sent.with_data(folder=job.data.folder) if listed else sent,
+        bundle=desk.bundle,
+        script=PublishedScript(files=work.files, inputs=work.inputs, sha256=work.sha256),
     )
-    _refuse_beyond_month(ready.plan, schedule)
-    return ready
 
 
 def plan_now(
     job: Job,
+    code: BundleName,
+    script: PublishedScript | None,
     schedule: RetrainSchedule,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
+    account: Account,
     *,
     image_id: str = "",
-) -> tuple[PlannedRetrain, list[str]]:
-    """Plan a retrain's job for now, within its budgets and on types that control may start; return also notes
-    on its data.
-
-    Files of the set that no launch uploaded are fetched, checked and indexed here, since control can't.
-    """
+) -> PlannedNow:
+    """Plan a retrain's job for now, within its budgets and on types that control may start."""
+    notes: list[str] = []
+    sources = DeskPublication(name=schedule.name, code=code, account=account, published=script, notes=notes)
     job = within_budget(job, schedule.budget)
-    _refuse_types(machines_of(job), outputs)
-    listed_inputs(job, objects)
-    found = find_candles(job, None, objects, place=access.place)
-    assert found.candles is not None
-    ready = plan_retrain(job, found.candles, access, outputs, objects, pinned_image=image_id)
-    _refuse_beyond_month(ready.plan, schedule)
-    notes = list(found.notes)
+    _refuse_types(machines_of(job), account.outputs)
+    work = resolve(job, sources)
+    offers = offers_for(work.job, account, pinned_image=image_id)
+    plan = plan_work(work, offers, account)
+    _refuse_beyond_month(plan, schedule)
     if job.data.refresh:
-        machine, seconds = cpu_instance_type(outputs.prepare_type), LONGEST.total_seconds()
+        machine, seconds = cpu_instance_type(account.outputs.prepare_type), LONGEST.total_seconds()
         most = dollars(seconds, on_demand_price(machine))
         notes.append(
             f"first the refresh script runs on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at"
             f" most; after a failure the job's data.stale says: {job.data.stale}"
         )
-    return ready, notes
+    return PlannedNow(work=work, offers=offers, plan=plan, notes=tuple(notes))
 
 
 def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:
@@ -253,20 +243,12 @@ def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> No
             )
 
 
-def _written(
-    name: str,
-    job: Job,
-    bundle: Bundle,
-    offers: Offers,
-    objects: Objects,
-    now: datetime,
-    *,
-    script: PublishedScript | None = None,
-) -> PublishedRetrain:
+def _written(name: str, sent: Sent, offers: Offers, objects: Objects, now: datetime) -> PublishedRetrain:
     """Upload job and code under their hashes, then replace the publication; a pause stays."""
+    bundle = sent.bundle
     upload_bundle(bundle, objects)
-    sha256 = _by_hash(objects, json.dumps(job.to_dict(), indent=1, sort_keys=True).encode())
-    script_hash = _by_hash(objects, script.to_json()) if script else ""
+    sha256 = _by_hash(objects, json.dumps(sent.job.to_dict(), indent=1, sort_keys=True).encode())
+    script_hash = _by_hash(objects, sent.script.to_json()) if sent.script else ""
     paused, replaces = _replaced(objects, name)
     retrain = PublishedRetrain(
         name=name,

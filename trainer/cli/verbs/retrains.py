@@ -12,8 +12,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from rich.console import RenderableType
-
 from trainer.aws.access import Access, aws_error
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
@@ -21,13 +19,13 @@ from trainer.base.errors import TrainerError, UsageError, nearest
 from trainer.cli.connect import connected
 from trainer.cli.output import money, say, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.verbs.publish import plan_now, plan_script_now, publish, swap
-from trainer.cli.views.plan import plan_view, script_view
+from trainer.cli.verbs.publish import PlannedNow, plan_now, publish, swap
+from trainer.cli.views.plan import work_view
 from trainer.cli.views.table import FittedTable, TableColumn
-from trainer.launch.planning import PlannedRetrain
-from trainer.launch.script_retrain import PlannedScript
+from trainer.control.published import publication
+from trainer.launch.work import Account
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
-from trainer.retrains.published import PublishedRetrain, read_published, verified_job, verified_script
+from trainer.retrains.published import PublishedRetrain, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, open_objects
@@ -59,10 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "list":
             return _list(arguments, outputs, objects)
         schedule = _schedule(outputs, arguments.name)
+        account = Account(access=access, outputs=outputs, objects=objects)
         if arguments.action == "publish":
-            return _publish(arguments, schedule, access, outputs, objects)
+            return _publish(arguments, schedule, account)
         if arguments.action == "preview":
-            return _preview(arguments, schedule, access, outputs, objects)
+            return _preview(arguments, schedule, account)
         if arguments.action == "run":
             return _run_now(arguments, schedule, access, outputs)
         if arguments.action == "pause":
@@ -78,19 +77,13 @@ def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
     return schedules[name]
 
 
-def _publish(
-    arguments: argparse.Namespace,
-    schedule: RetrainSchedule,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-) -> int:
-    retrain, ready, notes = publish(arguments, schedule, access, outputs, objects)
+def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
+    retrain, ready = publish(arguments, schedule, account)
     if arguments.json:
-        say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
+        say_json(_document(schedule, retrain, ready))
         return 0
-    show(_view(ready))
-    say(*(f"note: {note}" for note in notes))
+    show(work_view(ready.work, ready.plan, ready.work.data))
+    say(*(f"note: {note}" for note in ready.notes))
     say(
         f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image"
         f" {retrain.image_id}"
@@ -102,34 +95,22 @@ def _publish(
     return 0
 
 
-def _preview(
-    arguments: argparse.Namespace,
-    schedule: RetrainSchedule,
-    access: Access,
-    outputs: StackOutputs,
-    objects: Objects,
-) -> int:
-    retrain = _published(objects, schedule.name)[0]
-    job, image_id, notes = verified_job(objects, retrain), retrain.image_id, list[str]()
-    ready: PlannedRetrain | PlannedScript
-    if job.is_script:
-        script = verified_script(objects, retrain)
-        ready = plan_script_now(job, script, schedule, access, outputs, objects, image_id=image_id)
-    else:
-        ready, notes = plan_now(job, schedule, access, outputs, objects, image_id=image_id)
+def _preview(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
+    retrain = _published(account.objects, schedule.name)[0]
+    job, stored = verified_job(account.objects, retrain), publication(retrain, account)
+    image = retrain.image_id
+    ready = plan_now(job, stored.code, stored.published, schedule, account, image_id=image)
     if arguments.json:
-        say_json({"retrain": _described(schedule, retrain), "plan": ready.plan.to_dict(), "notes": notes})
+        say_json(_document(schedule, retrain, ready))
         return 0
-    show(_view(ready))
-    say(*(f"note: {note}" for note in notes), *_times(schedule))
+    show(work_view(ready.work, ready.plan, ready.work.data))
+    say(*(f"note: {note}" for note in ready.notes), *_times(schedule))
     return 0
 
 
-def _view(ready: PlannedRetrain | PlannedScript) -> RenderableType:
-    """Return the plan of a retrain for people."""
-    if isinstance(ready, PlannedScript):
-        return script_view(ready.plan, ready.job, ready.data)
-    return plan_view(ready.plan, ready.job, ready.candles)
+def _document(schedule: RetrainSchedule, retrain: PublishedRetrain, ready: PlannedNow) -> dict[str, Any]:
+    plan = ready.plan.to_dict()
+    return {"retrain": _described(schedule, retrain), "plan": plan, "notes": list(ready.notes)}
 
 
 def _run_now(

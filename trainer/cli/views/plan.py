@@ -15,6 +15,7 @@ from trainer.job.pieces import kind_of
 from trainer.launch.candidates import PlanCandidate
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan
+from trainer.launch.work import TrainingWork, Work
 from trainer.machines.baking import Baking
 from trainer.machines.storage import StorageCost
 from trainer.models.pretrained import encoder_of
@@ -32,6 +33,13 @@ COLUMNS = (
     TableColumn(title="est. time"),
     TableColumn(title="est. cost"),
 )
+
+
+def work_view(work: Work, plan: LaunchPlan, data: Mapping[str, Any]) -> RenderableType:
+    """Return the plan of a launch. `data`: its data section, as `--json` prints it."""
+    if isinstance(work, TrainingWork):
+        return plan_view(plan, work.job, work.candles)
+    return script_view(plan, work.job, data)
 
 
 def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableType:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.jobs import job_of
 from trainer.cli.parser import build_parser
-from trainer.cli.ready_to_train import ReadyToTrain
+from trainer.cli.sources.desk import Desk
 from trainer.cli.terminal import Console
 from trainer.cli.verbs.launch import _end
 from trainer.cli.views.drawing import drawn
@@ -239,9 +242,10 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
     checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
-    nothing = dict.fromkeys(("outputs", "objects", "offers", "bundle", "job", "plan", "candles", "encoder"))
-    ready = ReadyToTrain(checked=checked, given_path=data, **nothing)
-    assert _end(arguments, RECEIPT, ready, Console(plain=True)) == 100
+    desk = Desk(job_of(path=data), Console(plain=True), ExitStack(), found=checked)
+    account: Any = SimpleNamespace(objects=None)
+    looks = partial(desk.looks, given=data)
+    assert _end(arguments, RECEIPT, account, looks, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
         "logs run-1 --rehearse",

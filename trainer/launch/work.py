@@ -1,0 +1,296 @@
+"""What a launch carries: a job whose sources are resolved, for whoever launches it.
+
+`resolve(job, sources)` makes it at a desk (`cli.sources.desk`) and in control (`control.published`);
+`planning.offers_for`, `planning.plan_work`, `start.record_of` and `start.register` take it from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from trainer.aws.access import Access
+from trainer.aws.place import Place
+from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.errors import ConfigError
+from trainer.job.job import Job
+from trainer.job.pieces import pieces_of
+from trainer.job.pieces.piece import Piece
+from trainer.job.script import KIND as SCRIPT
+from trainer.launch.bundle import BundleName
+from trainer.launch.inputs import ChosenCandles, Input
+from trainer.launch.knowledge import known_rates
+from trainer.launch.known_times import KnownTimes, known_times
+from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
+from trainer.launch.preflight import Offers
+from trainer.launch.script_files import DATA_PREFIX, DataFile, upload_data
+from trainer.launch.tasks import Task, refresh_task, script_task, training_task
+from trainer.launch.upload_candles import LocalFile, upload
+from trainer.machines.planner import Workload, workload
+from trainer.machines.rates import NOT_ESTIMATED, Rate
+from trainer.runs.record import Leaves, RunRecord
+from trainer.runs.store import Objects
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The stack that a launch works on, and the access to it."""
+
+    access: Access
+    outputs: StackOutputs
+    objects: Objects
+
+    @property
+    def place(self) -> Place:
+        return self.access.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A job with its code, as the machine reads it: it names no path of the desk."""
+
+    job: Job
+    code: BundleName
+    name: ClassVar[str]  # of its command
+    leaves: ClassVar[Leaves]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the data section of a plan."""
+        raise NotImplementedError
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Return why symbols of its data were left out."""
+        return ()
+
+    @property
+    def input_bytes(self) -> int:
+        raise NotImplementedError
+
+    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
+        """Return its pieces, and the rate of each offered type; refuses what can't work."""
+        raise NotImplementedError
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """Return its pieces without estimates, for a machine that nobody prices."""
+        raise NotImplementedError
+
+    def uploaded(self, account: Account, say: Callable[[str], None]) -> Work:
+        """Upload what is at the desk, and return the work with its inputs pinned."""
+        raise NotImplementedError
+
+    def role(self, outputs: StackOutputs) -> tuple[str, str]:
+        """Return the unique id of its machine's role, and the ARN of its profile if the template has
+        another.
+        """
+        return outputs.instance_role_id, ""
+
+    def task(
+        self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
+    ) -> Task:
+        """Return the command with all that it reads. `offers`: None on the caller's own machine."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWork(Work):
+    """Models from candles. `files`, `encoder`: what has to be uploaded from this desk."""
+
+    candles: ChosenCandles
+    files: tuple[LocalFile, ...] = ()
+    encoder: DataFile | None = None
+    name: ClassVar[str] = "train"
+    leaves: ClassVar[Leaves] = "models"
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return self.candles.to_dict()
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        return self.candles.refused
+
+    @property
+    def input_bytes(self) -> int:
+        return self.candles.input_bytes
+
+    @property
+    def entries(self) -> list[Mapping[str, Any]]:
+        """Return its pinned inputs."""
+        return [item.pinned() for item in self.candles.inputs]
+
+    @property
+    def plan_bytes(self) -> bytes:
+        """Return the plan of its bars."""
+        return self.candles.plan
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Return the files of this desk by sha256."""
+        return {file.sha256: file.path for file in self.files}
+
+    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
+        work, machines = workload(self.job, self.candles.bars), machines_of(self.job)
+        if account.place.binding and self.job.machine.instance:
+            refuse_retired(machines, work)
+        return work, known_rates(self.job, machines, account.objects, account.place)
+
+    def pieces(self) -> tuple[Piece, ...]:
+        return workload(self.job, self.candles.bars).pieces
+
+    def uploaded(self, account: Account, say: Callable[[str], None]) -> TrainingWork:
+        bucket, data_set = account.outputs.bucket, self.job.data.set
+        if self.encoder:
+            say(f"uploading the encoder, {_megabytes([self.encoder.bytes])}, unless it is in the bucket ...")
+            upload_data([self.encoder], account.access, bucket=bucket)
+        if not self.files:
+            return self
+        size = _megabytes(file.bytes for file in self.files)
+        say(f"uploading {_files(self.files)}, {size}, to s3://{bucket}/raw/{data_set}/ ...")
+        entries = upload(self.files, account.access, bucket=bucket, data_set=data_set)
+        pinned = [
+            Input(**entry, summary=file.summary) for entry, file in zip(entries, self.files, strict=True)
+        ]
+        return replace(self, candles=replace(self.candles, inputs=tuple(pinned)))
+
+    def task(
+        self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
+    ) -> Task:
+        return training_task(record, self.job, self.candles, account.objects, offers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptWork(Work):
+    """A user's script: its files and data by hash. `folder`: the data that is at this desk."""
+
+    files: Mapping[str, str]  # of the script, by path: sha256
+    sha256: str  # of all that its duration depends on
+    inputs: tuple[Mapping[str, Any], ...] = ()  # entries of the manifest, with their paths
+    folder: tuple[DataFile, ...] = ()
+    names: tuple[str, ...]  # in the ids of its earlier runs: of its job and its retrain
+    name: ClassVar[str] = SCRIPT
+    leaves: ClassVar[Leaves] = "files"
+
+    @property
+    def data(self) -> dict[str, Any]:
+        files = len(self.inputs) or len(self.folder)
+        return {"files": files, "bytes": self.input_bytes, "script_files": dict(self.files)}
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(int(entry["bytes"]) for entry in self.inputs) or sum(file.bytes for file in self.folder)
+
+    @property
+    def entries(self) -> list[Mapping[str, Any]]:
+        """Return its pinned inputs."""
+        return list(self.inputs)
+
+    @property
+    def plan_bytes(self) -> bytes:
+        """Return the plan of its bars: a script has none."""
+        return b""
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Return the files of this desk by sha256."""
+        return {file.sha256: file.place for file in self.folder}
+
+    def role(self, outputs: StackOutputs) -> tuple[str, str]:
+        if self.job.script.secrets:  # the one role that reads them
+            return outputs.script_role_id, outputs.script_profile_arn
+        return super().role(outputs)
+
+    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
+        machines = machines_of(self.job)
+        if account.place.binding and self.job.machine.instance:
+            refuse_retired(machines, None)
+        if self.job.script.secrets and not account.outputs.script_profile_arn:
+            why = "it is older than they are"
+            raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
+        refuse_small_disks(machines, self.input_bytes, volume_gib=offers.volume_gib)
+        times = known_times(account.objects, self.names, self.sha256, account.place)
+        return timed(Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each), times, offers)
+
+    def pieces(self) -> tuple[Piece, ...]:
+        return pieces_of(self.job, (), timeframe="")
+
+    def uploaded(self, account: Account, say: Callable[[str], None]) -> ScriptWork:
+        if not self.folder:
+            return self
+        bucket, size = account.outputs.bucket, _megabytes(file.bytes for file in self.folder)
+        say(f"uploading what is new of {_files(self.folder)}, {size}, to s3://{bucket}/{DATA_PREFIX} ...")
+        return replace(self, inputs=tuple(upload_data(self.folder, account.access, bucket=bucket)))
+
+    def task(
+        self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
+    ) -> Task:
+        return script_task(
+            record,
+            self.job,
+            self.files,
+            self.inputs,
+            sha256=self.sha256,
+            planned=planned,
+            devices="tested" if offers else "found",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refresh(Work):
+    """The refresh and check of a data set, before a scheduled training."""
+
+    inputs: tuple[Input, ...]
+    name: ClassVar[str] = "prepare"
+    leaves: ClassVar[Leaves] = "candles"
+
+    def role(self, outputs: StackOutputs) -> tuple[str, str]:
+        return outputs.prepare_role_id, ""
+
+    def task(
+        self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
+    ) -> Task:
+        return refresh_task(record, self.job, self.inputs)
+
+
+class WorkSources(Protocol):
+    """Where a job's work comes from: the files of a desk, or a publication and its data set."""
+
+    def training(self, job: Job) -> TrainingWork: ...
+
+    def script(self, job: Job) -> ScriptWork: ...
+
+
+def resolve(job: Job, sources: WorkSources) -> TrainingWork | ScriptWork:
+    """Return the work of a job. Raises a TrainerError for whatever its sources lack."""
+    return sources.script(job) if job.is_script else sources.training(job)
+
+
+def timed(work: Workload, times: KnownTimes, offers: Offers) -> tuple[Workload, dict[str, Rate]]:
+    """Return work whose pieces the agent starts with their shares of the known times, and their rates."""
+    pieces = tuple(replace(piece, estimate=times.shares.get(piece.title, 1.0)) for piece in work.pieces)
+    unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
+    rates = {machine.name: times.rates.get(machine.name, unknown) for machine in offers.priced.machines}
+    return replace(work, pieces=pieces), rates
+
+
+def work_sha256(work: TrainingWork | ScriptWork, bucket: str) -> str:
+    """Return the hash by which a run is resumed on the caller's own machine: of code, settings except the
+    machine's, data, plan and bucket.
+    """
+    settings = {table: values for table, values in work.job.to_dict().items() if table != "machine"}
+    read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in work.entries)
+    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.plan_bytes).hexdigest())
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _megabytes(sizes: Any) -> str:
+    return f"{sum(sizes) / 1e6:.1f} MB"
+
+
+def _files(files: Sequence[Any]) -> str:
+    return f"{len(files):,} file{'' if len(files) == 1 else 's'}"
