@@ -46,7 +46,7 @@ _CHOSEN_BY_AWS = re.compile(
 def application(aws_server: EmbeddedAws) -> tuple[Access, AppliedProgram]:
     """One account with the program applied, and the calls that did it."""
     access = aws_server.account()
-    return access, pulumi_apply.apply(access, config=CONFIG)
+    return access, pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply")
 
 
 @pytest.fixture
