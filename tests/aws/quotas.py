@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainer.rehearsal.account import Rules
-from trainer.rehearsal.catalogue import retired_types
+from trainer.rehearsal.catalogue import types
 from trainer.rehearsal.compute import QUOTA_VCPUS
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Pool
@@ -51,9 +51,9 @@ def check_quota(cloud: CheckedAccount, pool: Pool, count: int) -> None:
     if not code:
         return
     alive = [one.pool for one in cloud.world.alive(cloud.clock.now())]
-    used = sum(_vcpus(cloud, one.instance_type) for one in alive if code_of(one) == code)
+    used = sum(_vcpus(one.instance_type) for one in alive if code_of(one) == code)
     limit = cloud.quotas.get(code, QUOTA_VCPUS)
-    if used + count * _vcpus(cloud, pool.instance_type) <= limit:
+    if used + count * _vcpus(pool.instance_type) <= limit:
         return
     if pool.market == "spot":
         raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
@@ -64,13 +64,9 @@ def check_quota(cloud: CheckedAccount, pool: Pool, count: int) -> None:
     )
 
 
-def _vcpus(cloud: CheckedAccount, instance_type: str) -> int:
+def _vcpus(instance_type: str) -> int:
     """Return the number of vCPUs of a type."""
-    (described,) = (
-        retired_types([instance_type])
-        or cloud.moto("ec2", "DescribeInstanceTypes", {"InstanceTypes": [instance_type]})["InstanceTypes"]
-    )
-    return int(described["VCpuInfo"]["DefaultVCpus"])
+    return int(types()[instance_type]["VCpuInfo"]["DefaultVCpus"])
 
 
 def get_service_quota(cloud: CheckedAccount, call: Call) -> dict[str, Any]:

@@ -8,10 +8,11 @@ moto's dump of AWS (package built 2026-10-27) lacks the p3 family, which AWS sto
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 from pathlib import Path
 from typing import Any
+
+from trainer.rehearsal.keys import REGION
 
 IMAGE_PARAMETERS = (
     "/aws/service/deeplearning/ami/"  # <architecture>/<line>/latest/ami-id (Deep Learning AMI guide)
@@ -28,46 +29,29 @@ def image_parameters() -> dict[str, str]:
     }
 
 
-def retired_types(names: list[str] | None = None) -> list[dict[str, Any]]:
-    """Describe the retired types, all of them or those named, as DescribeInstanceTypes would."""
-    return [one for name, one in _retired().items() if not names or name in names]
+@functools.cache
+def types() -> dict[str, dict[str, Any]]:
+    """Return the description of every type, by name; from the first call on moto has the retired ones,
+    too.
+    """
+    from moto.ec2.models import instance_types as motos  # late: 0.5 s, and only a server needs it
 
-
-def retired_offerings(location_type: str, region: str) -> list[dict[str, str]]:
-    """Return where the retired types are offered, as DescribeInstanceTypeOfferings would."""
-    if region != "us-east-1":
-        return []
-    locations = _RETIRED_ZONES if location_type == "availability-zone" else (region,)
-    return [
-        {"InstanceType": name, "LocationType": location_type, "Location": location}
-        for name in _retired()
-        for location in locations
-    ]
+    for one in _read("retired_types.json"):
+        name = one["InstanceType"]
+        motos.INSTANCE_TYPES[name] = one
+        motos.InstanceTypeBackend.instance_types.append(motos.InstanceType(name))
+        for kind, locations in (("availability-zone", _RETIRED_ZONES), ("region", (REGION,))):
+            motos.INSTANCE_TYPE_OFFERINGS[kind][REGION] += [
+                {"InstanceType": name, "LocationType": kind, "Location": location} for location in locations
+            ]
+    return motos.INSTANCE_TYPES
 
 
 def gpu_count(instance_type: str) -> int:
     """Return the number of whole GPUs of a type; 0 for a type without, or an unknown one."""
-    gpus = _types().get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    gpus = types().get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
     return int(sum(gpu["Count"] for gpu in gpus))
-
-
-def is_known(instance_type: str) -> bool:
-    """Return whether a type exists, offered or not."""
-    return instance_type in _types()
 
 
 def _read(name: str) -> Any:
     return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
-
-@functools.cache
-def _retired() -> dict[str, dict[str, Any]]:
-    return {one["InstanceType"]: one for one in _read("retired_types.json")}
-
-
-@functools.cache
-def _types() -> dict[str, dict[str, Any]]:
-    from moto import ec2  # late: 0.5 s, and only a server needs it
-
-    path = Path(ec2.__file__).parent / "resources" / "instance_types.json.gz"
-    return {**json.loads(gzip.decompress(path.read_bytes())), **_retired()}

@@ -10,9 +10,9 @@ import base64
 from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
-from trainer.rehearsal.catalogue import retired_offerings, retired_types
+from trainer.rehearsal.catalogue import types
 from trainer.rehearsal.launches import launch_fleet
-from trainer.rehearsal.wire import Call
+from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
 
 CONSOLE_BYTES = 64 * 1024  # EC2's limit
@@ -91,42 +91,10 @@ def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     }
 
 
-def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Describe instance types, with the retired ones."""
-    asked = list(call.params.get("InstanceTypes", []))
-    retired = retired_types(asked)
-    names = {one["InstanceType"] for one in retired}
-    rest = [name for name in asked if name not in names]
-    types: list[dict[str, Any]] = []
-    if rest or not asked:
-        params = {**call.params, **({"InstanceTypes": rest} if asked else {})}
-        types = cloud.moto("ec2", "DescribeInstanceTypes", params, region=call.region)["InstanceTypes"]
-    # Retired types are filtered by name alone: no caller asks for them by another property.
-    wanted = [one["Values"] for one in call.params.get("Filters", []) if one["Name"] == "instance-type"]
-    if call.params.get("Filters") and not wanted:
-        retired = []
-    return {
-        "InstanceTypes": (
-            types + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]
-        )
-    }
-
-
-def describe_instance_type_offerings(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Describe where instance types are offered, with the retired ones."""
-    params = call.params
-    offerings = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)[
-        "InstanceTypeOfferings"
-    ]
-    fields = {"instance-type": "InstanceType", "location": "Location"}
-    retired = [
-        one
-        for one in retired_offerings(params.get("LocationType", "region"), call.region)
-        if all(
-            one.get(fields.get(rule["Name"], ""), "") in rule["Values"] for rule in params.get("Filters", [])
-        )
-    ]
-    return {"InstanceTypeOfferings": offerings + retired}
+def describe_types(cloud: EmbeddedAccount, call: Call) -> Answer:
+    """Describe instance types, or where they are offered, with the retired ones."""
+    types()
+    return collect(call.environ, call.account)
 
 
 def _find(cloud: EmbeddedAccount, call: Call) -> list[Instance]:
@@ -161,8 +129,8 @@ RULES: Rules = {
     ("ec2", "DescribeInstances"): describe_instances,
     ("ec2", "TerminateInstances"): terminate_instances,
     ("ec2", "GetConsoleOutput"): get_console_output,
-    ("ec2", "DescribeInstanceTypes"): describe_instance_types,
-    ("ec2", "DescribeInstanceTypeOfferings"): describe_instance_type_offerings,
+    ("ec2", "DescribeInstanceTypes"): describe_types,
+    ("ec2", "DescribeInstanceTypeOfferings"): describe_types,
     ("ec2", "CreateTags"): refuse("change tags"),
     ("ec2", "DeleteTags"): refuse("change tags"),
     ("ec2", "StopInstances"): refuse("stop instances"),

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.catalogue import image_parameters, is_known, retired_offerings
+from trainer.rehearsal.catalogue import image_parameters, types
 from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
@@ -198,7 +198,7 @@ def _zone(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> str:
 
 def _check_offered(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
     """Refuse an unknown type, and one that is not offered in the zone."""
-    if not is_known(pool.instance_type):
+    if pool.instance_type not in types():
         raise AwsError("InvalidParameterValue", f"Invalid value '{pool.instance_type}' for InstanceType.")
     rules = [
         {"Name": "instance-type", "Values": [pool.instance_type]},
@@ -208,9 +208,7 @@ def _check_offered(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
     offered = cloud.moto("ec2", "DescribeInstanceTypeOfferings", asked, region=region)[
         "InstanceTypeOfferings"
     ]
-    retired = retired_offerings("availability-zone", region)
-    place = (pool.instance_type, pool.availability_zone)
-    if not offered and place not in {(one["InstanceType"], one["Location"]) for one in retired}:
+    if not offered:
         raise AwsError(
             "Unsupported",
             f"Your requested instance type ({pool.instance_type}) is not supported in your requested"

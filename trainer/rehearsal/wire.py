@@ -2,7 +2,7 @@
 into moto itself.
 
 moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned
-exactly. Only this module and `http_server` import moto. It has no rules of services.
+exactly. Only this module, `http_server` and `catalogue` import moto. It has no rules of services.
 """
 
 from __future__ import annotations
