@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.keys import REGION
+from trainer.runs.record import utc_now
 
 IMAGE_PARAMETERS = (
     "/aws/service/deeplearning/ami/"  # <architecture>/<line>/latest/ami-id (Deep Learning AMI guide)
@@ -27,6 +28,18 @@ def image_parameters() -> dict[str, str]:
         f"{IMAGE_PARAMETERS}{image['architecture']}/{image['description']}/latest/ami-id": image["ami_id"]
         for image in _read("images.json")
     }
+
+
+def add_image_parameters(account: str, ssm: Any) -> None:
+    """Give an account's SSM in moto the public parameters that name images, unless it has them."""
+    from moto.ssm.models import Parameter  # late: only a server needs it
+
+    for name, image_id in image_parameters().items():
+        if name not in ssm._parameters:
+            about: dict[str, Any] = dict.fromkeys(("description", "allowed_pattern", "keyid"))
+            about |= {"parameter_type": "String", "version": 1, "data_type": "aws:ec2:image"}
+            one = Parameter(account, name, image_id, last_modified_date=utc_now(), **about)
+            ssm._parameters[name].append(one)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from trainer.aws.folder_bucket import checksum
 from trainer.rehearsal import wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
-from trainer.rehearsal.catalogue import IMAGE_PARAMETERS, image_parameters
+from trainer.rehearsal.catalogue import add_image_parameters
 from trainer.rehearsal.home import reading
 from trainer.rehearsal.kept_bucket import UNVERSIONED, KeptBucket
 from trainer.rehearsal.wire import Answer, Call
@@ -223,26 +223,10 @@ def _days_kept(rules: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
 # ----------------------------------------------------------------------------------------------------------
 
 
-def get_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Read a parameter; AWS's public parameters of image ids exist here, too."""
-    name = call.params["Name"]
-    if not name.startswith(IMAGE_PARAMETERS):
-        return wire.collect(call.environ, call.account)
-    return {"Parameter": _image_parameter(call, name)}
-
-
-def get_parameters(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Read several parameters, as `get_parameter` does."""
-    names = call.params["Names"]
-    public = [name for name in names if name in image_parameters()]
-    if not public:
-        return wire.collect(call.environ, call.account)
-    rest = [name for name in names if name not in public]
-    answer = cloud.moto("ssm", "GetParameters", {**call.params, "Names": rest}) if rest else {}
-    return {
-        "Parameters": [*(_image_parameter(call, name) for name in public), *answer.get("Parameters", [])],
-        "InvalidParameters": answer.get("InvalidParameters", []),
-    }
+def get_parameters(cloud: EmbeddedAccount, call: Call) -> Answer:
+    """Read parameters, among them AWS's public ones of image ids."""
+    add_image_parameters(cloud.account, wire.state_of(cloud.account, call.region, "ssm"))
+    return wire.collect(call.environ, call.account)
 
 
 def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -262,21 +246,6 @@ def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {"Version": answer["Version"], "Tier": answer.get("Tier", "Standard")}
 
 
-def _image_parameter(call: Call, name: str) -> dict[str, Any]:
-    image_id = image_parameters().get(name)
-    if image_id is None:
-        raise AwsError("ParameterNotFound", f"Parameter {name} not found.")
-    arn = f"arn:aws:ssm:{call.region}::parameter{name}"
-    return {
-        "Name": name,
-        "Type": "String",
-        "Value": image_id,
-        "Version": 1,
-        "ARN": arn,
-        "DataType": "aws:ec2:image",
-    }
-
-
 RULES: Rules = {
     **{("s3", operation): on_objects for operation in _OBJECT_CALLS},
     **{("s3", operation): refuse("keep that of objects") for operation in _NOT_KEPT},
@@ -286,7 +255,7 @@ RULES: Rules = {
     ("s3", "PutBucketPolicy"): put_bucket_policy,
     ("s3", "GetBucketPolicy"): get_bucket_policy,
     ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
-    ("ssm", "GetParameter"): get_parameter,
+    ("ssm", "GetParameter"): get_parameters,
     ("ssm", "GetParameters"): get_parameters,
     ("ssm", "PutParameter"): put_parameter,
 }
