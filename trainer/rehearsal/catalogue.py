@@ -32,13 +32,14 @@ def image_parameters() -> dict[str, str]:
 
 def add_image_parameters(account: str, ssm: Any) -> None:
     """Give an account's SSM in moto the public parameters that name images, unless it has them."""
-    from moto.ssm.models import Parameter  # late: only a server needs it
+    from moto.ssm import models  # late: only a server needs it
 
+    make: Any = models.Parameter
     for name, image_id in image_parameters().items():
         if name not in ssm._parameters:
             about: dict[str, Any] = dict.fromkeys(("description", "allowed_pattern", "keyid"))
             about |= {"parameter_type": "String", "version": 1, "data_type": "aws:ec2:image"}
-            one = Parameter(account, name, image_id, last_modified_date=utc_now(), **about)
+            one = make(account, name, image_id, last_modified_date=utc_now(), **about)
             ssm._parameters[name].append(one)
 
 
