@@ -35,7 +35,7 @@ log = logging.getLogger("trainer.node")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ScriptFolders:
     """The folders of a script on its machine."""
 
     root: Path
@@ -99,7 +99,7 @@ class Place:
 
 def run_script(node: Node, manifest: dict[str, Any]) -> int:
     """Run the manifest's script; return its exit code. Raises a TrainerError if it can't start or fails."""
-    place = Place(root=node.work / "script")
+    place = ScriptFolders(root=node.work / "script")
     place.make()
     try:
         return _run(node, manifest, place)
@@ -109,7 +109,7 @@ def run_script(node: Node, manifest: dict[str, Any]) -> int:
             shutil.rmtree(place.venv, ignore_errors=True)
 
 
-def _run(node: Node, manifest: dict[str, Any], place: Place) -> int:
+def _run(node: Node, manifest: dict[str, Any], place: ScriptFolders) -> int:
     script = ScriptSettings(**{key: _tupled(value) for key, value in manifest["job"]["script"].items()})
     (node.work / "events").mkdir(exist_ok=True)
     lay_out(node, manifest, place)
@@ -168,7 +168,7 @@ def _run(node: Node, manifest: dict[str, Any], place: Place) -> int:
     return run.to_the_end(outputs, sha256=manifest["script_sha256"])
 
 
-def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -> list[ScriptPiece]:
+def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: ScriptFolders) -> list[ScriptPiece]:
     """Return the run's pieces and make their folders, before the script runs: it could put links there."""
     combinations = script.combinations
     made = []
@@ -197,7 +197,7 @@ def _pieces(manifest: Mapping[str, Any], script: ScriptSettings, place: Place) -
     return made
 
 
-def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str, str]:
+def _contract(place: ScriptFolders, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str, str]:
     return {
         "MAYFLY_DATA": str(place.data),
         "MAYFLY_OUT": str(place.out / piece.prefix),
@@ -207,7 +207,7 @@ def _contract(place: Place, piece: ScriptPiece, gpus: Sequence[int]) -> dict[str
     }
 
 
-def lay_out(node: Node, manifest: dict[str, Any], place: Place) -> None:
+def lay_out(node: Node, manifest: dict[str, Any], place: ScriptFolders) -> None:
     """Copy the script's files from the bundle and its data from S3 into their folders. Raises a
     TrainerError.
     """
