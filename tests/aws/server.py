@@ -16,7 +16,6 @@ from tests.aws import (
     compute,
     identities,
     image_builder,
-    pulumi_apply,
     quotas,
     retries,
     schedules,
@@ -39,7 +38,7 @@ class CheckedAws(EmbeddedAws):
 
     account_type = CheckedAccount
     rules = ALL_RULES
-    applier = pulumi_apply.__name__
+    applier = "tests.aws.pulumi_apply"
 
     def cloud(self, access: Access) -> CheckedAccount:
         """Return the account behind an access."""

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.aws import alarms, retries
+from tests.aws.clock import StoppedClock
 from tests.iam import assert_allowed_is_needed
 from tests.webhook import webhook
 from trainer.aws.access import Access
@@ -25,7 +26,6 @@ from trainer.aws.stack_outputs import StackOutputs, webhook_parameter
 from trainer.control.cloud import schedule_request
 from trainer.rehearsal import lambdas, scheduling
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import iso, utc_now
 

@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from tests.aws import retries
 from tests.aws.account import CheckedAccount
+from tests.aws.clock import StoppedClock
 from tests.aws.server import CheckedAws
 from tests.trainer.rehearsal.test_lambdas import ECHO, NOON, create, invoke
 from tests.trainer.rehearsal.test_lambdas import role as role
@@ -18,7 +19,6 @@ from tests.trainer.rehearsal.test_scheduling import cloud as cloud
 from tests.trainer.rehearsal.test_scheduling import create as create_schedule
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
-from trainer.rehearsal.clock import StoppedClock
 
 
 def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(

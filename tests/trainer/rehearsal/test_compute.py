@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws.clock import StoppedClock
 from trainer.aws.access import Access
 from trainer.control.cloud import AwsCloud
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import Delays
 

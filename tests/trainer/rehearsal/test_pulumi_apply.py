@@ -310,6 +310,11 @@ def test_an_unknown_resource_type_is_an_error(resources: Resources) -> None:
         resources.make("aws:sqs/queue:Queue", "letters", {})
 
 
+def test_no_image_is_baked(resources: Resources) -> None:
+    arn, made = resources.make("aws:imagebuilder/imagePipeline:ImagePipeline", "monthly", {"name": "x"})
+    assert made == {"arn": arn} and arn.startswith("arn:aws:imagebuilder:")
+
+
 def test_an_unknown_property_is_an_error(resources: Resources) -> None:
     with pytest.raises(ConfigError, match="colour"):
         resources.make("aws:s3/bucket:Bucket", "b", {"bucket": "painted", "colour": "red"})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws.clock import StoppedClock
 from tests.aws.retries import retry_due
 from trainer.rehearsal import scheduling
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
