@@ -63,13 +63,13 @@ class KeptBucket(FolderBucket):
         """Read what an earlier server left. Versions that were replaced more days ago than `days` has for
         their prefix are deleted. Raises ConfigError for a file that can't be read.
         """
-        for path in self.folder.glob(".*"):
+        for path in self.folder.glob(".new-*"):
             path.unlink()
         for path in sorted(self.folder.glob("*.json")):
             with reading(path):
                 version = _from_json(path)
             self._next = version.number + 1
-            if version.file is None or version.file.exists():
+            if version.file is None or (version.file.is_file() and not version.file.is_symlink()):
                 self._versions.setdefault(version.key, []).insert(0, version)
         for key, versions in list(self._versions.items()):
             limits = [limit for prefix, limit in days if key.startswith(prefix)]

@@ -7,6 +7,7 @@ away from moto, which would apply a Deny without its Condition.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,7 @@ _BUCKET_SETTINGS = (
     *("CreateBucket", "PutBucketVersioning", "PutBucketEncryption", "PutPublicAccessBlock"),
     *("PutBucketOwnershipControls", "PutBucketLifecycleConfiguration", "PutBucketTagging"),
 )
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # of a bucket, and so of its folder
 REMEMBERED_PARAMETERS = "/mayfly/"
 
 
@@ -126,6 +128,8 @@ def _sent(call: Call) -> bytes:
 
 def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Change a bucket's settings and store them: a later session needs its versioning, for example."""
+    if not _NAME.fullmatch(call.params["Bucket"]):
+        raise AwsError("InvalidBucketName", "The specified bucket is not valid.")
     with cloud.lock:
         answer = wire.collect(call.environ, call.account)
         if answer[0] < 300:
@@ -139,6 +143,8 @@ def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
 def _apply_setting(cloud: EmbeddedAccount, operation: str, params: dict[str, Any]) -> None:
     """Apply what a setting means to a bucket's objects."""
     name = params["Bucket"]
+    if operation == "CreateBucket" and not _NAME.fullmatch(name):
+        raise ValueError(f"it tells of a bucket {name!r}")
     if operation == "CreateBucket":
         cloud.buckets.setdefault(name, KeptBucket(cloud.root / "s3" / cloud.account / name))
     elif operation == "PutBucketVersioning":

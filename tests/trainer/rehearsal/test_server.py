@@ -248,6 +248,7 @@ def read_in_this_process(root: Path) -> None:
 
 VERSION, SETTING = "s3/900000000011/remembered/000000001.json", "settings/900000000011/9-x.json"
 INSTANCE = "instances/900000000011/i-0123456789abcdef0.json"
+OUTSIDE = '{"service": "s3", "operation": "CreateBucket", "about": "", "params": {"Bucket": "../../../x"}}'
 FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Bucket": "b"}}'
 
 
@@ -259,6 +260,7 @@ FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Buc
         (read_in_this_process, VERSION, "[]"),
         (read_in_this_process, SETTING, "5"),
         (read_in_this_process, SETTING, FOREIGN),
+        (read_in_this_process, SETTING.replace("9-", "0-"), OUTSIDE),
         (read_in_this_process, INSTANCE, "null"),
         (read_in_this_process, INSTANCE, '{"id": "../../.."}'),
         (lease_server, "format.json", '{"format": 1}'),
@@ -276,6 +278,17 @@ def test_memory_that_cannot_be_read_is_one_line_with_its_file_and_a_remedy(
         read(root)
     assert str(root / file) in failed.value.why + failed.value.what
     assert "ove" in failed.value.do and "\n" not in str(failed.value)
+
+
+def test_a_link_in_the_place_of_an_object_is_no_version(root: Path, tmp_path: Path) -> None:
+    root.mkdir(mode=0o700)
+    remembered(root)
+    (tmp_path / "precious").write_text("secret")
+    payload = root / "s3/900000000011/remembered/000000001"
+    payload.unlink()
+    payload.symlink_to(tmp_path / "precious")
+    with EmbeddedAws(root, run_nodes=False) as aws:
+        assert "Contents" not in aws.access("900000000011").client("s3").list_objects_v2(Bucket="remembered")
 
 
 def test_an_instance_whose_name_leads_elsewhere_deletes_nothing(root: Path, tmp_path: Path) -> None:
