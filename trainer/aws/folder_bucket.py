@@ -1,9 +1,10 @@
-"""A folder instead of a bucket: implements the S3 calls that Mayfly makes, with each object a file under its
-key.
+"""A bucket in a folder: the S3 calls that Mayfly makes, each object a file.
 
-For machines without AWS (`mayfly agent --here --local FOLDER`). Standard library only, but for botocore's
-errors, which callers expect. An object has one version, named by the hash of its bytes; replaced bytes are
-lost. A lock serializes writers, so that compare-and-swap works. Returned writes are on the disk.
+`FolderBucket` is for machines without AWS (`mayfly agent --here --local FOLDER`): an object lies under its
+key and has one version, named by the hash of its bytes; replaced bytes are lost, and returned writes are on
+the disk. The embedded AWS of a rehearsal keeps every version (`rehearsal/kept_bucket.py`). A lock serializes
+writers, so that compare-and-swap works. Standard library only, but for botocore's errors, which callers
+expect.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import base64
 import hashlib
 import io
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,12 +26,55 @@ from trainer.base.symbols import path_flaw
 
 _BLOCK_BYTES = 1 << 20
 _LOCK = ".lock"  # no key begins with a dot
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectVersion:
+    """One version of an object, or the marker of a deletion, which has no file."""
+
+    key: str
+    version_id: str
+    modified_at: datetime
+    sha256: str = ""
+    size: int = 0
+    file: Path | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    checksummed: bool = False  # whether its writer asked S3 for a checksum
+
+    @property
+    def etag(self) -> str:
+        """Return the ETag, in quotes as S3 writes it."""
+        return f'"{self.sha256}"'
+
+    def answer(self) -> dict[str, Any]:
+        """Return S3's answer about this version."""
+        known = {
+            "ETag": self.etag,
+            "VersionId": self.version_id,
+            "ContentLength": self.size,
+            "ContentType": "binary/octet-stream",
+            "LastModified": self.modified_at,
+            "Metadata": dict(self.metadata),
+        }
+        return known | ({"ChecksumSHA256": checksum(self.sha256)} if self.checksummed else {})
+
+    def entry(self) -> dict[str, Any]:
+        """Return this version's entry in a listing."""
+        return {
+            "Key": self.key,
+            "ETag": self.etag,
+            "Size": self.size,
+            "LastModified": self.modified_at,
+        }
 
 
 class FolderBucket:
     """A folder with the methods of an S3 client that Mayfly calls; `Bucket` is ignored. Raises botocore's
     errors.
     """
+
+    durable = True  # a returned write is on the disk
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,79 +88,130 @@ class FolderBucket:
         IfNoneMatch: str = "",
         ChecksumSHA256: str = "",
         ContentLength: int | None = None,
+        Metadata: Mapping[str, str] | None = None,
         **_: Any,
     ) -> dict[str, Any]:
         """Write an object atomically, by a rename."""
-        place = self._place(Key)
-        new = place.with_name(f".new-{secrets.token_hex(8)}")
-        with _failing("PutObject"):
-            place.parent.mkdir(parents=True, exist_ok=True)
+        new = self._new_file(Key)
+        body = io.BytesIO(Body) if isinstance(Body, bytes) else Body
+        with self._failing("PutObject"):
+            new.parent.mkdir(parents=True, exist_ok=True)
             try:
-                sha256 = _written(new, io.BytesIO(Body) if isinstance(Body, bytes) else Body, ContentLength)
-                if ChecksumSHA256 and base64.b64decode(ChecksumSHA256).hex() != sha256:
-                    raise _error(
-                        "BadDigest",
-                        400,
-                        "PutObject",
-                        "The SHA256 you specified did not match what we received.",
-                    )
+                sha256 = self._receive(new, body, ContentLength)
+                if ChecksumSHA256 and ChecksumSHA256 != checksum(sha256):
+                    what = "The SHA256 you specified did not match what we received."
+                    raise refusal("BadDigest", 400, "PutObject", what)
                 with self._writing():
-                    exists = place.is_file()
-                    if IfMatch and not exists:
-                        raise _error("NoSuchKey", 404, "PutObject", "The specified key does not exist.")
-                    if IfNoneMatch and exists or IfMatch and _sha256_of(place) != IfMatch:
-                        raise _error(
-                            "PreconditionFailed",
-                            412,
-                            "PutObject",
-                            "At least one of the pre-conditions did not hold",
-                        )
-                    new.replace(place)
+                    versions = self.versions(Key) if IfMatch or IfNoneMatch else []
+                    check_conditions(versions, IfMatch, IfNoneMatch, "PutObject")
+                    version = self._add(Key, new, sha256, dict(Metadata or {}), bool(ChecksumSHA256))
             finally:
                 new.unlink(missing_ok=True)
-        return {"ETag": sha256, "VersionId": sha256}
+        return {name: version.answer()[name] for name in ("ETag", "VersionId")}
 
-    def head_object(self, *, Key: str, VersionId: str = "", **_: Any) -> dict[str, Any]:
-        """Describe an object, its hash computed from its bytes."""
-        place = self._place(Key)
-        with _failing("HeadObject"):
-            sha256 = self._sha256(Key, VersionId, "HeadObject")
-            about = place.stat()
+    def head_object(self, *, Key: str, VersionId: str = "", IfMatch: str = "", **_: Any) -> dict[str, Any]:
+        """Describe an object."""
+        with self._failing("HeadObject"):
+            return self.find(Key, VersionId, IfMatch, "HeadObject").answer()
+
+    def get_object(
+        self, *, Key: str, VersionId: str = "", Range: str = "", IfMatch: str = "", **_: Any
+    ) -> dict[str, Any]:
+        """Open an object, or one range of its bytes."""
+        with self._failing("GetObject"):
+            version = self.find(Key, VersionId, IfMatch, "GetObject")
+            first, last = span(Range, version.size)
+            assert version.file is not None
+            file = version.file.open("rb")
+            file.seek(first)
+        answer = {**version.answer(), "Body": FileBody(file, last + 1 - first)}
+        if Range:  # S3's checksum is that of the whole object
+            answer |= {
+                "ContentLength": last + 1 - first,
+                "ContentRange": f"bytes {first}-{last}/{version.size}",
+            }
+            answer.pop("ChecksumSHA256", None)
+        return answer
+
+    def list_objects_v2(self, *, Prefix: str = "", Delimiter: str = "", **_: Any) -> dict[str, Any]:
+        """List the keys below a prefix; with a delimiter only those right below it, and the folders there."""
+        contents = []
+        folders: dict[str, None] = {}
+        for entry in self._entries(Prefix):
+            name, found, _rest = entry["Key"].removeprefix(Prefix).partition(Delimiter or "\0")
+            if Delimiter and found:
+                folders[f"{Prefix}{name}{Delimiter}"] = None
+            else:
+                contents.append(entry)
         return {
-            "ETag": sha256,
-            "VersionId": sha256,
-            "ContentLength": about.st_size,
-            "LastModified": datetime.fromtimestamp(about.st_mtime, timezone.utc),
-            "ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode(),
-            "Metadata": {"sha256": sha256},
+            "Contents": contents,
+            "CommonPrefixes": [{"Prefix": folder} for folder in folders],
+            "KeyCount": len(contents) + len(folders),
+            "IsTruncated": False,
         }
 
-    def get_object(self, *, Key: str, VersionId: str = "", Range: str = "", **more: Any) -> dict[str, Any]:
-        """Open an object, or its first bytes (`bytes=0-N`)."""
-        head = self.head_object(Key=Key, VersionId=VersionId, **more)
-        most = int(Range.rpartition("-")[2]) + 1 if Range else head["ContentLength"]
-        if Range and not head["ContentLength"]:
-            raise _error("InvalidRange", 416, "GetObject", "The requested range is not satisfiable")
-        with _failing("GetObject"):
-            body = FileBody(self._place(Key).open("rb"), most)
-        return {**head, "ContentLength": min(most, head["ContentLength"]), "Body": body}
+    def list_object_versions(self, *, Prefix: str = "", **_: Any) -> dict[str, Any]:
+        """List every version of the keys below a prefix, the newest of each key first."""
+        found: dict[str, Any] = {"Versions": [], "DeleteMarkers": [], "IsTruncated": False}
+        for key in self._keys(Prefix):
+            for number, version in enumerate(self.versions(key)):
+                entry = {**version.entry(), "VersionId": version.version_id, "IsLatest": number == 0}
+                found["Versions" if version.file else "DeleteMarkers"].append(entry)
+        return found
 
     def get_paginator(self, operation: str) -> FolderPages:
         """Return the pages of `list_objects_v2` or `list_object_versions`: one."""
         return FolderPages(self, operation)
 
-    def entry(self, key: str) -> dict[str, Any]:
-        """Return an object's entry in a listing, without its ETag."""
-        about = self._place(key).stat()
-        return {
-            "Key": key,
-            "ETag": "",
-            "Size": about.st_size,
-            "LastModified": datetime.fromtimestamp(about.st_mtime, timezone.utc),
-        }
+    def find(self, key: str, version_id: str, if_match: str, operation: str) -> ObjectVersion:
+        """Return a version of an object, the newest by default. Raises botocore's error for none."""
+        versions = self.versions(key)
+        check_conditions(versions, if_match, "", operation)
+        known = [version for version in versions if version_id in ("", version.version_id)]
+        if not known and versions and version_id:
+            raise refusal("NoSuchVersion", 404, operation, "The specified version does not exist.")
+        if not known or known[0].file is None:
+            raise refusal("NoSuchKey", 404, operation, "The specified key does not exist.")
+        return known[0]
 
-    def keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys that begin with a prefix, in order; skip foreign files."""
+    def versions(self, key: str) -> list[ObjectVersion]:
+        """Return the versions of an object, the newest first: here one, its hash computed from its bytes."""
+        place = self._place(key)
+        try:
+            with place.open("rb") as file:
+                sha256, about = hashlib.file_digest(file, "sha256").hexdigest(), place.stat()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return []
+        return [
+            ObjectVersion(
+                key=key,
+                version_id=sha256,
+                modified_at=datetime.fromtimestamp(about.st_mtime, timezone.utc),
+                sha256=sha256,
+                size=about.st_size,
+                file=place,
+                metadata={"sha256": sha256},
+                checksummed=True,
+            )
+        ]
+
+    def _add(
+        self, key: str, new: Path, sha256: str, metadata: dict[str, str], checksummed: bool
+    ) -> ObjectVersion:
+        """Make a received file the newest version of an object; the caller holds the lock."""
+        new.replace(self._place(key))
+        (version,) = self.versions(key)
+        return version
+
+    def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries of the keys that begin with a prefix, in order: here without their hashes."""
+        for key in self._keys(prefix):
+            about = self._place(key).stat()
+            at = datetime.fromtimestamp(about.st_mtime, timezone.utc)
+            yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": at}
+
+    def _keys(self, prefix: str) -> list[str]:
+        """Return the keys that begin with a prefix, in order, without foreign files."""
         above = prefix.rpartition("/")[0]
         found = []
         for here, folders, names in os.walk(self.folder / above):
@@ -123,21 +220,28 @@ class FolderBucket:
             ]  # raw/.files/
             base = Path(here).relative_to(self.folder).as_posix()
             found += [f"{base}/{name}" if base != "." else name for name in names if not name.startswith(".")]
-        yield from sorted(key for key in found if key.startswith(prefix))
+        return sorted(key for key in found if key.startswith(prefix))
+
+    def _new_file(self, key: str) -> Path:
+        return self._place(key).with_name(f".new-{secrets.token_hex(8)}")
 
     def _place(self, key: str) -> Path:
         if why := path_flaw(key.replace("raw/.files/", "raw/files/", 1)):
-            raise _error("InvalidRequest", 400, "Object", f"{key[:80]!r}: {why}")
+            raise refusal("InvalidRequest", 400, "Object", f"{key[:80]!r}: {why}")
         return self.folder / key
 
-    def _sha256(self, key: str, version_id: str, operation: str) -> str:
-        try:
-            sha256 = _sha256_of(self._place(key))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise _error("NoSuchKey", 404, operation, "The specified key does not exist.") from error
-        if version_id and version_id != sha256:
-            raise _error("NoSuchVersion", 404, operation, "The specified version does not exist.")
-        return sha256
+    def _receive(self, new: Path, body: BinaryIO, most: int | None) -> str:
+        """Write a body, or so many bytes of it, to a new file; return its sha256."""
+        digest, left = hashlib.sha256(), most
+        with new.open("xb") as file:
+            while block := body.read(_BLOCK_BYTES if left is None else min(_BLOCK_BYTES, left)):
+                digest.update(block)
+                file.write(block)
+                left = None if left is None else left - len(block)
+            file.flush()
+            if self.durable:
+                os.fsync(file.fileno())
+        return digest.hexdigest()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -150,9 +254,19 @@ class FolderBucket:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
+    @contextmanager
+    def _failing(self, operation: str) -> Iterator[None]:
+        """Turn an error of the disk, such as a full one, into one of botocore's, as callers expect: an agent
+        retries those.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise refusal("FolderFailed", 500, operation, str(error)) from error
+
 
 class FileBody:
-    """The body of an answer: a file, or its first bytes."""
+    """The body of an answer: a file from its position on, up to a number of bytes."""
 
     def __init__(self, file: BinaryIO, most: int) -> None:
         self._file, self._left = file, most
@@ -175,69 +289,44 @@ class FolderPages:
     """Listings of a folder bucket, each one page."""
 
     def __init__(self, bucket: FolderBucket, operation: str) -> None:
-        self._bucket, self._operation = bucket, operation
+        self._list = getattr(bucket, operation)
 
-    def paginate(self, *, Prefix: str = "", Delimiter: str = "", **_: Any) -> list[dict[str, Any]]:
-        """Return the keys below a prefix; with a delimiter the names right below it that have something below
-        them.
-        """
-        keys = list(self._bucket.keys(Prefix))
-        if Delimiter:
-            rest = (key.removeprefix(Prefix).partition(Delimiter) for key in keys)
-            return [
-                {
-                    "CommonPrefixes": [
-                        {"Prefix": f"{Prefix}{name}{Delimiter}"}
-                        for name in dict.fromkeys(n for n, d, _ in rest if d)
-                    ]
-                }
-            ]
-        if self._operation == "list_object_versions":
-            return [
-                {
-                    "Versions": [
-                        {**self._bucket.entry(key), **_version(self._bucket.head_object(Key=key))}
-                        for key in keys
-                    ]
-                }
-            ]
-        return [{"Contents": [self._bucket.entry(key) for key in keys]}]
+    def paginate(self, **arguments: Any) -> list[dict[str, Any]]:
+        """Return the listing."""
+        return [self._list(**arguments)]
 
 
-def _version(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: head[name] for name in ("ETag", "VersionId")}
+def check_conditions(
+    versions: list[ObjectVersion], if_match: str, if_none_match: str, operation: str
+) -> None:
+    """Raise botocore's error unless an object's newest version meets a request's conditions."""
+    newest = versions[0] if versions and versions[0].file else None
+    if if_match and newest is None:
+        raise refusal("NoSuchKey", 404, operation, "The specified key does not exist.")
+    other = if_match and newest and if_match.strip('"') not in ("*", newest.sha256)
+    if other or (if_none_match and newest):
+        what = "At least one of the pre-conditions you specified did not hold"
+        raise refusal("PreconditionFailed", 412, operation, what)
 
 
-def _written(place: Path, body: BinaryIO, most: int | None) -> str:
-    """Write a body, or so many bytes of it, to a new file; return its sha256."""
-    digest, left = hashlib.sha256(), most
-    with place.open("xb") as file:
-        while block := body.read(_BLOCK_BYTES if left is None else min(_BLOCK_BYTES, left)):
-            digest.update(block)
-            file.write(block)
-            left = None if left is None else left - len(block)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
+def span(text: str, size: int) -> tuple[int, int]:
+    """Return the first and the last byte that a request's Range names. Raises botocore's error for none."""
+    match = _RANGE.fullmatch(text)
+    if not match or match[0] == "bytes=-":  # as S3: an unknown kind of range is ignored
+        return 0, size - 1
+    first = int(match[1]) if match[1] else max(size - int(match[2]), 0)
+    if first >= size:
+        raise refusal("InvalidRange", 416, "GetObject", "The requested range is not satisfiable")
+    return first, min(int(match[2]), size - 1) if match[1] and match[2] else size - 1
 
 
-def _sha256_of(place: Path) -> str:
-    with place.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def checksum(sha256: str) -> str:
+    """Return a hash as S3 writes it."""
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
-@contextmanager
-def _failing(operation: str) -> Iterator[None]:
-    """Turn an error of the disk, such as a full one, into one of botocore's, as callers expect: an agent
-    retries those.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise _error("FolderFailed", 500, operation, str(error)) from error
-
-
-def _error(code: str, status: int, operation: str, message: str) -> Exception:
+def refusal(code: str, status: int, operation: str, message: str) -> Exception:
+    """Return S3's error as botocore raises it."""
     from botocore.exceptions import ClientError  # late, like everywhere: --help must not wait for it
 
     answer: Any = {

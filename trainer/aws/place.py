@@ -39,6 +39,7 @@ REHEARSAL = Place(
     flag=" --rehearse",
     plan_note=(
         "A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price."
+        " Permissions are not checked here; make test does that."
     ),
     receipt_note=(
         "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these"

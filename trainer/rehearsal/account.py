@@ -1,52 +1,30 @@
 """One account of an embedded AWS: its world, its clock, its functions and its memory, under one lock.
 
-It decides nothing that AWS would decide: `front` and the modules of rules do, with this state.
+It decides nothing that AWS would decide: `front` and the modules of rules do, with this state. What AWS
+decides and a rehearsal doesn't (permissions, quotas, retries) is a method here that does little; the account
+of `tests/aws` overrides these methods.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal import wire
-from trainer.rehearsal.asynchronous import AsyncInvocation
-from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.clock import Clock
-from trainer.rehearsal.iam_policies import Authorization, Decision, IamPolicy
+from trainer.rehearsal.instance_log import InstanceLog
+from trainer.rehearsal.kept_bucket import KeptBucket
+from trainer.rehearsal.keys import REGION as REGION
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
-from trainer.rehearsal.metrics import Alarm, Metrics
-from trainer.rehearsal.object_log import ObjectLog
+from trainer.rehearsal.stored_settings import StoredSettings
 from trainer.rehearsal.wire import Answer, Call
-from trainer.rehearsal.world import AwsError, Delays, Firing, World
+from trainer.rehearsal.world import AwsError, Delays, Firing, Instance, Pool, World
 
 log = logging.getLogger(__name__)
-REGION = "us-east-1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """One target call of a schedule, and its result."""
-
-    schedule: str
-    at: datetime
-    target_arn: str
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Redelivery:
-    """A firing whose target could not be called, until its next try."""
-
-    firing: Firing
-    first_at: datetime
-    tries: int
-    due_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +36,6 @@ class Principal:
     kind: Kind
     name: str
     role: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallerIdentity:
-    """A principal in IAM: its STS identity, its part of each request's context, and its policies."""
-
-    arn: str
-    user_id: str
-    context: Mapping[str, str]
-    policies: tuple[IamPolicy, ...]
-    boundary: IamPolicy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,61 +57,42 @@ class Function:
         return Principal(kind="FUNC", name=self.name, role=self.role)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EventInvocation:
+    """An event that a function accepted."""
+
+    function_name: str
+    payload: bytes
+    request_id: str
+
+
 @dataclass(kw_only=True)
 class EmbeddedAccount:
     """Everything the front keeps for one account."""
 
     account: str
     root: Path
-    catalogue: Catalogue
     delays: Delays
-    objects: ObjectLog | None
+    settings: StoredSettings
+    instance_log: InstanceLog
     run_nodes: bool
     fire_schedules: bool
     endpoint: Callable[[], str]  # the server's URL, set once it listens
     keyring: Keyring
     function_code: Path  # unpacked zips by hash, which servers share
-    fork_functions: Callable[[], Path] | None = (
-        None  # the fork server that functions are forks of; None: each starts a new process
-    )
+    # The fork server that functions are forks of; None: each starts a new process.
+    fork_functions: Callable[[], Path] | None = None
     clock: Clock = field(default_factory=Clock)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    storage_lock: threading.RLock = field(
-        default_factory=threading.RLock
-    )  # separate: a large object must not block EC2
     functions: dict[str, Function] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)  # by access key
-    identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
-    decisions: deque[tuple[Principal, Authorization, Decision]] = field(
-        default_factory=lambda: deque(maxlen=10_000)
-    )
-    quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
-    has_spot_role: bool = True  # as after an account's first spot launch
-    image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
+    buckets: dict[str, KeptBucket] = field(default_factory=dict)
     bucket_policies: dict[str, str] = field(default_factory=dict)
-    bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     restored_parameters: set[str] = field(default_factory=set)
-    deliveries: list[Delivery] = field(default_factory=list)
-    in_flight: list[threading.Thread] = field(
-        default_factory=list
-    )  # firings that are not yet among the deliveries
-    retries: list[AsyncInvocation] = field(
-        default_factory=list
-    )  # of functions that failed, until they are due
+    in_flight: list[threading.Thread] = field(default_factory=list)  # calls of schedules' targets under way
     invocations: list[threading.Thread] = field(default_factory=list)  # asynchronous ones under way
-    redeliveries: list[Redelivery] = field(
-        default_factory=list
-    )  # of schedules whose target could not be called
-    metrics: Metrics = field(default_factory=Metrics)
-    alarms: dict[str, Alarm] = field(default_factory=dict)
-    alarms_at: datetime | None = None  # when they were evaluated last
-    released: set[str] = field(
-        default_factory=set
-    )  # ended instances whose volumes and interfaces moto has given back
+    released: set[str] = field(default_factory=set)  # ended instances whose volumes moto has given back
     instance_states: dict[str, str] = field(default_factory=dict)  # by id, as last sent to the event bus
-    calls: deque[tuple[str, str]] = field(
-        default_factory=lambda: deque(maxlen=10_000)
-    )  # (service, operation), the last ones
     world: World = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,17 +120,64 @@ class EmbeddedAccount:
     def advance(self, seconds: float) -> None:
         """Move this account's clock forward. Raises RuntimeError while a node runs: its processes can't
         follow.
-
-        Functions that are called every few minutes count as called meanwhile: metrics, and the age of alarms,
-        move along. To test silence, move `clock` itself.
         """
         with self.lock:
             if any(instance.occupied for instance in self.world.instances.values()):
                 raise RuntimeError("the clock cannot jump while a node runs in real time")
             self.clock.advance(seconds)
-            self.metrics.shift(timedelta(seconds=seconds))
-            for alarm in self.alarms.values():
-                alarm.since += timedelta(seconds=seconds)
+
+    # what AWS decides, and a rehearsal does not
+    # ------------------------------------------------------------------------------------------------------
+
+    def before(self, call: Call, principal: Principal | None) -> None:
+        """Raise AwsError for a call that is not carried out. `principal` is None for the desk."""
+
+    def after(self, call: Call) -> None:
+        """Raise AwsError for a call that was carried out and whose answer is another one."""
+
+    def demand(self, principal: Principal, service: str, action: str, resource: str, **context: str) -> None:
+        """Raise AwsError, in a service's words, unless a principal may do what AWS does on its behalf."""
+
+    def trusts(self, role_name: str, service: str, source_arn: str) -> bool:
+        """Return whether an AWS service may assume a role on behalf of `source_arn`."""
+        return True
+
+    def check_caller(self, function_name: str, service: str, source_arn: str) -> None:
+        """Raise AwsError unless a function lets an AWS service call it on behalf of `source_arn`."""
+
+    def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
+        """Raise AwsError for a pool without capacity. The caller holds the lock."""
+        if self.world.is_full(pool):
+            raise AwsError(
+                "InsufficientInstanceCapacity",
+                f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone"
+                f" you requested ({pool.availability_zone}).",
+                500,
+            )
+
+    def check_mount(
+        self, instance: Instance, principal: Principal, file_system: str, access_point: str
+    ) -> None:
+        """Raise AwsError for an instance that can't reach a file system, or may not mount it."""
+
+    def may_log(self, function: Function) -> bool:
+        """Return whether a function's role lets it write its log."""
+        return True
+
+    def invoked(self, function: Function, *, failed: bool) -> None:
+        """Take note of an invocation that has ended."""
+
+    def event_failed(self, function: Function, invocation: EventInvocation, error: dict[str, Any]) -> None:
+        """Take note of an event on which a function failed."""
+
+    def notify(self, subscription: dict[str, Any], notification: dict[str, Any]) -> None:
+        """Deliver a topic's message to a subscriber that is no function: nobody here."""
+
+    def delivered(self, firing: Firing, failure: Exception | None) -> bool:
+        """Take note of a call of a schedule's target; return whether it is tried again."""
+        if failure:
+            log.warning("schedule %s of account %s failed: %s", firing.name, self.account, failure)
+        return False
 
 
 # A rule answers with the result's members, or with a whole HTTP answer that moto gave.

@@ -25,7 +25,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
 from trainer.rehearsal.world import AwsError
 
-FORMAT = 2
+FORMAT = 3
 PROGRAM_DIGITS = 32  # of a stored key: the program's hash; the rest is that of a rehearsal's settings
 # Sources that determine the calls of an application, besides the program and the package that packs its
 # functions.
@@ -116,24 +116,17 @@ class ProgramStore:
         again.
         """
         try:
-            code = (self.folder / f"{key}.bin").read_bytes()
-            return from_json((self.folder / f"{key}.json").read_text(encoding="utf-8"), code)
+            return from_json((self.folder / f"{key}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, key: str, applied: AppliedProgram) -> None:
-        """Store an application and remove those of older programs, which are not applied again.
-
-        Functions' zips have their own file: reading megabytes from base64 takes 30 core-ms.
-        """
-        for older in (*self.folder.glob("*.json"), *self.folder.glob("*.bin")):
+        """Store an application and remove those of older programs, which are not applied again."""
+        for older in self.folder.glob("*.json"):
             if not older.name.startswith(key[:PROGRAM_DIGITS]):
                 older.unlink(missing_ok=True)
-        code = bytearray()
-        text = to_json(applied, code)
-        for suffix, content in (("bin", bytes(code)), ("json", text.encode())):
-            with whole_file(self.folder / f"{key}.{suffix}") as new:
-                new.write_bytes(content)
+        with whole_file(self.folder / f"{key}.json") as new:
+            new.write_text(to_json(applied), encoding="utf-8")
 
 
 def open_folder(folder: Path) -> None:
@@ -217,41 +210,22 @@ def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
     return [with_identifiers(item, replaced) for item in value] if isinstance(value, list) else value
 
 
-def to_json(applied: AppliedProgram, code: bytearray | None = None) -> str:
-    """Return an application as JSON; bytes are base64, or are appended to `code` and referred to by their
-    place there.
-    """
+def to_json(applied: AppliedProgram) -> str:
+    """Return an application as JSON; bytes are base64."""
 
-    def as_text(content: bytes) -> dict[str, Any]:
-        if code is None:
-            return {"base64": base64.b64encode(content).decode()}
-        code.extend(content)
-        return {"begin": len(code) - len(content), "end": len(code)}
+    def as_text(content: bytes) -> dict[str, str]:
+        return {"base64": base64.b64encode(content).decode()}
 
-    calls = [
-        {
-            "service": call.service,
-            "operation": call.operation,
-            "params": call.params,
-            "identifiers": call.identifiers,
-        }
-        for call in applied.calls
-    ]
+    calls = [vars(call) for call in applied.calls]
     document = {"format": FORMAT, "account": applied.account, "outputs": applied.outputs, "calls": calls}
     return json.dumps(document, default=as_text)
 
 
-def from_json(text: str, code: bytes = b"") -> AppliedProgram:
+def from_json(text: str) -> AppliedProgram:
     """Read the JSON of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
 
     def as_bytes(members: dict[str, Any]) -> Any:
-        if members.keys() == {"base64"}:
-            return base64.b64decode(members["base64"])
-        if members.keys() == {"begin", "end"}:
-            if members["end"] > len(code):
-                raise ValueError("the code is cut short")
-            return code[members["begin"] : members["end"]]
-        return members
+        return base64.b64decode(members["base64"]) if members.keys() == {"base64"} else members
 
     document = json.loads(text, object_hook=as_bytes)
     if document["format"] != FORMAT:

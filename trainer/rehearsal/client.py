@@ -27,7 +27,6 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import ConfigError
 from trainer.base.extras import needs
@@ -38,10 +37,9 @@ from trainer.rehearsal.keys import NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, 
 from trainer.rehearsal.processes import start_ticks
 
 ACCOUNT = "000000000001"
-REGION = "us-east-1"
-START_SECONDS = (
-    300.0  # against a hang: it takes about two on an idle machine; a server that ends is noticed at once
-)
+SERVER = "trainer.rehearsal.server"  # the module of the server's process
+# Against a hang: it takes about two on an idle machine; a server that ends is noticed at once.
+START_SECONDS = 300.0
 PROGRAM_SECONDS = 600.0  # longer than `pulumi_apply.APPLY_SECONDS`, whose error says more
 
 
@@ -74,14 +72,7 @@ class Server:
 
     def access(self, account: str) -> Access:
         """Return the desk's access to an account of it."""
-        own = Keyring(self.note.secret).credentials(account)
-        return Access(
-            region=REGION,
-            endpoint_url=self.url,
-            access_key=own.access_key,
-            secret_key=own.secret_key,
-            place=REHEARSAL,
-        )
+        return Keyring(self.note.secret).credentials(account).access(self.url)
 
     def apply_program(self, account: str) -> None:
         """Have the Pulumi program applied to an account, unless it is already; seconds. Raises ConfigError
@@ -190,7 +181,7 @@ def _lease_running(root: Path, holder: int) -> Server | None:
 
 def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start a server in a session of its own: a Ctrl-C at the desk must not end it."""
-    words = ("-m", "trainer.rehearsal.server", "--root", str(root))
+    words = ("-m", SERVER, "--root", str(root))
     variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
     shared = environment.rehearsal_environment().fork_server
     with (

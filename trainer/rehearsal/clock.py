@@ -22,15 +22,3 @@ class Clock:
         if seconds < 0:
             raise ValueError(f"the clock cannot go back {-seconds} s")
         self._skipped += timedelta(seconds=seconds)
-
-
-class StoppedClock(Clock):
-    """A clock that stops between `advance` calls, for tests of exact instants."""
-
-    def __init__(self, now: datetime) -> None:
-        super().__init__()
-        self._stopped_at = now
-
-    def now(self) -> datetime:
-        """Return the current instant."""
-        return self._stopped_at + self._skipped

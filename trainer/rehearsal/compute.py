@@ -10,12 +10,13 @@ import base64
 from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
-from trainer.rehearsal.catalogue import retired_offerings, retired_types
-from trainer.rehearsal.launches import launch, launch_fleet, merged_request, template_data
-from trainer.rehearsal.wire import Call
+from trainer.rehearsal.catalogue import types
+from trainer.rehearsal.launches import launch_fleet
+from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
 
 CONSOLE_BYTES = 64 * 1024  # EC2's limit
+QUOTA_VCPUS = 768.0
 
 
 def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     HTTP 200.
     """
     params = call.params
-    _refuse_dry_run(params)
+    refuse_dry_run(params)
     if params.get("Type") != "instant":
         raise AwsError("UnsupportedOperation", "The embedded AWS creates fleets of type instant only.")
     with cloud.lock:
@@ -31,28 +32,9 @@ def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def run_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Launch instances from one pool, or fail with InsufficientInstanceCapacity."""
-    params = call.params
-    _refuse_dry_run(params)
-
-    def create() -> dict[str, Any]:
-        asked = {name: value for name, value in params.items() if name != "LaunchTemplate"}
-        request = merged_request(
-            template_data(cloud, call.region, params.get("LaunchTemplate")),
-            asked,
-            asked.get("TagSpecifications", []),
-        )
-        count = int(params["MaxCount"])
-        instances = launch(cloud, call.region, request, count, token=params.get("ClientToken", ""))
-        now = cloud.clock.now()
-        return {
-            "ReservationId": instances[0].reservation_id,
-            "OwnerId": cloud.account,
-            "Instances": [cloud.world.describe(one, now) for one in instances],
-        }
-
-    with cloud.lock:
-        return cloud.world.once("RunInstances", params, create)
+    """Answer a dry run; launches are fleets."""
+    refuse_dry_run(call.params)
+    raise AwsError("UnsupportedOperation", "The embedded AWS launches instances by CreateFleet only.")
 
 
 def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -75,19 +57,9 @@ def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         return {"Reservations": list(reservations.values())}
 
 
-def describe_instance_status(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Describe the status of running instances, or of all that match."""
-    with cloud.lock:
-        now = cloud.clock.now()
-        instances = _find(cloud, call)
-        if not call.params.get("IncludeAllInstances"):
-            instances = [one for one in instances if one.state(now) == "running"]
-        return {"InstanceStatuses": [_status(one, one.state(now)) for one in instances]}
-
-
 def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Start terminating instances; terminating one again changes nothing."""
-    _refuse_dry_run(call.params)
+    refuse_dry_run(call.params)
     with cloud.lock:
         now = cloud.clock.now()
         changes = cloud.world.terminate(call.params["InstanceIds"], now)
@@ -119,62 +91,10 @@ def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     }
 
 
-def describe_instance_types(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Describe instance types, with the retired ones of this account's catalogue."""
-    asked = list(call.params.get("InstanceTypes", []))
-    retired = retired_types(cloud.catalogue, asked)
-    names = {one["InstanceType"] for one in retired}
-    rest = [name for name in asked if name not in names]
-    types: list[dict[str, Any]] = []
-    if rest or not asked:
-        params = {**call.params, **({"InstanceTypes": rest} if asked else {})}
-        types = cloud.moto("ec2", "DescribeInstanceTypes", params, region=call.region)["InstanceTypes"]
-    # Retired types are filtered by name alone: no caller asks for them by another property.
-    wanted = [one["Values"] for one in call.params.get("Filters", []) if one["Name"] == "instance-type"]
-    if call.params.get("Filters") and not wanted:
-        retired = []
-    return {
-        "InstanceTypes": (
-            types + [one for one in retired if all(one["InstanceType"] in values for values in wanted)]
-        )
-    }
-
-
-def describe_instance_type_offerings(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Describe where instance types are offered, with the retired ones of this account's catalogue."""
-    params = call.params
-    offerings = cloud.moto("ec2", "DescribeInstanceTypeOfferings", params, region=call.region)[
-        "InstanceTypeOfferings"
-    ]
-    fields = {"instance-type": "InstanceType", "location": "Location"}
-    retired = [
-        one
-        for one in retired_offerings(cloud.catalogue, params.get("LocationType", "region"), call.region)
-        if all(
-            one.get(fields.get(rule["Name"], ""), "") in rule["Values"] for rule in params.get("Filters", [])
-        )
-    ]
-    return {"InstanceTypeOfferings": offerings + retired}
-
-
-def create_tags(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Set tags, on instances too."""
-    with cloud.lock:
-        resources = _known_to_moto(cloud, call.params["Resources"])
-        if resources:
-            cloud.moto("ec2", "CreateTags", {**call.params, "Resources": resources}, region=call.region)
-        cloud.world.tag(call.params["Resources"], call.params["Tags"])
-        return {}
-
-
-def delete_tags(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Remove tags, from instances too."""
-    with cloud.lock:
-        resources = _known_to_moto(cloud, call.params["Resources"])
-        if resources:
-            cloud.moto("ec2", "DeleteTags", {**call.params, "Resources": resources}, region=call.region)
-        cloud.world.untag(call.params["Resources"], call.params.get("Tags", []))
-        return {}
+def describe_types(cloud: EmbeddedAccount, call: Call) -> Answer:
+    """Describe instance types, or where they are offered, with the retired ones."""
+    types()
+    return collect(call.environ, call.account)
 
 
 def _find(cloud: EmbeddedAccount, call: Call) -> list[Instance]:
@@ -185,48 +105,34 @@ def _find(cloud: EmbeddedAccount, call: Call) -> list[Instance]:
     )
 
 
-def _known_to_moto(cloud: EmbeddedAccount, resources: list[str]) -> list[str]:
-    """Leave out the instances that only the world remembers, from before a restart."""
-    held = cloud.moto("ec2", "DescribeInstances", {})["Reservations"]
-    known = {one["InstanceId"] for reservation in held for one in reservation["Instances"]}
-    return [
-        one
-        for one in resources
-        if not one.startswith("i-") or one in known or one not in cloud.world.instances
-    ]
-
-
 def _state(name: str) -> dict[str, Any]:
     return {"Code": STATE_CODES[name], "Name": name}
 
 
-def _status(instance: Instance, state: str) -> dict[str, Any]:
-    status = {"Status": "ok" if state == "running" else "not-applicable"}
-    return {
-        "InstanceId": instance.id,
-        "AvailabilityZone": instance.pool.availability_zone,
-        "InstanceState": _state(state),
-        "InstanceStatus": status,
-        "SystemStatus": status,
-    }
-
-
-def _refuse_dry_run(params: dict[str, Any]) -> None:
+def refuse_dry_run(params: dict[str, Any]) -> None:
+    """Raise the AwsError by which AWS answers a dry run that would succeed."""
     if params.get("DryRun"):
         raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
 
 
+def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Describe a quota of EC2, as in an account that has requested more; a rehearsal enforces none."""
+    code = call.params["QuotaCode"]
+    known = {"ServiceCode": call.params["ServiceCode"], "QuotaCode": code, "QuotaName": code}
+    return {"Quota": {**known, "Value": QUOTA_VCPUS}}
+
+
 RULES: Rules = {
+    ("service-quotas", "GetServiceQuota"): get_service_quota,
     ("ec2", "CreateFleet"): create_fleet,
     ("ec2", "RunInstances"): run_instances,
     ("ec2", "DescribeInstances"): describe_instances,
-    ("ec2", "DescribeInstanceStatus"): describe_instance_status,
     ("ec2", "TerminateInstances"): terminate_instances,
     ("ec2", "GetConsoleOutput"): get_console_output,
-    ("ec2", "DescribeInstanceTypes"): describe_instance_types,
-    ("ec2", "DescribeInstanceTypeOfferings"): describe_instance_type_offerings,
-    ("ec2", "CreateTags"): create_tags,
-    ("ec2", "DeleteTags"): delete_tags,
+    ("ec2", "DescribeInstanceTypes"): describe_types,
+    ("ec2", "DescribeInstanceTypeOfferings"): describe_types,
+    ("ec2", "CreateTags"): refuse("change tags"),
+    ("ec2", "DeleteTags"): refuse("change tags"),
     ("ec2", "StopInstances"): refuse("stop instances"),
     ("ec2", "StartInstances"): refuse("start stopped instances"),
     ("ec2", "RebootInstances"): refuse("reboot instances"),

@@ -1,7 +1,6 @@
 """The default event bus: EC2's events about instances, matched against its rules and delivered to functions.
 
-moto keeps rules, targets and permissions. A target is one of our functions, and its policy has to let the
-rule call it, as on AWS. Patterns may match fields by values only.
+moto keeps rules and targets. A target is one of our functions. Patterns may match fields by values only.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
 SERVICE = "events.amazonaws.com"
-STATE_CHANGE, SPOT_WARNING = (
-    "EC2 Instance State-change Notification",
-    "EC2 Spot Instance Interruption Warning",
-)
+STATE_CHANGE = "EC2 Instance State-change Notification"
+SPOT_WARNING = "EC2 Spot Instance Interruption Warning"
 
 
 def tell_states(cloud: EmbeddedAccount) -> None:
@@ -73,7 +70,7 @@ def matches(pattern: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
 def _bring(cloud: EmbeddedAccount, rule_arn: str, target_arn: str, event: Mapping[str, Any]) -> None:
     name = lambdas.function_name(target_arn)
     try:
-        lambdas.require_permission(cloud, name, SERVICE, rule_arn)
+        cloud.check_caller(name, SERVICE, rule_arn)
         lambdas.invoke_event(cloud, name, json.dumps(event).encode())
     except AwsError as error:  # as on AWS: the event is lost, and a metric counts it
         log.warning("the event bus could not call %s: %s", name, error)

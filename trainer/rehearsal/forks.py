@@ -40,9 +40,8 @@ class ForkedProcess:
             raise RuntimeError("the fork server forked nothing")
         self.pid: int = json.loads(first)["pid"]
         try:
-            self._handle: int | None = os.pidfd_open(
-                self.pid
-            )  # once it has ended, another process may have its number
+            # Once it has ended, another process may have its number.
+            self._handle: int | None = os.pidfd_open(self.pid)
         except ProcessLookupError:
             self._handle = None
         self._exit: int | None = None
@@ -70,9 +69,8 @@ class ForkedProcess:
 
     def _read(self) -> None:
         line = self._connection.recv(64)
-        self._exit = (
-            json.loads(line)["exit"] if line else -signal.SIGKILL
-        )  # its parent was killed; it will be, too
+        # Without a line its parent was killed, and it will be, too.
+        self._exit = json.loads(line)["exit"] if line else -signal.SIGKILL
         self._connection.close()
         if self._handle is not None:
             os.close(self._handle)
@@ -90,21 +88,15 @@ class ForkServerProcess:
         self, parent: Path | None = None, *, until_ends: int | None = None, more_libraries: Sequence[str] = ()
     ) -> None:
         self._parent = parent
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="mayfly-forks-")
-        )  # short: a socket's path holds 107 bytes
+        # Short: a socket's path holds 107 bytes.
+        self._folder = Path(tempfile.mkdtemp(prefix="mayfly-forks-"))
         self.path = self._folder / "socket"
         self._listener = listen(self.path)
         self._server: subprocess.Popen[bytes] | ForkedProcess | None = None
         if parent is None:
+            watched = str(until_ends or os.getpid())
             self._server = subprocess.Popen(
-                [
-                    sys.executable,
-                    str(SERVER),
-                    str(self.path),
-                    str(until_ends or os.getpid()),
-                    *more_libraries,
-                ],
+                [sys.executable, str(SERVER), str(self.path), watched, *more_libraries],
                 stdin=self._listener.fileno(),
                 env={**ENVIRONMENT, **processor_settings()},
                 cwd="/",

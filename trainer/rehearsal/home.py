@@ -5,7 +5,7 @@ address.
     <root>/server.lock     held by that server
     <root>/server.log      its output
     <root>/format.json     version of the folder's format
-    <root>/s3 instances lambda sandbox
+    <root>/s3 settings instances lambda sandbox
 
 A folder may have come with a repository, so its content is not trusted: a note may point to loopback only,
 and counts only if the server there knows its secret. Standard library only.
@@ -28,7 +28,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
-FORMAT = 1
+FORMAT = 2
 REFUSED = (  # before the JSON of the error for which a server does not start, the last line of its log
     "refused: "
 )
@@ -38,7 +38,7 @@ _URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _MOST_NOTE_BYTES = 4096
 # Folders that the server writes to; files of nodes and functions lie deeper and may be links.
-_OWN_FOLDERS = ("*", "s3/*", "s3/*/*", "instances/*", "lambda/*", "sandbox/*")
+_OWN_FOLDERS = ("*", "s3/*", "s3/*/*", "settings/*", "instances/*", "lambda/*", "sandbox/*")
 
 
 @dataclass(frozen=True, kw_only=True)

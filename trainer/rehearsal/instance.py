@@ -40,40 +40,9 @@ MARKER = ".mayfly-sandbox"
 # Tools of bootstrap.sh and its libraries. systemctl, poweroff and the like come from STUBS alone, so that no
 # process that looks tools up by PATH can reach this machine's own.
 TOOLS = (
-    *(
-        "bash",
-        "sh",
-        "env",
-        "basename",
-        "cat",
-        "chmod",
-        "cp",
-        "cut",
-        "df",
-        "dirname",
-        "find",
-        "grep",
-        "head",
-        "id",
-        "ln",
-    ),
-    *(
-        "ls",
-        "mkdir",
-        "mktemp",
-        "mv",
-        "nproc",
-        "readlink",
-        "rm",
-        "sed",
-        "sha256sum",
-        "sleep",
-        "sort",
-        "tail",
-        "tee",
-        "timeout",
-    ),
-    *("touch", "tr", "uname", "wc"),
+    *("bash", "sh", "env", "basename", "cat", "chmod", "cp", "cut", "df", "dirname", "find", "grep"),
+    *("head", "id", "ln", "ls", "mkdir", "mktemp", "mv", "nproc", "readlink", "rm", "sed", "sha256sum"),
+    *("sleep", "sort", "tail", "tee", "timeout", "touch", "tr", "uname", "wc"),
 )
 TOOL_FOLDERS = "/usr/bin:/bin"
 SCRATCH_PREFIX = "mayfly-"

@@ -2,8 +2,7 @@
 own endpoints.
 
 A principal's secret key is HMAC(server secret, access key): one key can't be derived from another, so a node
-can't get the desk's. Only readers of the server's private note (`home`) can derive them all. Standard library
-only: the desk imports it.
+can't get the desk's. Only readers of the server's private note (`home`) can derive them all.
 """
 
 from __future__ import annotations
@@ -14,8 +13,12 @@ import secrets
 from dataclasses import dataclass
 from typing import Literal
 
+from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
+
 # The caller's own (an administrator), an instance's, a function's, a schedule's, an IAM user's.
 Kind = Literal["DESK", "NODE", "FUNC", "TIME", "USER"]
+REGION = "us-east-1"
 FRESH_SECONDS = 900.0  # allowed difference of a request's time from this machine's, as on AWS
 TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER = "X-Mayfly-Time", "X-Mayfly-Nonce", "X-Mayfly-Signature"
 
@@ -26,6 +29,16 @@ class Credentials:
 
     access_key: str
     secret_key: str
+
+    def access(self, endpoint_url: str) -> Access:
+        """Return access to an embedded AWS by these keys."""
+        return Access(
+            region=REGION,
+            endpoint_url=endpoint_url,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            place=REHEARSAL,
+        )
 
 
 class Keyring:

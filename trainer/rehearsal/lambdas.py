@@ -3,7 +3,7 @@ importable.
 
 Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone, with
 the function's role. moto stores the readable state of functions. One version, no layers, no concurrency
-limits. Retries of asynchronous invocations follow `asynchronous`.
+limits; a failed event is not tried again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,12 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainer.rehearsal.account import REGION, EmbeddedAccount, Function, Rules
-from trainer.rehearsal.asynchronous import AsyncInvocation, AsyncSettings, failure_record, next_try
-from trainer.rehearsal.authorization import demand
+from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules
 from trainer.rehearsal.forks import ForkedProcess, fork
 from trainer.rehearsal.function_code import keep, unpack
-from trainer.rehearsal.iam_policies import Authorization, lets_service
-from trainer.rehearsal.identities import trusts
-from trainer.rehearsal.metrics import MetricId
-from trainer.rehearsal.queues import send_as
 from trainer.rehearsal.wire import Answer, Call, collect, state_of
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
@@ -58,7 +50,7 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGI
         )
     role = params["Role"].rpartition("/")[2]
     arn = f"arn:aws:lambda:{region}:{cloud.account}:function:{params['FunctionName']}"
-    if not trusts(cloud, role, "lambda.amazonaws.com", arn):
+    if not cloud.trusts(role, "lambda.amazonaws.com", arn):
         what = "The role defined for the function cannot be assumed by Lambda."
         raise AwsError("InvalidParameterValueException", what)
     if params.get("DeadLetterConfig"):
@@ -127,36 +119,9 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 
 def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading.Thread:
-    """Start a function and return at once; a failure is tried again. Raises AwsError for an unknown
-    function.
-    """
+    """Start a function and return at once. Raises AwsError for an unknown function."""
     _function(cloud, name)
-    now = cloud.clock.now()
-    own = {"function_name": name, "payload": payload, "request_id": str(uuid.uuid4())}
-    return _start(cloud, AsyncInvocation(**own, accepted_at=now, due_at=now))  # type: ignore[arg-type]
-
-
-def require_permission(cloud: EmbeddedAccount, name: str, service: str, source_arn: str) -> None:
-    """Raise AwsError unless a function's own policy lets an AWS service call it on behalf of `source_arn`."""
-    function_arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
-    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
-    asked = Authorization(action="lambda:InvokeFunction", resource=function_arn, context=context)
-    if not lets_service(
-        str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked
-    ):
-        raise AwsError(
-            "AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403
-        )
-
-
-def retry_due(cloud: EmbeddedAccount) -> None:
-    """Start the failed invocations whose next try is due."""
-    with cloud.lock:
-        now = cloud.clock.now()
-        due = [one for one in cloud.retries if one.due_at <= now]
-        cloud.retries = [one for one in cloud.retries if one.due_at > now]
-    for invocation in due:
-        _start(cloud, invocation)
+    return start(cloud, EventInvocation(function_name=name, payload=payload, request_id=str(uuid.uuid4())))
 
 
 def wait_for_invocations(cloud: EmbeddedAccount) -> None:
@@ -166,7 +131,8 @@ def wait_for_invocations(cloud: EmbeddedAccount) -> None:
             thread.join()
 
 
-def _start(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> threading.Thread:
+def start(cloud: EmbeddedAccount, invocation: EventInvocation) -> threading.Thread:
+    """Run a function on an event, in a thread."""
     name = f"lambda-{invocation.function_name}"
     thread = threading.Thread(target=_attempt, args=(cloud, invocation), daemon=True, name=name)
     cloud.invocations.append(thread)
@@ -174,40 +140,16 @@ def _start(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> threading.Thr
     return thread
 
 
-def _attempt(cloud: EmbeddedAccount, invocation: AsyncInvocation) -> None:
+def _attempt(cloud: EmbeddedAccount, invocation: EventInvocation) -> None:
     try:
         function = cloud.functions.get(invocation.function_name)
         if function is None:  # deleted meanwhile
             return
         answer = run(cloud, function, invocation.payload, request_id=invocation.request_id)
         if "error" in answer:
-            _try_again(cloud, function, replace(invocation, tries=invocation.tries + 1), answer["error"])
+            cloud.event_failed(function, invocation, answer["error"])
     finally:
         cloud.invocations.remove(threading.current_thread())
-
-
-def _try_again(
-    cloud: EmbeddedAccount, function: Function, failed: AsyncInvocation, error: dict[str, Any]
-) -> None:
-    """Schedule the retry of a failed invocation, or send it to the function's destination."""
-    try:
-        settings = AsyncSettings.from_answer(
-            cloud.moto("lambda", "GetFunctionEventInvokeConfig", {"FunctionName": function.name})
-        )
-    except AwsError:  # Lambda's defaults
-        settings = AsyncSettings()
-    now = cloud.clock.now()
-    after = next_try(failed, settings, now)
-    if isinstance(after, datetime):
-        with cloud.lock:
-            cloud.retries.append(replace(failed, due_at=after))
-    elif settings.on_failure_arn:
-        arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{function.name}"
-        record = failure_record(failed, function_arn=arn, condition=after, error=error, now=now)
-        try:
-            send_as(cloud, function.principal, settings.on_failure_arn, record)
-        except AwsError as refusal:  # as on AWS: a metric counts it, DestinationDeliveryFailures
-            log.warning("the dead letter of %s is lost: %s", function.name, refusal)
 
 
 def function_name(arn_or_name: str) -> str:
@@ -246,7 +188,9 @@ def run(
         "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),
     }
     with (
-        _log_of(cloud, function).open("ab") as output,
+        (log_file(cloud, function.name) if cloud.may_log(function) else Path(os.devnull)).open(
+            "ab"
+        ) as output,
         tempfile.TemporaryFile() as event,
         tempfile.TemporaryFile() as answers,
     ):
@@ -270,7 +214,7 @@ def run(
             answer = json.loads(told) if told else _failure("Runtime.ExitError", f"exit status {exit_code}")
         finally:
             _processes.discard(process)
-        _count(cloud, function, failed="error" in answer)
+        cloud.invoked(function, failed="error" in answer)
         if "error" in answer:
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
@@ -308,28 +252,6 @@ def _start_runner(
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:
     """Return the file of a function's output."""
     return cloud.root / "lambda" / cloud.account / f"{name}.log"
-
-
-def _count(cloud: EmbeddedAccount, function: Function, *, failed: bool) -> None:
-    """Publish Lambda's own metrics of an invocation."""
-    dimensions = frozenset({("FunctionName", function.name)})
-    with cloud.lock:
-        for name, value in (("Invocations", 1), ("Errors", int(failed))):
-            cloud.metrics.put(
-                MetricId(namespace="AWS/Lambda", name=name, dimensions=dimensions), cloud.clock.now(), value
-            )
-
-
-def _log_of(cloud: EmbeddedAccount, function: Function) -> Path:
-    """Return the file for a function's output: /dev/null if its role may not write its log, as on AWS."""
-    stream = f"arn:aws:logs:{REGION}:{cloud.account}:log-group:{function.log_group}:log-stream:$LATEST"
-    try:
-        for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
-            demand(cloud, function.principal, "logs", Authorization(action=action, resource=stream))
-    except AwsError as error:
-        log.warning("the log of %s is lost: %s", function.name, error)
-        return Path(os.devnull)
-    return log_file(cloud, function.name)
 
 
 def stop_all() -> None:

@@ -11,12 +11,10 @@ import uuid
 from typing import Any
 
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.catalogue import image_parameters, is_known, retired_offerings
-from trainer.rehearsal.quotas import check_quota
+from trainer.rehearsal.catalogue import image_parameters, types
 from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
-USER_DATA_LIMIT_BYTES = 16 * 1024  # before base64 (EC2 user guide, looked up 2026-11-20)
 # Members of an override about the fleet, not about an instance.
 _FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
 
@@ -35,8 +33,6 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
         pool = {"LaunchTemplateSpecification": specification, "Overrides": override}
         pool_entry = {"LaunchTemplateAndOverrides": pool, "Lifecycle": market}
         try:
-            if refusal := cloud.world.take_refusal():
-                raise refusal
             own = own_request(override, spot=market == "spot")
             tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
             request = merged_request(template_data(cloud, region, specification), own, tags)
@@ -136,29 +132,15 @@ def launch(
     image = find_image(cloud, region, request)
     request["ImageId"] = image["ImageId"]
     user_data = base64.b64decode(request.get("UserData", ""))
-    if len(user_data) > USER_DATA_LIMIT_BYTES:
-        raise AwsError("InvalidUserData.Malformed", f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes")
     market = request.get("InstanceMarketOptions", {}).get("MarketType", "on-demand")
     pool = Pool(
         instance_type=request.get("InstanceType", "m1.small"),
         availability_zone=_zone(cloud, region, request),
         market=market,
     )
-    _check_pool(cloud, region, pool)
-    check_quota(cloud, pool, count)
-    _check_profile(cloud, request)
+    _check_offered(cloud, region, pool)
+    cloud.check_launch(request, image, pool, count)
     behavior = request.get("InstanceInitiatedShutdownBehavior", "stop")
-    if market == "spot" and not cloud.has_spot_role:
-        message = (
-            "The provided credentials do not have permission to create the service-linked role for EC2 Spot"
-            " Instances."
-        )
-        raise AwsError("AuthFailure.ServiceLinkedRoleCreationNotPermitted", message, 403)
-    if market == "spot" and request.get("InstanceInitiatedShutdownBehavior") == "stop":
-        raise AwsError(
-            "InvalidParameterCombination", "A shutdown behavior of stop is not supported for spot instances."
-        )
-    _add_root_device(request, image["RootDeviceName"])
     answer = cloud.moto(
         "ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count}, region=region
     )
@@ -214,9 +196,9 @@ def _zone(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> str:
     return str(request.get("Placement", {}).get("AvailabilityZone") or f"{region}a")
 
 
-def _check_pool(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
-    """Refuse an unknown type, one that is not offered in the zone, and a pool without capacity."""
-    if not is_known(pool.instance_type, cloud.catalogue):
+def _check_offered(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
+    """Refuse an unknown type, and one that is not offered in the zone."""
+    if pool.instance_type not in types():
         raise AwsError("InvalidParameterValue", f"Invalid value '{pool.instance_type}' for InstanceType.")
     rules = [
         {"Name": "instance-type", "Values": [pool.instance_type]},
@@ -226,47 +208,12 @@ def _check_pool(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
     offered = cloud.moto("ec2", "DescribeInstanceTypeOfferings", asked, region=region)[
         "InstanceTypeOfferings"
     ]
-    retired = retired_offerings(cloud.catalogue, "availability-zone", region)
-    place = (pool.instance_type, pool.availability_zone)
-    if not offered and place not in {(one["InstanceType"], one["Location"]) for one in retired}:
+    if not offered:
         raise AwsError(
             "Unsupported",
             f"Your requested instance type ({pool.instance_type}) is not supported in your requested"
             f" Availability Zone ({pool.availability_zone}).",
         )
-    if cloud.world.is_full(pool):
-        raise AwsError(
-            "InsufficientInstanceCapacity",
-            f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone you"
-            f" requested ({pool.availability_zone}).",
-            500,
-        )
-
-
-def _check_profile(cloud: EmbeddedAccount, request: dict[str, Any]) -> None:
-    profile = request.get("IamInstanceProfile", {})
-    name = profile.get("Name") or profile.get("Arn", "").rpartition("/")[2]
-    if not name:
-        return
-    try:
-        cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": name})
-    except AwsError as error:
-        raise AwsError(
-            "InvalidParameterValue", f"Value ({name}) for parameter iamInstanceProfile.name is invalid."
-        ) from error
-
-
-def _add_root_device(request: dict[str, Any], root_device: str) -> None:
-    """Keep the image's root volume where no mapping names it: a wrong device name adds a second volume, as on
-    AWS.
-    """
-    mappings = request.get("BlockDeviceMappings", [])
-    if mappings and root_device not in [one.get("DeviceName") for one in mappings]:
-        root = {
-            "DeviceName": root_device,
-            "Ebs": {"VolumeSize": 15, "VolumeType": "gp2", "DeleteOnTermination": True},
-        }
-        request["BlockDeviceMappings"] = [root, *mappings]
 
 
 def _tag_parts(

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from trainer.runs.record import iso
 
 MAX_TOKEN_SECONDS = 21_600
+_META_DATA = "/latest/meta-data"
 TOKEN_HEADER = "x-aws-ec2-metadata-token"
 TOKEN_TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 Response = tuple[int, str, bytes]  # status, content type, body
@@ -40,10 +41,6 @@ class MetadataView:
     instance_type: str
     availability_zone: str
     region: str
-    account_id: str
-    image_id: str
-    launched_at: datetime
-    user_data: bytes = b""
     life_cycle: str = "on-demand"
     tags: Mapping[str, str] = field(default_factory=dict)
     tags_enabled: bool = True  # the template's InstanceMetadataTags
@@ -81,16 +78,9 @@ def respond(
         return 405, "text/plain", b"Method Not Allowed"
     if not tokens.holds(view.instance_id, given.get(TOKEN_HEADER, ""), now=now):
         return 401, "text/plain", b"Unauthorized"
-    if path == "/latest/user-data":
-        return (200, "application/octet-stream", view.user_data) if view.user_data else _not_found()
-    if path == "/latest/dynamic/instance-identity/document":
-        return 200, "application/json", json.dumps(_identity(view)).encode()
-    text = (
-        _meta_data(view, path.removeprefix("/latest/meta-data"), now)
-        if path.startswith("/latest/meta-data")
-        else None
-    )
-    return _not_found() if text is None else (200, "text/plain", text.encode())
+    known = path.startswith(_META_DATA)
+    text = _meta_data(view, path.removeprefix(_META_DATA), now) if known else None
+    return (404, "text/plain", b"Not Found") if text is None else (200, "text/plain", text.encode())
 
 
 def _token(view: MetadataView, tokens: TokenStore, method: str, seconds: str, now: datetime) -> Response:
@@ -102,14 +92,13 @@ def _token(view: MetadataView, tokens: TokenStore, method: str, seconds: str, no
 
 
 def _meta_data(view: MetadataView, path: str, now: datetime) -> str | None:
-    """Return the text at a path below meta-data, or None without one (spot/instance-action: no notice)."""
+    """Return the text at a path below meta-data that a node asks for, or None (spot/instance-action: no
+    notice).
+    """
     plain = {
-        "": "ami-id\ninstance-id\ninstance-life-cycle\ninstance-type\nplacement/\niam/\ntags/",
-        "/ami-id": view.image_id,
         "/instance-id": view.instance_id,
         "/instance-life-cycle": view.life_cycle,
         "/instance-type": view.instance_type,
-        "/placement": "availability-zone\nregion",
         "/placement/availability-zone": view.availability_zone,
         "/placement/region": view.region,
     }
@@ -136,21 +125,3 @@ def _credentials(credentials: RoleCredentials, now: datetime) -> dict[str, str]:
         "Token": credentials.session_token,
         "Expiration": iso(credentials.expires_at.replace(microsecond=0)),
     }
-
-
-def _identity(view: MetadataView) -> dict[str, str]:
-    return {
-        "accountId": view.account_id,
-        "architecture": "x86_64",
-        "availabilityZone": view.availability_zone,
-        "imageId": view.image_id,
-        "instanceId": view.instance_id,
-        "instanceType": view.instance_type,
-        "pendingTime": iso(view.launched_at.replace(microsecond=0)),
-        "region": view.region,
-        "version": "2017-09-30",
-    }
-
-
-def _not_found() -> Response:
-    return 404, "text/plain", b"Not Found"

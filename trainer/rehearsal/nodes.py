@@ -22,7 +22,6 @@ from trainer.rehearsal import file_systems
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal
 from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
-from trainer.rehearsal.identities import trusts
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.rehearsal.wire import Answer, Environ
@@ -39,9 +38,7 @@ class Nodes:
 
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads its finished models
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
-    forks: ForkServerProcess | None = (
-        None  # fork server of the nodes; without it their processes are new ones
-    )
+    forks: ForkServerProcess | None = None  # fork server of the nodes; without it their processes are new
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
     _tokens: TokenStore = field(default_factory=TokenStore)
@@ -53,9 +50,8 @@ class Nodes:
         """
         with cloud.lock:
             due = cloud.world.due_to_start(cloud.clock.now())
-            due = [
-                one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")
-            ]  # cloud-init runs scripts
+            # cloud-init runs scripts
+            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]
             for instance in due:
                 instance.occupied = True
             mine = [one for one in cloud.world.instances.values() if one.occupied]
@@ -203,10 +199,6 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
         instance_type=description["InstanceType"],
         availability_zone=description["Placement"]["AvailabilityZone"],
         region=REGION,
-        account_id=cloud.account,
-        image_id=description["ImageId"],
-        launched_at=instance.launched_at,
-        user_data=instance.user_data,
         life_cycle=description.get("InstanceLifecycle", "on-demand"),
         tags=instance.tags,
         tags_enabled=description.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled",
@@ -228,7 +220,7 @@ def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredenti
     except AwsError:  # the profile was deleted: AWS stops issuing credentials, too
         return None
     arn = f"arn:aws:ec2:{REGION}:{cloud.account}:instance/{instance.id}"
-    if not roles or not trusts(cloud, roles[0]["RoleName"], "ec2.amazonaws.com", arn):
+    if not roles or not cloud.trusts(roles[0]["RoleName"], "ec2.amazonaws.com", arn):
         return None
     role = roles[0]["RoleName"]
     own = cloud.credentials("NODE", instance.id, role=role)

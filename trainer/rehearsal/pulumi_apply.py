@@ -24,18 +24,19 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.base.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
-from trainer.rehearsal.keys import access_key
+from trainer.rehearsal.keys import Credentials, access_key
 
 STACK = "dev"
 APPLY_SECONDS = 540  # against a hang: it takes four on an idle machine, and took over 120 on a busy one
 
 
-def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None) -> AppliedProgram:
-    """Apply the program to an account of a running server, in a child process, and return the application.
-    Takes a few seconds.
+def apply(
+    access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None, module: str = __name__
+) -> AppliedProgram:
+    """Apply the program to an account of a running server, in a child process that runs `module`, and return
+    the application. Takes a few seconds.
 
     `access` must be a rehearsal's: its key names the account. Raises ConfigError with the child's error.
     """
@@ -46,13 +47,13 @@ def apply(access: Access, *, stack: str = STACK, config: Mapping[str, str] | Non
     command = [
         sys.executable,
         "-m",
-        __name__,
+        module,
         "--endpoint",
         access.endpoint_url,
         "--account",
         access.access_key[4:16],
     ]
-    command += ["--stack", stack, "--region", access.region or "us-east-1"]
+    command += ["--stack", stack]
     for key, value in (config or {}).items():
         command += ["--set", f"{key}={value}"]
     try:
@@ -188,7 +189,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--endpoint", required=True, help="URL of the embedded AWS")
     parser.add_argument("--account", required=True, help="account id, 12 digits")
     parser.add_argument("--stack", default=STACK)
-    parser.add_argument("--region", default="us-east-1")
     parser.add_argument(
         "--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default"
     )
@@ -197,19 +197,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     gc.disable()  # saves a quarter of this process's time
-    access = Access(
-        region=options.region,
-        endpoint_url=options.endpoint,
-        access_key=access_key(options.account),
-        secret_key=sys.stdin.readline().strip(),
-        place=REHEARSAL,
-    )
+    secret_key = sys.stdin.readline().strip()
+    own = Credentials(access_key=access_key(options.account), secret_key=secret_key)
     config = dict(pair.partition("=")[::2] for pair in options.set)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the outputs alone
             program = (options.program or program_folder()).resolve()
             applied = apply_here(
-                access, account=options.account, stack=options.stack, config=config, program=program
+                own.access(options.endpoint),
+                account=options.account,
+                stack=options.stack,
+                config=config,
+                program=program,
             )
     except TrainerError as error:
         print(error, file=sys.stderr)

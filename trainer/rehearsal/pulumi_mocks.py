@@ -8,9 +8,8 @@ from typing import Any
 from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks
 
 from trainer.aws.access import Access
-from trainer.rehearsal import pulumi_images as pulumi_images  # registers its resource types
-from trainer.rehearsal import pulumi_messages as pulumi_messages  # likewise
-from trainer.rehearsal import pulumi_network as pulumi_network
+from trainer.rehearsal import pulumi_messages as pulumi_messages  # registers its resource types
+from trainer.rehearsal import pulumi_network as pulumi_network  # likewise
 from trainer.rehearsal import pulumi_storage as pulumi_storage  # and this one
 from trainer.rehearsal.applied_program import Recorder
 from trainer.rehearsal.pulumi_lookups import look_up

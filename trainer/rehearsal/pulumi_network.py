@@ -43,9 +43,8 @@ def _route_table(cloud: Resources, name: str, properties: Properties) -> Made:
         "RouteTableId"
     ]
     for route in routes:
-        to = {"DestinationCidrBlock": route["cidrBlock"]}  # for which the provider has another name
-        given = {key: value for key, value in route.items() if key != "cidrBlock"}
-        cloud.send("ec2", "CreateRoute", given, RouteTableId=table, **to)
+        renamed = {"destinationCidrBlock" if key == "cidrBlock" else key: route[key] for key in route}
+        cloud.send("ec2", "CreateRoute", renamed, RouteTableId=table)
     return table, {"arn": cloud.arn("ec2", f"route-table/{table}")}
 
 

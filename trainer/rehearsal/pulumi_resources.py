@@ -7,10 +7,12 @@ do. The provider's own rules (exclusive arguments, forced replacements) are not 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import botocore.session
 from botocore import xform_name
@@ -124,16 +126,34 @@ def physical_name(properties: Properties, logical_name: str) -> str:
     )
 
 
+def by_one_call(
+    resource_type: str, service: str, operation: str, *, name: str = "", arn: str = "", inside: str = ""
+) -> None:
+    """Register a resource type whose inputs are one request.
+
+    `name` is the request's member for the physical name, `arn` the answer's for the ARN, `inside` a member of
+    the request that the inputs belong into, but for the bucket.
+    """
+
+    def make(cloud: Resources, logical_name: str, properties: Properties) -> Made:
+        physical = physical_name(properties, logical_name) if name else logical_name
+        outer = properties.take("bucket") if inside else {}
+        given = {**outer, inside: properties.rest()} if inside else properties.rest()
+        answer = cloud.send(service, operation, given | ({name: physical} if name else {}))
+        return physical, ({"name": physical} if name else {}) | ({"arn": answer[arn]} if arn else {})
+
+    MAKERS[resource_type] = make
+
+
 # --- storage
 
 
 @makes("aws:s3/bucket:Bucket")
 def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket, s3, region = properties.pop("bucket"), cloud.client("s3"), cloud.region
+    bucket, s3 = properties.pop("bucket"), cloud.client("s3")
     properties.pop("forceDestroy", None)  # tells Pulumi how to delete, AWS nothing
-    elsewhere = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     try:
-        s3.create_bucket(Bucket=bucket, **elsewhere)
+        s3.create_bucket(Bucket=bucket)
     except ClientError as error:
         if (
             error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou"
@@ -144,24 +164,14 @@ def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
     return bucket, {"bucket": bucket, "arn": f"arn:aws:s3:::{bucket}"}
 
 
-@makes("aws:s3/bucketVersioning:BucketVersioning")
-def _bucket_versioning(cloud: Resources, name: str, properties: Properties) -> Made:
-    cloud.send("s3", "PutBucketVersioning", properties.rest())
-    return name, {}
-
-
-@makes("aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration")
-def _bucket_encryption(cloud: Resources, name: str, properties: Properties) -> Made:
-    rules = {"rules": properties.pop("rules")}
-    cloud.send("s3", "PutBucketEncryption", {**properties.rest(), "serverSideEncryptionConfiguration": rules})
-    return name, {}
-
-
-@makes("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock")
-def _bucket_public_access_block(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket = properties.take("bucket")
-    cloud.send("s3", "PutPublicAccessBlock", {**bucket, "publicAccessBlockConfiguration": properties.rest()})
-    return name, {}
+for _kind, _operation, _inside in (
+    ("Versioning", "PutBucketVersioning", ""),
+    ("Policy", "PutBucketPolicy", ""),
+    ("ServerSideEncryptionConfiguration", "PutBucketEncryption", "serverSideEncryptionConfiguration"),
+    ("PublicAccessBlock", "PutPublicAccessBlock", "publicAccessBlockConfiguration"),
+    ("LifecycleConfiguration", "PutBucketLifecycleConfiguration", "lifecycleConfiguration"),
+):
+    by_one_call(f"aws:s3/bucket{_kind}:Bucket{_kind}", "s3", _operation, inside=_inside)
 
 
 @makes("aws:s3/bucketOwnershipControls:BucketOwnershipControls")
@@ -171,19 +181,12 @@ def _bucket_ownership(cloud: Resources, name: str, properties: Properties) -> Ma
     return name, {}
 
 
-@makes("aws:s3/bucketPolicy:BucketPolicy")
-def _bucket_policy(cloud: Resources, name: str, properties: Properties) -> Made:
-    cloud.send("s3", "PutBucketPolicy", properties.rest())
-    return name, {}
-
-
-@makes("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration")
-def _bucket_lifecycle(cloud: Resources, name: str, properties: Properties) -> Made:
-    rules = {"rules": properties.pop("rules")}
-    cloud.send(
-        "s3", "PutBucketLifecycleConfiguration", {**properties.rest(), "lifecycleConfiguration": rules}
-    )
-    return name, {}
+@makes("aws:s3/bucketObjectv2:BucketObjectv2")
+def _object(cloud: Resources, name: str, properties: Properties) -> Made:
+    bucket, key, tags = properties.pop("bucket"), properties.pop("key"), properties.pop("tags", {})
+    body = base64.b64decode(properties.pop("contentBase64"))
+    cloud.client("s3").put_object(Bucket=bucket, Key=key, Body=body, Tagging=urlencode(tags))
+    return key, {"bucket": bucket, "key": key}
 
 
 # --- roles
@@ -248,6 +251,20 @@ def _launch_template(cloud: Resources, name: str, properties: Properties) -> Mad
     }
 
 
+def _image_build(cloud: Resources, name: str, properties: Properties) -> Made:
+    """Make nothing: instances are processes of this machine, so there is no image to bake."""
+    properties.rest()
+    arn = cloud.arn("imagebuilder", name)
+    return arn, {"arn": arn}
+
+
+for _kind in (
+    *("component", "imageRecipe", "infrastructureConfiguration", "distributionConfiguration"),
+    *("imagePipeline", "lifecyclePolicy"),
+):
+    makes(f"aws:imagebuilder/{_kind}:{_kind[0].upper()}{_kind[1:]}")(_image_build)
+
+
 # --- the safety net
 
 
@@ -270,24 +287,17 @@ def _function(cloud: Resources, name: str, properties: Properties) -> Made:
     return function, {"arn": made["FunctionArn"], "name": function}
 
 
-@makes("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig")
-def _function_event_invoke_config(cloud: Resources, name: str, properties: Properties) -> Made:
-    cloud.send("lambda", "PutFunctionEventInvokeConfig", properties.rest())
-    return name, {}
-
-
-@makes("aws:scheduler/scheduleGroup:ScheduleGroup")
-def _schedule_group(cloud: Resources, name: str, properties: Properties) -> Made:
-    group = physical_name(properties, name)
-    made = cloud.send("scheduler", "CreateScheduleGroup", {**properties.rest(), "name": group})
-    return group, {"arn": made["ScheduleGroupArn"], "name": group}
-
-
-@makes("aws:scheduler/schedule:Schedule")
-def _schedule(cloud: Resources, name: str, properties: Properties) -> Made:
-    schedule = physical_name(properties, name)
-    made = cloud.send("scheduler", "CreateSchedule", {**properties.rest(), "name": schedule})
-    return schedule, {"arn": made["ScheduleArn"], "name": schedule}
+by_one_call(
+    "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig", "lambda", "PutFunctionEventInvokeConfig"
+)
+by_one_call(
+    "aws:scheduler/scheduleGroup:ScheduleGroup",
+    *("scheduler", "CreateScheduleGroup"),
+    name="name",
+    arn="ScheduleGroupArn",
+)
+by_one_call("aws:scheduler/schedule:Schedule", "scheduler", "CreateSchedule", name="name", arn="ScheduleArn")
+by_one_call("aws:cloudwatch/eventRule:EventRule", "events", "PutRule", name="name", arn="RuleArn")
 
 
 @makes("aws:lambda/permission:Permission")
@@ -297,13 +307,6 @@ def _permission_to_call(cloud: Resources, name: str, properties: Properties) -> 
         "lambda", "AddPermission", {**properties.rest(), "functionName": function, "statementId": name}
     )
     return name, {}
-
-
-@makes("aws:cloudwatch/eventRule:EventRule")
-def _event_rule(cloud: Resources, name: str, properties: Properties) -> Made:
-    rule = physical_name(properties, name)
-    made = cloud.send("events", "PutRule", {**properties.rest(), "name": rule})
-    return rule, {"arn": made["RuleArn"], "name": rule}
 
 
 @makes("aws:cloudwatch/eventTarget:EventTarget")

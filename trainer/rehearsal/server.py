@@ -1,11 +1,11 @@
-"""The server of the embedded AWS: in this process for tests (`EmbeddedAws`), or as a separate process for
-commands.
+"""The server of the embedded AWS: in this process (`EmbeddedAws`), or as a separate process for commands.
 
 `client` starts the process; to start it by hand:
 
     python -m trainer.rehearsal.server --root FOLDER
 
-See `home` for the files below the root.
+See `home` for the files below the root. `tests/aws/server.py` has more of AWS: permissions, quotas, alarms,
+faults.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.base.environment import rehearsal_environment
 from trainer.base.errors import ConfigError, TrainerError
-from trainer.rehearsal import alarms, event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
-from trainer.rehearsal.account import REGION, EmbeddedAccount
+from trainer.rehearsal import event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
+from trainer.rehearsal.account import REGION, EmbeddedAccount, Rules
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
-from trainer.rehearsal.catalogue import Catalogue
 from trainer.rehearsal.forks import ForkServerProcess
-from trainer.rehearsal.front import Front
+from trainer.rehearsal.front import RULES, Front
 from trainer.rehearsal.http_server import HttpServer
 from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
-from trainer.rehearsal.object_log import ObjectLog
 from trainer.rehearsal.processes import start_ticks
+from trainer.rehearsal.stored_settings import StoredSettings
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
-from trainer.rehearsal.world import AwsError, Delays, Instance, World
+from trainer.rehearsal.world import AwsError, Delays, Instance
 
 log = logging.getLogger("trainer.rehearsal")
 STEP_SECONDS = 0.1
@@ -56,13 +54,16 @@ _accounts = itertools.count(1)  # per process, like moto's state
 
 
 class EmbeddedAws:
-    """An AWS in this process while the context lasts; in memory if `root` is None."""
+    """An AWS in this process while the context lasts; in a temporary folder if `root` is None."""
+
+    account_type: type[EmbeddedAccount] = EmbeddedAccount
+    rules: Rules = RULES
+    applier = pulumi_apply.__name__  # the module that applies the Pulumi program, in a process of its own
 
     def __init__(
         self,
         root: Path | None = None,
         *,
-        catalogue: Catalogue = "historic",
         delays: Delays | None = None,
         run_nodes: bool = True,
         fire_schedules: bool = True,
@@ -72,19 +73,17 @@ class EmbeddedAws:
         fork_server: Path | None = None,
         fork_functions: Callable[[], Path] | None = None,
     ) -> None:
-        self._remembers = root is not None
+        self._is_temporary = root is None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
-        self._catalogue = catalogue
         self._delays = delays or Delays(pending_seconds=0, shutting_down_seconds=0)
         self._run_nodes, self._fire_schedules = run_nodes, fire_schedules
-        self._instance_logs: dict[str, InstanceLog] = {}
         self._programs = ProgramStore(programs or self.root / "programs")
         self._fork_nodes, self._fork_server = fork_nodes, fork_server
         self._fork_functions = fork_functions or ((lambda: fork_server) if fork_server else None)
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
         self.keyring = Keyring()
-        self.front = Front(self._make_cloud, self.keyring)
+        self.front = Front(self._make_cloud, self.keyring, self.rules)
         self.nodes = Nodes(grace_seconds=grace_seconds, find_cloud=self._cloud_of_instance)
         self.front.mounts |= {"imds": self.nodes.metadata, "efs": self.nodes.file_system}
         self._server = HttpServer(self.front)
@@ -122,7 +121,7 @@ class EmbeddedAws:
                 cloud.world.lost(one.id, cloud.clock.now())
             self._keep_memory(cloud)
             forget_account(cloud.account)
-        if not self._remembers:
+        if self._is_temporary:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def account(self) -> Access:
@@ -131,22 +130,11 @@ class EmbeddedAws:
 
     def access(self, account: str) -> Access:
         """Return the desk's access to the account of that number."""
-        own = self.keyring.credentials(account)
-        return Access(
-            region=REGION,
-            endpoint_url=self.url,
-            access_key=own.access_key,
-            secret_key=own.secret_key,
-            place=REHEARSAL,
-        )
+        return self.keyring.credentials(account).access(self.url)
 
     def cloud(self, access: Access) -> EmbeddedAccount:
         """Return the account behind an access."""
         return self.front.cloud((access.access_key or "")[4:16])
-
-    def world(self, access: Access) -> World:
-        """Return the world behind an access, for its faults: full pools, lost answers."""
-        return self.cloud(access).world
 
     def apply_program(self, access: Access, config: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Apply the Pulumi program to an account, unless it is already, and return its outputs. `config`
@@ -179,7 +167,7 @@ class EmbeddedAws:
         with self._programs.locked(key):
             applied = self._programs.read(key)
             if applied is None:
-                applied = pulumi_apply.apply(access, config=config)
+                applied = pulumi_apply.apply(access, config=config, module=self.applier)
                 self._programs.write(key, applied)
                 return applied.outputs
         try:
@@ -187,7 +175,7 @@ class EmbeddedAws:
         except (AwsError, ValueError) as error:  # the stored application does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
-            return pulumi_apply.apply(access, config=config).outputs
+            return pulumi_apply.apply(access, config=config, module=self.applier).outputs
 
     def call(self, account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Call AWS in an account as its administrator, without a socket. Raises AwsError.
@@ -202,7 +190,7 @@ class EmbeddedAws:
     def restore(self) -> None:
         """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""
         for folder in sorted(
-            {path.name for kind in ("s3", "instances") for path in self.root.glob(f"{kind}/*")}
+            {path.name for kind in ("settings", "instances") for path in self.root.glob(f"{kind}/*")}
         ):
             if len(folder) == 12 and folder.isdecimal():
                 self.front.cloud(folder)
@@ -226,11 +214,13 @@ class EmbeddedAws:
                     continue  # most accounts of tests have none: skipping 300 saves a fortieth of a core
                 self.nodes.step(cloud)
                 if cloud.fire_schedules:
-                    scheduling.fire_due(cloud)
-                    lambdas.retry_due(cloud)
-                    alarms.evaluate_due(cloud)
-                    event_bus.tell_states(cloud)
+                    self.fire_due(cloud)
                 self._keep_memory(cloud)
+
+    def fire_due(self, cloud: EmbeddedAccount) -> None:
+        """Let everything happen that an account's clock makes due."""
+        scheduling.fire_due(cloud)
+        event_bus.tell_states(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Release resources of ended instances in moto, store changes, and drop what AWS would no longer
@@ -244,13 +234,10 @@ class EmbeddedAws:
                 if one.state(now) == "terminated" and one.id not in cloud.released:
                     cloud.released.add(one.id)
                     cloud.release(one.id)
-            memory = self._instance_logs.get(cloud.account)
-            if memory:
-                self._save(memory, instances)
+            self._save(cloud.instance_log, instances)
         for instance_id in forgotten:
             remove_sandbox(cloud, instance_id)
-            if memory:
-                memory.forget(instance_id)
+            cloud.instance_log.forget(instance_id)
 
     def _save(self, memory: InstanceLog, instances: Sequence[Instance]) -> None:
         """Store changes; if the disk is full, try again at the next call."""
@@ -268,13 +255,12 @@ class EmbeddedAws:
         return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
 
     def _make_cloud(self, account: str) -> EmbeddedAccount:
-        memory = ObjectLog(self.root / "s3" / account, account) if self._remembers else None
-        cloud = EmbeddedAccount(
+        cloud = self.account_type(
             account=account,
             root=self.root,
-            catalogue=self._catalogue,
             delays=self._delays,
-            objects=memory,
+            settings=StoredSettings(self.root / "settings" / account),
+            instance_log=InstanceLog(self.root / "instances" / account),
             run_nodes=self._run_nodes,
             fire_schedules=self._fire_schedules,
             endpoint=lambda: self.url,
@@ -282,12 +268,10 @@ class EmbeddedAws:
             function_code=self._programs.folder / "functions",
             fork_functions=self._fork_functions,
         )
-        if self._remembers:
-            storage.restore(cloud)
-            self._instance_logs[account] = InstanceLog(self.root / "instances" / account)
-            for instance_id in self._instance_logs[account].restore(cloud.world, cloud.clock.now()):
-                remove_sandbox(cloud, instance_id)
-            cloud.released.update(cloud.world.instances)
+        storage.restore(cloud)
+        for instance_id in cloud.instance_log.restore(cloud.world, cloud.clock.now()):
+            remove_sandbox(cloud, instance_id)
+        cloud.released.update(cloud.world.instances)
         return cloud
 
 
@@ -335,7 +319,7 @@ class Control:
         return None
 
 
-def serve(root: Path, *, catalogue: Catalogue) -> int:
+def serve(root: Path, aws_type: type[EmbeddedAws] = EmbeddedAws) -> int:
     """Run the embedded AWS of `root` until it is no longer needed. Returns at once if another process runs
     it.
 
@@ -353,9 +337,8 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: leases.end())
         wanted = rehearsal_environment()
-        with EmbeddedAws(
+        with aws_type(
             root,
-            catalogue=catalogue,
             delays=Delays(),
             programs=wanted.programs,
             fork_nodes=not wanted.fresh_nodes,
@@ -374,20 +357,17 @@ def serve(root: Path, *, catalogue: Catalogue) -> int:
         return 0 if healthy else 1
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, aws_type: type[EmbeddedAws] = EmbeddedAws) -> int:
     """Run the server as a process; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.rehearsal.server", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--root", type=Path, required=True, help="folder that holds its memory")
-    parser.add_argument(
-        "--catalogue", choices=("historic", "today"), default="historic", help="instance types on offer"
-    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     os.umask(0o077)  # its files, and those of its nodes and functions, are its user's alone
     try:
-        return serve(options.root, catalogue=options.catalogue)
+        return serve(options.root, aws_type)
     except OSError as error:
         if error.errno not in home.FULL:
             raise

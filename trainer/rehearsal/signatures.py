@@ -22,9 +22,8 @@ from trainer.rehearsal.keys import FRESH_SECONDS
 from trainer.rehearsal.wire import Environ, account_of
 from trainer.rehearsal.world import AwsError
 
-MOST_UNHASHED_BYTES = (
-    100 << 20
-)  # limit of a body that is read before its sender is known; a function's zip is half of it
+# Limit of a body that is read before its sender is known; a function's zip is half of it.
+MOST_UNHASHED_BYTES = 100 << 20
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=([^,\s]+), ?SignedHeaders=([a-z0-9;_.-]+), ?Signature=([0-9a-f]{64})"
 )

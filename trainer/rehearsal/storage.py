@@ -1,103 +1,189 @@
-"""Rules of S3 and SSM: writes are serialized and stored, conditions enforced, bucket policies kept away from
-moto.
+"""Rules of S3 and SSM: objects lie in kept buckets, settings of buckets in moto, and both come back after a
+restart.
 
-Everything else, reads included, passes to moto unchanged.
+What moto is told of a bucket is stored as the request that said it, and replayed. Bucket policies are kept
+away from moto, which would apply a Deny without its Condition.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
+from botocore import xform_name
+from botocore.exceptions import ClientError
+
+from trainer.aws.folder_bucket import checksum
 from trainer.rehearsal import wire
-from trainer.rehearsal.account import EmbeddedAccount, Rules
-from trainer.rehearsal.catalogue import IMAGE_PARAMETERS, image_parameters
+from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
+from trainer.rehearsal.catalogue import add_image_parameters
 from trainer.rehearsal.home import reading
+from trainer.rehearsal.kept_bucket import UNVERSIONED, KeptBucket
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
 
-_OBJECT_WRITES = (
-    "PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject", "DeleteObjects", "PutObjectTagging",
-    "DeleteObjectTagging",
-)  # fmt: skip
+_OBJECT_CALLS = (
+    *("PutObject", "GetObject", "HeadObject", "DeleteObject", "DeleteObjects"),
+    *("ListObjects", "ListObjectsV2", "ListObjectVersions"),
+    *("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"),
+)
+_NOT_KEPT = (
+    *("PutObjectTagging", "GetObjectTagging", "DeleteObjectTagging", "PutObjectAcl", "GetObjectAcl"),
+    *("GetObjectAttributes", "UploadPartCopy", "ListParts", "ListMultipartUploads", "RestoreObject"),
+)
 _BUCKET_SETTINGS = (
-    "CreateBucket", "PutBucketVersioning",
-    "PutBucketEncryption", "PutPublicAccessBlock", "PutBucketOwnershipControls",
-    "PutBucketLifecycleConfiguration", "PutBucketTagging",
-)  # fmt: skip
+    *("CreateBucket", "PutBucketVersioning", "PutBucketEncryption", "PutPublicAccessBlock"),
+    *("PutBucketOwnershipControls", "PutBucketLifecycleConfiguration", "PutBucketTagging"),
+)
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # of a bucket, and so of its folder
 REMEMBERED_PARAMETERS = "/mayfly/"
 
 
-def write_object(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Write, copy, tag or delete, one request at a time: S3 is atomic, and moto checks a condition before it
-    acts.
-    """
-    with cloud.storage_lock:
-        if call.operation == "CopyObject":
-            _check_conditions(cloud, call.params)
-        if call.operation == "PutObject":
-            _check_checksum(call)
-        answer = wire.collect(call.environ, call.account)
-        if cloud.objects and answer[0] < 300:
-            keys = (
-                [one["Key"] for one in call.params["Delete"]["Objects"]]
-                if call.operation == "DeleteObjects"
-                else []
-            )
-            for key in keys or [call.params["Key"]]:
-                cloud.objects.sync(call.params["Bucket"], key)
+# objects
+# ----------------------------------------------------------------------------------------------------------
+
+
+def on_objects(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
+    """Carry out a call on objects."""
+    bucket, params = bucket_of(cloud, call.params["Bucket"]), {**call.params, "Metadata": _metadata(call)}
+    if call.operation in ("PutObject", "UploadPart"):
+        params["Body"] = _sent(call)
+    with _refusals():
+        answer = _shown(getattr(bucket, xform_name(call.operation))(**params))
+    if "Body" in answer:
+        answer["Body"] = answer["Body"].read()
+    if "ContentRange" not in answer:
         return answer
+    _, headers, body = wire.encode(call, answer)
+    return 206, headers, body
+
+
+def copy_object(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Copy a version of an object, with its metadata unless the request has its own."""
+    asked = call.params
+    source, _, version_id = unquote(asked["CopySource"]).partition("?versionId=")
+    name, _, key = source.lstrip("/").partition("/")
+    with _refusals():
+        version = bucket_of(cloud, name).find(key, version_id, "", "CopyObject")
+        replaced = asked.get("MetadataDirective") == "REPLACE"
+        own = {
+            "Metadata": _metadata(call) if replaced else version.metadata,
+            "ChecksumSHA256": checksum(version.sha256)
+            if version.checksummed or asked.get("ChecksumAlgorithm") == "SHA256"
+            else "",
+        }
+        assert version.file is not None
+        with version.file.open("rb") as body:
+            put = _shown(bucket_of(cloud, asked["Bucket"]).put_object(**{**asked, **own, "Body": body}))
+    return {**put, "CopyObjectResult": {"ETag": put["ETag"], "LastModified": utc_now()}}
+
+
+def _shown(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer as S3 gives it: a bucket without versioning names no version."""
+    return {name: value for name, value in answer.items() if (name, value) != ("VersionId", UNVERSIONED)}
+
+
+def bucket_of(cloud: EmbeddedAccount, name: str) -> KeptBucket:
+    """Return a bucket. Raises AwsError for an unknown one."""
+    if name not in cloud.buckets:
+        raise AwsError("NoSuchBucket", "The specified bucket does not exist", 404)
+    return cloud.buckets[name]
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        status = int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+        raise AwsError(error.response["Error"]["Code"], error.response["Error"]["Message"], status) from error
+
+
+def _metadata(call: Call) -> dict[str, str]:
+    """Return an object's metadata, whose names S3 keeps in lower case."""
+    return {name.lower(): value for name, value in call.params.get("Metadata", {}).items()}
+
+
+def _sent(call: Call) -> bytes:
+    """Return the body of an upload, without the marks of its chunks."""
+    if "aws-chunked" not in call.environ.get("HTTP_CONTENT_ENCODING", ""):
+        return call.body
+    chunks, at = list[bytes](), 0
+    while True:
+        begin = call.body.index(b"\r\n", at) + 2
+        size = int(call.body[at : begin - 2].partition(b";")[0], 16)
+        if size == 0:
+            return b"".join(chunks)
+        chunks.append(call.body[begin : begin + size])
+        at = begin + size + 2
+
+
+# buckets
+# ----------------------------------------------------------------------------------------------------------
 
 
 def set_up_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Change a bucket's settings and store them: a later session needs its versioning, for example."""
-    with cloud.storage_lock:
+    if not _NAME.fullmatch(call.params["Bucket"]):
+        raise AwsError("InvalidBucketName", "The specified bucket is not valid.")
+    with cloud.lock:
         answer = wire.collect(call.environ, call.account)
-        if call.operation == "PutBucketEncryption" and answer[0] < 300:
-            cloud.bucket_keys[call.params["Bucket"]] = _key_of(call.params)
-        if cloud.objects and answer[0] < 300:
-            params = {
-                name: value
-                for name, value in call.params.items()
-                if name not in ("ContentMD5", "ChecksumAlgorithm")
-            }
-            cloud.objects.save_setting("s3", call.operation, call.params["Bucket"], params)
+        if answer[0] < 300:
+            left_out = ("ContentMD5", "ChecksumAlgorithm")
+            params = {name: value for name, value in call.params.items() if name not in left_out}
+            _apply_setting(cloud, call.operation, params)
+            cloud.settings.save("s3", call.operation, call.params["Bucket"], params)
         return answer
 
 
+def _apply_setting(cloud: EmbeddedAccount, operation: str, params: dict[str, Any]) -> None:
+    """Apply what a setting means to a bucket's objects."""
+    name = params["Bucket"]
+    if operation == "CreateBucket" and not _NAME.fullmatch(name):
+        raise ValueError(f"it tells of a bucket {name!r}")
+    if operation == "CreateBucket":
+        cloud.buckets.setdefault(name, KeptBucket(cloud.root / "s3" / cloud.account / name))
+    elif operation == "PutBucketVersioning":
+        cloud.buckets[name].versioned = params["VersioningConfiguration"].get("Status") == "Enabled"
+    elif operation == "PutBucketPolicy":
+        cloud.bucket_policies[name] = params["Policy"]
+
+
 def delete_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Delete a bucket and its stored settings."""
-    with cloud.storage_lock:
+    """Delete an empty bucket and its stored settings."""
+    name = call.params["Bucket"]
+    with cloud.lock:
+        if name in cloud.buckets and not cloud.buckets[name].is_empty():
+            raise AwsError("BucketNotEmpty", "The bucket you tried to delete is not empty", 409)
         answer = wire.collect(call.environ, call.account)
         if answer[0] < 300:
-            cloud.bucket_policies.pop(call.params["Bucket"], None)
-            if cloud.objects:
-                cloud.objects.drop_settings(call.params["Bucket"])
+            cloud.bucket_policies.pop(name, None)
+            del cloud.buckets[name]
+            cloud.settings.drop(name)
         return answer
 
 
 def put_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Keep a bucket's policy here: moto would apply its Deny without its Condition, and refuse every
-    request.
-    """
+    """Keep a bucket's policy here."""
     bucket, policy = call.params["Bucket"], call.params["Policy"]
-    cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})  # an unknown bucket is an error
-    text = policy.decode() if isinstance(policy, bytes) else str(policy)
-    with cloud.storage_lock:
-        cloud.bucket_policies[bucket] = text
-        if cloud.objects:
-            cloud.objects.save_setting("s3", "PutBucketPolicy", bucket, {"Bucket": bucket, "Policy": text})
+    bucket_of(cloud, bucket)
+    params = {"Bucket": bucket, "Policy": policy.decode() if isinstance(policy, bytes) else str(policy)}
+    with cloud.lock:
+        _apply_setting(cloud, "PutBucketPolicy", params)
+        cloud.settings.save("s3", "PutBucketPolicy", bucket, params)
     return {}
 
 
 def get_bucket_policy(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Return the bucket's policy."""
-    bucket = call.params["Bucket"]
-    cloud.moto("s3", "GetBucketLocation", {"Bucket": bucket})
-    if bucket not in cloud.bucket_policies:
+    bucket_of(cloud, call.params["Bucket"])
+    if call.params["Bucket"] not in cloud.bucket_policies:
         raise AwsError("NoSuchBucketPolicy", "The bucket policy does not exist", 404)
-    return 200, [("Content-Type", "application/json")], cloud.bucket_policies[bucket].encode()
+    return 200, [("Content-Type", "application/json")], cloud.bucket_policies[call.params["Bucket"]].encode()
 
 
 def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -106,26 +192,47 @@ def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {}
 
 
-def get_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Read a parameter; AWS's public parameters of image ids exist here, too."""
-    name = call.params["Name"]
-    if not name.startswith(IMAGE_PARAMETERS):
-        return wire.collect(call.environ, call.account)
-    return {"Parameter": _image_parameter(call, name)}
+def restore(cloud: EmbeddedAccount) -> None:
+    """Restore an earlier session: buckets with their settings, object versions, the stack's parameter."""
+    days: dict[str, list[tuple[str, int]]] = {}
+    with cloud.lock:
+        for path, service, operation, params in cloud.settings.read():
+            with reading(path):
+                if operation != "PutBucketPolicy":
+                    _tell_moto(cloud, service, operation, params)
+                if operation == "PutParameter":
+                    cloud.restored_parameters.add(params["Name"])
+                    continue
+                _apply_setting(cloud, operation, params)
+                if operation == "PutBucketLifecycleConfiguration":
+                    days[params["Bucket"]] = list(_days_kept(params["LifecycleConfiguration"]["Rules"]))
+        for name, bucket in cloud.buckets.items():
+            bucket.restore(cloud.clock.now(), days.get(name, ()))
 
 
-def get_parameters(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
-    """Read several parameters, as `get_parameter` does."""
-    names = call.params["Names"]
-    public = [name for name in names if name in image_parameters()]
-    if not public:
-        return wire.collect(call.environ, call.account)
-    rest = [name for name in names if name not in public]
-    answer = cloud.moto("ssm", "GetParameters", {**call.params, "Names": rest}) if rest else {}
-    return {
-        "Parameters": [*(_image_parameter(call, name) for name in public), *answer.get("Parameters", [])],
-        "InvalidParameters": answer.get("InvalidParameters", []),
-    }
+def _tell_moto(cloud: EmbeddedAccount, service: str, operation: str, params: dict[str, Any]) -> None:
+    try:
+        cloud.moto(service, operation, params)
+    except AwsError as error:
+        raise ValueError(f"{operation}: {error}") from error
+
+
+def _days_kept(rules: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Yield the prefixes whose replaced versions a lifecycle deletes, with the days that it keeps them."""
+    for rule in rules:
+        if rule["Status"] == "Enabled" and "NoncurrentVersionExpiration" in rule:
+            prefix = rule.get("Filter", {}).get("Prefix", "")
+            yield prefix, rule["NoncurrentVersionExpiration"]["NoncurrentDays"]
+
+
+# parameters
+# ----------------------------------------------------------------------------------------------------------
+
+
+def get_parameters(cloud: EmbeddedAccount, call: Call) -> Answer:
+    """Read parameters, among them AWS's public ones of image ids."""
+    add_image_parameters(cloud.account, wire.state_of(cloud.account, call.region, "ssm"))
+    return wire.collect(call.environ, call.account)
 
 
 def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -133,104 +240,28 @@ def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     again.
     """
     name = call.params["Name"]
-    with cloud.storage_lock:
+    with cloud.lock:
         restored = name in cloud.restored_parameters
         params = {**call.params, "Overwrite": True} if restored else call.params
         if restored:  # AWS refuses tags beside Overwrite
             params.pop("Tags", None)
         answer = cloud.moto("ssm", "PutParameter", params)
         cloud.restored_parameters.discard(name)
-        if cloud.objects and name.startswith(REMEMBERED_PARAMETERS):
-            cloud.objects.save_setting("ssm", "PutParameter", name, call.params)
+        if name.startswith(REMEMBERED_PARAMETERS):
+            cloud.settings.save("ssm", "PutParameter", name, call.params)
     return {"Version": answer["Version"], "Tier": answer.get("Tier", "Standard")}
 
 
-def restore(cloud: EmbeddedAccount) -> int:
-    """Restore an earlier session: buckets with their settings, object versions, the stack's parameter."""
-    if cloud.objects is None:
-        return 0
-    with cloud.storage_lock:
-        for path, service, operation, params in cloud.objects.settings():
-            with reading(path):
-                _restore_setting(cloud, service, operation, params)
-        return cloud.objects.restore(cloud.clock.now())
-
-
-def _restore_setting(cloud: EmbeddedAccount, service: str, operation: str, params: dict[str, Any]) -> None:
-    if operation == "PutBucketPolicy":
-        cloud.bucket_policies[params["Bucket"]] = params["Policy"]
-        return
-    if operation == "PutBucketEncryption":
-        cloud.bucket_keys[params["Bucket"]] = _key_of(params)
-    try:
-        cloud.moto(service, operation, params)
-    except AwsError as error:
-        raise ValueError(f"{operation}: {error}") from error
-    if operation == "PutParameter":
-        cloud.restored_parameters.add(params["Name"])
-
-
-def _key_of(params: dict[str, Any]) -> str:
-    """Return the ARN of the KMS key that a bucket's encryption names, '' for S3's own."""
-    (rule,) = params["ServerSideEncryptionConfiguration"]["Rules"]
-    return str(rule["ApplyServerSideEncryptionByDefault"].get("KMSMasterKeyID", ""))
-
-
-def _check_conditions(cloud: EmbeddedAccount, params: dict[str, Any]) -> None:
-    """Check CopyObject's If-Match and If-None-Match against the destination; moto ignores them."""
-    if "IfMatch" not in params and "IfNoneMatch" not in params:
-        return
-    try:
-        head = cloud.moto("s3", "HeadObject", {"Bucket": params["Bucket"], "Key": params["Key"]})
-        etag = head["ETag"].strip('"')
-    except AwsError as error:
-        if error.status != 404:
-            raise
-        etag = None
-    if "IfMatch" in params and etag is None:
-        raise AwsError("NoSuchKey", "The specified key does not exist.", 404)
-    matched = params.get("IfMatch", etag)
-    if (matched or "").strip('"') not in (etag or "", "*") or ("IfNoneMatch" in params and etag is not None):
-        raise AwsError(
-            "PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412
-        )
-
-
-def _check_checksum(call: Call) -> None:
-    """Raise AwsError if a body's SHA-256 is not the one given; moto keeps it, beside another header only,
-    unchecked.
-    """
-    given = call.params.get("ChecksumSHA256")
-    if given is None:
-        return
-    if base64.b64encode(hashlib.sha256(call.body).digest()).decode() != given:
-        raise AwsError("BadDigest", "The SHA256 you specified did not match the calculated checksum.", 400)
-    call.environ["HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM"] = "SHA256"
-
-
-def _image_parameter(call: Call, name: str) -> dict[str, Any]:
-    image_id = image_parameters().get(name)
-    if image_id is None:
-        raise AwsError("ParameterNotFound", f"Parameter {name} not found.")
-    arn = f"arn:aws:ssm:{call.region}::parameter{name}"
-    return {
-        "Name": name,
-        "Type": "String",
-        "Value": image_id,
-        "Version": 1,
-        "ARN": arn,
-        "DataType": "aws:ec2:image",
-    }
-
-
 RULES: Rules = {
-    **{("s3", operation): write_object for operation in _OBJECT_WRITES},
+    **{("s3", operation): on_objects for operation in _OBJECT_CALLS},
+    **{("s3", operation): refuse("keep that of objects") for operation in _NOT_KEPT},
     **{("s3", operation): set_up_bucket for operation in _BUCKET_SETTINGS},
+    ("s3", "CopyObject"): copy_object,
     ("s3", "DeleteBucket"): delete_bucket,
     ("s3", "PutBucketPolicy"): put_bucket_policy,
     ("s3", "GetBucketPolicy"): get_bucket_policy,
     ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
-    ("ssm", "GetParameter"): get_parameter,
+    ("ssm", "GetParameter"): get_parameters,
     ("ssm", "GetParameters"): get_parameters,
     ("ssm", "PutParameter"): put_parameter,
 }

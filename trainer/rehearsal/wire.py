@@ -2,7 +2,7 @@
 into moto itself.
 
 moto's own parsers, routers and serializers do the work; they are internal to it, which is why moto is pinned
-exactly. Only this module, `http_server` and `object_log` import moto. It has no rules of services.
+exactly. Only this module, `http_server` and `catalogue` import moto. It has no rules of services.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def call_application(
         data=data,
         content_type=headers.get("Content-Type"),
     )
-    status, answer_headers, answer = _answer_of(application, builder.get_environ())
+    status, answer_headers, answer = answer_of(application, builder.get_environ())
     raw = {"status_code": status, "headers": HeadersDict(answer_headers), "body": answer}
     parsed: dict[str, Any] = create_parser(protocol).parse(raw, operation_model.output_shape)
     if status >= 300:
@@ -241,10 +241,11 @@ def call_application(
 
 def collect(environ: Environ, account: str) -> Answer:
     """Let moto answer, and return (status, headers, body)."""
-    return _answer_of(lambda environ, start_response: to_moto(environ, account, start_response), environ)
+    return answer_of(lambda environ, start_response: to_moto(environ, account, start_response), environ)
 
 
-def _answer_of(application: Application, environ: Environ) -> Answer:
+def answer_of(application: Application, environ: Environ) -> Answer:
+    """Ask a WSGI application, and return (status, headers, body)."""
     seen: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.rehearsal.faults import AwsError as AwsError
-from trainer.rehearsal.faults import Faults
-from trainer.rehearsal.faults import Pool as Pool
 from trainer.rehearsal.filters import matches
 from trainer.rehearsal.schedule_expressions import Expression, first_fire, next_fire
 
@@ -35,6 +32,31 @@ OS_SHUTDOWN = (
 )
 TAKEN_BACK = ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Spot instance termination")
 LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS itself ended")
+
+
+class AwsError(Exception):
+    """An error as AWS answers it."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """A capacity pool. In a rule, an empty field means any."""
+
+    instance_type: str = ""
+    availability_zone: str = ""
+    market: str = ""  # "on-demand" or "spot"
+
+    def covers(self, other: Pool) -> bool:
+        """Return whether a rule applies to that pool."""
+        return (
+            self.instance_type in ("", other.instance_type)
+            and self.availability_zone in ("", other.availability_zone)
+            and self.market in ("", other.market)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +126,10 @@ class StoredSchedule:
     delete_after_completion: bool
     start: datetime
     end: datetime | None
-    next_at: datetime | None
+    next_at: datetime | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next_at = first_fire(self.expression, self.start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +141,15 @@ class Firing:
     at: datetime
     target: dict[str, Any]
     completed: bool  # the last one: the schedule deletes itself
+    attempt: int = 1
 
 
 @dataclass(kw_only=True)
-class World(Faults):
+class World:
     """State of one account beyond moto's."""
 
     delays: Delays = field(default_factory=Delays)
+    full: set[Pool] = field(default_factory=set)
     instances: dict[str, Instance] = field(default_factory=dict)
     schedules: dict[tuple[str, str], StoredSchedule] = field(default_factory=dict)
     _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
@@ -177,9 +204,15 @@ class World(Faults):
             running_at=now + timedelta(seconds=self.delays.pending_seconds),
         )
         self.instances[instance.id] = instance
-        if self.stillborn:
-            self._shut_down(instance, self.stillborn.pop(0), now)
         return instance
+
+    def fill(self, *, instance_type: str = "", availability_zone: str = "", market: str = "") -> None:
+        """Empty the matching pools; an empty argument means any."""
+        self.full.add(Pool(instance_type=instance_type, availability_zone=availability_zone, market=market))
+
+    def is_full(self, pool: Pool) -> bool:
+        """Return whether a pool is empty."""
+        return any(rule.covers(pool) for rule in self.full)
 
     def due_to_start(self, now: datetime) -> list[Instance]:
         """Return the instances that began to run since the last call."""
@@ -289,27 +322,6 @@ class World(Faults):
         except ValueError as error:
             raise AwsError("InvalidParameterValue", str(error)) from error
 
-    def tag(self, resource_ids: Iterable[str], tags: Iterable[dict[str, str]]) -> None:
-        """Set tags on those of the resources that are instances."""
-        for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
-            changed = {tag["Key"]: tag for tag in instance.description.get("Tags", [])}
-            changed.update({tag["Key"]: {"Key": tag["Key"], "Value": tag.get("Value", "")} for tag in tags})
-            instance.description["Tags"] = list(changed.values())
-
-    def untag(self, resource_ids: Iterable[str], tags: Sequence[dict[str, str]]) -> None:
-        """Remove tags (a tag with a value only where the value agrees) from those of the resources that are
-        instances.
-        """
-        for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
-            instance.description["Tags"] = [
-                tag
-                for tag in instance.description.get("Tags", [])
-                if not any(
-                    tag["Key"] == one["Key"] and one.get("Value", tag["Value"]) == tag["Value"]
-                    for one in tags
-                )
-            ]
-
     def _shut_down(self, instance: Instance, reason: tuple[str, str], now: datetime) -> None:
         if instance.shutting_down_at is None:
             instance.shutting_down_at, instance.reason = now, reason
@@ -324,32 +336,9 @@ class World(Faults):
     # schedules
     # --------------------------------------------------------------------------------------------------------
 
-    def put_schedule(
-        self,
-        *,
-        group: str,
-        name: str,
-        expression: Expression,
-        target: dict[str, Any],
-        enabled: bool,
-        delete_after_completion: bool,
-        start: datetime | None,
-        end: datetime | None,
-        now: datetime,
-    ) -> None:
+    def put_schedule(self, schedule: StoredSchedule) -> None:
         """Create a schedule, or replace the one of that name."""
-        begin = max(start, now) if start else now
-        self.schedules[group, name] = StoredSchedule(
-            group=group,
-            name=name,
-            expression=expression,
-            target=target,
-            enabled=enabled,
-            delete_after_completion=delete_after_completion,
-            start=begin,
-            end=end,
-            next_at=first_fire(expression, begin),
-        )
+        self.schedules[schedule.group, schedule.name] = schedule
 
     def delete_schedule(self, group: str, name: str) -> None:
         """Drop a schedule, if it exists."""

@@ -131,6 +131,24 @@ def test_a_disk_that_fails_is_an_error_of_the_bucket_which_agents_retry(access, 
             ask(Bucket="", Key="runs/r/run.json")
 
 
+@pytest.mark.parametrize(
+    ("range_", "found"),
+    [
+        ("", b"bytes"),
+        ("bytes=1-2", b"yt"),
+        ("bytes=1-", b"ytes"),
+        ("bytes=-2", b"es"),
+        ("bytes=0-99", b"bytes"),
+    ],
+)
+def test_a_range_names_bytes(access, range_, found):
+    s3 = access.client("s3")
+    s3.put_object(Bucket="", Key="runs/r", Body=b"bytes")
+    answer = s3.get_object(Bucket="", Key="runs/r", Range=range_)
+    assert (answer["Body"].read(), answer["ContentLength"]) == (found, len(found))
+    assert ("ContentRange" in answer) == bool(range_)
+
+
 def test_there_is_no_other_service(access):
     assert read_stack(access, stack="dev").bucket == str(access.folder)
     with pytest.raises(ConfigError, match="with --local there is no ec2 to ask"):

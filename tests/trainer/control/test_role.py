@@ -16,7 +16,12 @@ from typing import Any
 
 import pytest
 
-from scripts.weekly import desk_variables, queued, subscribe_queue
+from scripts.weekly import desk_variables
+from tests.aws import alarms, retries
+from tests.aws.iam_policies import Authorization, Decision
+from tests.aws.metrics import MetricId
+from tests.aws.queues import queued, subscribe_queue
+from tests.aws.topics import publish_as_service
 from tests.finished import finish, finish_prepare
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB, answering_sweeper
@@ -37,12 +42,9 @@ from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
 from trainer.machines.instances import instance_type
-from trainer.rehearsal import alarms, event_bus, lambdas
+from trainer.rehearsal import event_bus, lambdas
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.iam_policies import Authorization, Decision
-from trainer.rehearsal.metrics import MetricId
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.rehearsal.topics import publish_as_service
 from trainer.rehearsal.world import AwsError
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
@@ -254,7 +256,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     lambdas.invoke_event(cloud, CONTROL, b"{}")
     for seconds in (0, 60, 120):
         cloud.clock.advance(seconds)
-        lambdas.retry_due(cloud)
+        retries.retry_due(cloud)
         lambdas.wait_for_invocations(cloud)
 
 

@@ -273,15 +273,11 @@ class Machine:
 
     def _view(self, tags: dict[str, str]) -> MetadataView:
         now = datetime.now(timezone.utc)
-        account = (self.access.access_key or "")[4:16]
         return MetadataView(
             instance_id="i-1",
             instance_type="p3.8xlarge",
             availability_zone="us-east-1a",
             region="us-east-1",
-            account_id=account,
-            image_id="ami-1",
-            launched_at=now,
             tags=tags,
             credentials=RoleCredentials(
                 role="node",

@@ -44,7 +44,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["s3", "server.lock", "server.log", "sandbox", "s3/000000000001", "s3/000000000001/payloads"]
+    "name", ["s3", "server.lock", "server.log", "sandbox", "s3/000000000001", "s3/000000000001/bucket"]
 )
 def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws.clock import StoppedClock
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -214,64 +214,3 @@ def test_accounts_share_a_zip_that_is_unpacked_and_what_none_uses_is_forgotten(
         aws_server.cloud(access).functions["work"].folder
         == aws_server.cloud(access).functions["again"].folder
     )
-
-
-def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
-    aws_server: EmbeddedAws, access: Access, role: str
-) -> None:
-    create(
-        access,
-        role,
-        "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n",
-    )
-    cloud, sqs, iam = aws_server.cloud(access), access.client("sqs"), access.client("iam")
-    cloud.clock = StoppedClock(NOON)
-    url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    send = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": arn}
-    document = json.dumps({"Version": "2012-10-17", "Statement": [send]})
-    iam.put_role_policy(RoleName="work", PolicyName="send", PolicyDocument=document)
-    access.client("lambda").put_function_event_invoke_config(
-        FunctionName="work", DestinationConfig={"OnFailure": {"Destination": arn}}
-    )
-
-    def tries_after(seconds: float) -> int:
-        cloud.clock.advance(seconds)
-        lambdas.retry_due(cloud)
-        lambdas.wait_for_invocations(cloud)
-        return lambdas.log_file(cloud, "work").read_text().count("errorType")
-
-    lambdas.invoke_event(cloud, "work", b'{"run": 1}')
-    assert [tries_after(seconds) for seconds in (0, 59, 1, 119)] == [1, 1, 2, 2]
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
-    assert [tries_after(seconds) for seconds in (1, 3600)] == [3, 3]
-    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
-    letter = json.loads(message["Body"])
-    assert (letter["requestPayload"], letter["responsePayload"]["errorType"]) == ({"run": 1}, "KeyError")
-    assert (letter["requestContext"]["condition"], letter["requestContext"]["approximateInvokeCount"]) == (
-        "RetriesExhausted",
-        3,
-    )
-    printed = lambdas.log_file(cloud, "work").read_text().splitlines()
-    assert {line for line in printed if not line.startswith("{")} == {letter["requestContext"]["requestId"]}
-
-
-def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(
-    aws_server: EmbeddedAws, access: Access, role: str
-) -> None:
-    iam = access.client("iam")
-    other = json.dumps(
-        {
-            "Version": "2012-10-17",
-            "Statement": [
-                {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
-            ],
-        }
-    )
-    arn = iam.create_role(RoleName="node", AssumeRolePolicyDocument=other)["Role"]["Arn"]
-    with pytest.raises(ClientError, match="cannot be assumed by Lambda"):
-        create(access, arn, ECHO)
-    iam.delete_role_policy(RoleName="work", PolicyName="logs")
-    create(access, role, ECHO)
-    assert invoke(access)[1] == ""
-    assert not lambdas.log_file(aws_server.cloud(access), "work").exists()

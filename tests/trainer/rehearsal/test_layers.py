@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.aws.clock import StoppedClock
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, parameter_name
@@ -30,7 +31,6 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.drive import start
 from trainer.rehearsal import scheduling
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.keys import NodeKeys

@@ -46,7 +46,7 @@ _CHOSEN_BY_AWS = re.compile(
 def application(aws_server: EmbeddedAws) -> tuple[Access, AppliedProgram]:
     """One account with the program applied, and the calls that did it."""
     access = aws_server.account()
-    return access, pulumi_apply.apply(access, config=CONFIG)
+    return access, pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply")
 
 
 @pytest.fixture
@@ -308,6 +308,11 @@ def test_a_replay_leaves_the_account_as_an_application_does(
 def test_an_unknown_resource_type_is_an_error(resources: Resources) -> None:
     with pytest.raises(ConfigError, match="aws:sqs/queue:Queue"):
         resources.make("aws:sqs/queue:Queue", "letters", {})
+
+
+def test_no_image_is_baked(resources: Resources) -> None:
+    arn, made = resources.make("aws:imagebuilder/imagePipeline:ImagePipeline", "monthly", {"name": "x"})
+    assert made == {"arn": arn} and arn.startswith("arn:aws:imagebuilder:")
 
 
 def test_an_unknown_property_is_an_error(resources: Resources) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws.clock import StoppedClock
+from tests.aws.retries import retry_due
 from trainer.rehearsal import scheduling
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -44,6 +45,7 @@ def fire(cloud: EmbeddedAccount, seconds: float) -> int:
     before = len(cloud.deliveries)
     cloud.clock.advance(seconds)
     scheduling.fire_due(cloud)
+    retry_due(cloud)
     scheduling.wait_for_deliveries(cloud)
     return len(cloud.deliveries) - before
 
@@ -201,8 +203,6 @@ def test_the_session_server_fires_nothing_by_itself(
         ("at(2026-11-20T12:05:00Z)", {}),
         ("rate(2 minutes)", {"arn": "arn:aws:scheduler:::aws-sdk:ec2:describeInstances"}),
         ("rate(2 minutes)", {"arn": "arn:aws:sns:us-east-1:000000000001:topic"}),
-        ("rate(2 minutes)", {"role": "arn:aws:iam::000000000001:role/nobody"}),
-        ("rate(2 minutes)", {"role": "arn:aws:iam::000000000001:role/node"}),
         ("rate(2 minutes)", {"Name": "a name with blanks"}),
         ("rate(2 minutes)", {"Name": "x" * 65}),
         ("rate(2 minutes)", {"ScheduleExpressionTimezone": "Mars/Olympus"}),
@@ -211,9 +211,8 @@ def test_the_session_server_fires_nothing_by_itself(
 def test_nonsense_is_a_validation_error(
     desk: Any, scheduler_role: str, expression: str, options: dict[str, Any]
 ) -> None:
-    role = options.pop("role", scheduler_role)
     with pytest.raises(ClientError) as failed:
-        create(desk, role, expression, **options)
+        create(desk, scheduler_role, expression, **options)
     assert failed.value.response["Error"]["Code"] == "ValidationException"
     assert names(desk) == []
 
@@ -226,98 +225,6 @@ def test_a_schedule_needs_its_group_and_a_name_of_its_own(desk: Any, scheduler_r
     with pytest.raises(ClientError) as failed:
         create(desk, scheduler_role, "rate(2 minutes)")
     assert failed.value.response["Error"]["Code"] == "ConflictException"
-
-
-def test_a_target_that_can_not_be_called_is_tried_again_and_then_a_dead_letter(
-    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
-) -> None:
-    sqs = desk.access.client("sqs")
-    url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    allow(desk, "sqs:SendMessage")
-    target = {
-        "Arn": TERMINATE,
-        "RoleArn": scheduler_role,
-        "Input": json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}),
-        "RetryPolicy": {"MaximumRetryAttempts": 2},
-        "DeadLetterConfig": {"Arn": arn},
-    }
-    desk.access.client("scheduler").create_schedule(
-        Name="s",
-        ScheduleExpression="at(2026-11-20T12:05:00)",
-        FlexibleTimeWindow={"Mode": "OFF"},
-        Target=target,
-        ActionAfterCompletion="DELETE",
-    )
-    assert [fire(cloud, seconds) for seconds in (300, 59, 1, 119)] == [1, 0, 1, 0]
-    assert names(desk) == ["s"] and "Messages" not in sqs.receive_message(QueueUrl=url)
-    assert [fire(cloud, seconds) for seconds in (1, 3600)] == [1, 0]
-    assert names(desk) == []
-    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
-    letter = json.loads(message["Body"])
-    assert letter["schedule"] == "default/s" and letter["error"].startswith("InvalidInstanceID.NotFound: ")
-
-
-def allow(desk: Any, *actions: str, condition: dict[str, Any] | None = None) -> None:
-    """Let the schedules' role do this, and nothing else."""
-    allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"} | (
-        {"Condition": condition} if condition else {}
-    )
-    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
-    name = "own" if condition else "more"
-    desk.access.client("iam").put_role_policy(RoleName="schedules", PolicyName=name, PolicyDocument=document)
-
-
-def test_a_schedule_has_the_rights_of_its_role_and_no_others(
-    desk: Any, cloud: EmbeddedAccount, scheduler_role: str
-) -> None:
-    allow(desk, "ec2:TerminateInstances", condition={"StringEquals": {"aws:ResourceTag/project": "mayfly"}})
-    own, other = (
-        desk.launched(token="1", tags={"project": "mayfly"}),
-        desk.launched(token="2", tags={"project": "else"}),
-    )
-    for name, instance_id in (("own", own), ("other", other)):
-        ids = json.dumps({"InstanceIds": [instance_id]})
-        create(desk, scheduler_role, "at(2026-11-20T12:05:00)", Name=name, Input=ids)
-    arn = f"arn:aws:lambda:us-east-1:{cloud.account}:function:work"
-    create(desk, scheduler_role, "at(2026-11-20T12:05:00)", arn, Name="function")
-    fire(cloud, 300)
-    assert (desk.state(own), desk.state(other)) == ("terminated", "running")
-    errors = {one.schedule: one.error for one in cloud.deliveries}
-    role = f"arn:aws:sts::{cloud.account}:assumed-role/schedules/default"
-    assert errors["own"] == ""
-    assert f"User: {role}/other is not authorized to perform: ec2:TerminateInstances" in errors["other"]
-    assert errors["function"] == (
-        f"User: {role}/function is not authorized to perform: lambda:InvokeFunction on resource: {arn} "
-        "because no identity-based policy allows the lambda:InvokeFunction action"
-    )
-
-
-@pytest.mark.parametrize(
-    "source", ["arn:aws:scheduler:us-east-1:{account}:schedule-group/other", "{account}"]
-)
-def test_a_role_that_trusts_another_group_or_account_is_refused(
-    desk: Any, cloud: EmbeddedAccount, source: str
-) -> None:
-    key, value = (
-        ("aws:SourceArn", source.format(account=cloud.account))
-        if ":" in source
-        else ("aws:SourceAccount", "1")
-    )
-    trusted = {
-        "Effect": "Allow",
-        "Principal": {"Service": "scheduler.amazonaws.com"},
-        "Action": "sts:AssumeRole",
-    }
-    document = {
-        "Version": "2012-10-17",
-        "Statement": [{**trusted, "Condition": {"StringEquals": {key: value}}}],
-    }
-    role = desk.access.client("iam").create_role(
-        RoleName="narrow", AssumeRolePolicyDocument=json.dumps(document)
-    )
-    with pytest.raises(ClientError, match="must allow AWS EventBridge Scheduler to assume the role"):
-        create(desk, role["Role"]["Arn"], "rate(2 minutes)")
 
 
 @pytest.mark.parametrize(

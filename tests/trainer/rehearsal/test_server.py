@@ -22,9 +22,10 @@ from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
-from trainer.rehearsal import object_log
+from trainer.rehearsal import kept_bucket
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.record import from_iso, iso
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
 UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; do sleep 0.1; done\npoweroff\n"
@@ -67,10 +68,6 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
             Bucket="versions",
             Delete={"Objects": [{"Key": "really gone", "VersionId": versions(s3, "versions")[-2][1]}]},
         )
-        listed = s3.list_object_versions(Bucket="versions", Prefix="models/")["Versions"]
-        oldest = next(one["VersionId"] for one in listed if not one["IsLatest"])
-        tags = {"TagSet": [{"Key": "stage", "Value": "test"}]}
-        s3.put_object_tagging(Bucket="versions", Key="models/a b", VersionId=oldest, Tagging=tags)
         before = versions(s3, "versions")
     with EmbeddedAws(tmp_path) as aws:
         s3 = aws.access(account).client("s3")
@@ -78,12 +75,9 @@ def test_objects_come_back_with_the_same_versions(tmp_path: Path) -> None:
         newest = s3.get_object(Bucket="versions", Key="models/a b")
         assert (newest["Body"].read(), newest["Metadata"]) == (b"v2", {"run": "r1"})
         assert s3.get_object(Bucket="versions", Key="gone", VersionId=deleted)["Body"].read() == b"gone"
-        assert (
-            s3.get_object_tagging(Bucket="versions", Key="models/a b", VersionId=oldest)["TagSet"]
-            == tags["TagSet"]
-        )
         assert s3.get_bucket_versioning(Bucket="versions")["Status"] == "Enabled"
-        assert aws.cloud(aws.access(account)).bucket_keys == {"versions": by_key["KMSMasterKeyID"]}
+        (rule,) = s3.get_bucket_encryption(Bucket="versions")["ServerSideEncryptionConfiguration"]["Rules"]
+        assert rule["ApplyServerSideEncryptionByDefault"] == by_key
         assert "2012-10-17" in s3.get_bucket_policy(Bucket="versions")["Policy"]
         s3.put_object(Bucket="versions", Key="models/a b", Body=b"v3")
         assert len(versions(s3, "versions")) == len(before) + 1
@@ -105,10 +99,10 @@ def test_old_versions_go_when_the_lifecycle_says_so(tmp_path: Path) -> None:
         for key in ("live/a", "models/a"):
             for number in range(3):
                 s3.put_object(Bucket="with-rules", Key=key, Body=f"{number}".encode())
-    for record in (tmp_path / "s3" / account / "versions").glob("*.json"):  # two days pass
+    for record in (tmp_path / "s3" / account / "with-rules").glob("*.json"):  # two days pass
         saved = json.loads(record.read_text())
-        at = datetime.fromisoformat(saved["last_modified"]) - timedelta(days=2)
-        record.write_text(json.dumps({**saved, "last_modified": at.isoformat()}))
+        at = from_iso(saved["modified_at"]) - timedelta(days=2)
+        record.write_text(json.dumps({**saved, "modified_at": iso(at)}))
     with EmbeddedAws(tmp_path) as aws:
         s3 = aws.access(account).client("s3")
         assert [key for key, *_ in versions(s3, "with-rules")] == [
@@ -118,7 +112,7 @@ def test_old_versions_go_when_the_lifecycle_says_so(tmp_path: Path) -> None:
             "models/a",
         ]
         assert s3.get_object(Bucket="with-rules", Key="live/a")["Body"].read() == b"2"
-    assert len(list((tmp_path / "s3" / account / "payloads").iterdir())) == 4
+    assert len(list((tmp_path / "s3" / account / "with-rules").iterdir())) == 2 * 4
 
 
 def test_ended_instances_are_shown_after_a_restart(tmp_path: Path, make_desk: Callable[..., Any]) -> None:
@@ -252,8 +246,9 @@ def read_in_this_process(root: Path) -> None:
         aws.restore()
 
 
-VERSION, SETTING = "s3/900000000011/versions/000000001.json", "s3/900000000011/settings/9-x.json"
+VERSION, SETTING = "s3/900000000011/remembered/000000001.json", "settings/900000000011/9-x.json"
 INSTANCE = "instances/900000000011/i-0123456789abcdef0.json"
+OUTSIDE = '{"service": "s3", "operation": "CreateBucket", "about": "", "params": {"Bucket": "../../../x"}}'
 FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Bucket": "b"}}'
 
 
@@ -265,9 +260,10 @@ FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Buc
         (read_in_this_process, VERSION, "[]"),
         (read_in_this_process, SETTING, "5"),
         (read_in_this_process, SETTING, FOREIGN),
+        (read_in_this_process, SETTING.replace("9-", "0-"), OUTSIDE),
         (read_in_this_process, INSTANCE, "null"),
         (read_in_this_process, INSTANCE, '{"id": "../../.."}'),
-        (lease_server, "format.json", '{"format": 2}'),
+        (lease_server, "format.json", '{"format": 1}'),
         (lease_server, "format.json", "x"),
     ],
 )
@@ -282,6 +278,17 @@ def test_memory_that_cannot_be_read_is_one_line_with_its_file_and_a_remedy(
         read(root)
     assert str(root / file) in failed.value.why + failed.value.what
     assert "ove" in failed.value.do and "\n" not in str(failed.value)
+
+
+def test_a_link_in_the_place_of_an_object_is_no_version(root: Path, tmp_path: Path) -> None:
+    root.mkdir(mode=0o700)
+    remembered(root)
+    (tmp_path / "precious").write_text("secret")
+    payload = root / "s3/900000000011/remembered/000000001"
+    payload.unlink()
+    payload.symlink_to(tmp_path / "precious")
+    with EmbeddedAws(root, run_nodes=False) as aws:
+        assert "Contents" not in aws.access("900000000011").client("s3").list_objects_v2(Bucket="remembered")
 
 
 def test_an_instance_whose_name_leads_elsewhere_deletes_nothing(root: Path, tmp_path: Path) -> None:
@@ -307,7 +314,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return nullcontext(Path("/dev/full"))  # which takes nothing
         return whole_file(path)
 
-    monkeypatch.setattr(object_log, "whole_file", written)
+    monkeypatch.setattr(kept_bucket, "whole_file", written)
     return names
 
 
@@ -315,7 +322,7 @@ def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path, full: lis
     with EmbeddedAws(tmp_path / "root", run_nodes=False) as aws:
         s3 = aws.access("900000000009").client("s3")
         s3.create_bucket(Bucket="full-disk")
-        full.append("000000001")
+        full.append("000000001.json")
         with pytest.raises(ClientError) as failed:
             s3.put_object(Bucket="full-disk", Key="key", Body=b"x")
     assert failed.value.response["Error"]["Code"] == "DiskFull"

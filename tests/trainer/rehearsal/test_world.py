@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.rehearsal.schedule_expressions import parse
-from trainer.rehearsal.world import AwsError, Delays, Instance, Pool, World
+from trainer.rehearsal.world import AwsError, Delays, Instance, Pool, StoredSchedule, World
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 
@@ -168,26 +168,12 @@ def test_an_unknown_filter_is_an_error(world: World) -> None:
         world.find(filters=[{"Name": "tags:run_id", "Values": ["r1"]}], now=NOW)
 
 
-def test_tags_change(world: World) -> None:
-    instance = add(world, run_id="r1", deadline="x")
-    world.tag(["i-1", "vol-1"], [{"Key": "deadline", "Value": "y"}])
-    world.untag(["i-1"], [{"Key": "run_id"}])
-    assert instance.tags == {"deadline": "y"}
-
-
 def schedule(
     world: World, text: str, *, name: str = "s", delete: bool = True, end: datetime | None = None
 ) -> None:
+    own = {"enabled": True, "delete_after_completion": delete, "start": NOW, "end": end}
     world.put_schedule(
-        group="g",
-        name=name,
-        expression=parse(text),
-        target={"Arn": "arn"},
-        enabled=True,
-        delete_after_completion=delete,
-        start=None,
-        end=end,
-        now=NOW,
+        StoredSchedule(group="g", name=name, expression=parse(text), target={"Arn": "arn"}, **own)
     )
 
 

@@ -46,5 +46,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join([f"export {name}={shlex.quote(value)}" for name, value in variables.items()]))
         if stale:
             print(f"unset {' '.join(stale)}")
-    print(f"the embedded AWS of {root.absolute()} is this shell's until it ends", file=sys.stderr)
+    print(
+        f"the embedded AWS of {root.absolute()} is this shell's until it ends; it checks no permissions",
+        file=sys.stderr,
+    )
     return 0

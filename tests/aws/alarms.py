@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import logging
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.rehearsal.account import REGION, EmbeddedAccount, Rules
-from trainer.rehearsal.metrics import COMPARISONS, STATISTICS, Alarm, MetricId
-from trainer.rehearsal.queues import depth
-from trainer.rehearsal.topics import publish_as_service
+from tests.aws.metrics import COMPARISONS, STATISTICS, Alarm, MetricId
+from tests.aws.queues import depth
+from tests.aws.topics import publish_as_service
+from trainer.rehearsal.account import REGION, Rules
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import iso
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
 
 log = logging.getLogger(__name__)
 SERVICE = "cloudwatch.amazonaws.com"
@@ -26,7 +29,7 @@ EVERY = timedelta(minutes=1)
 _ACTIONS = {"ALARM": "AlarmActions", "OK": "OKActions", "INSUFFICIENT_DATA": "InsufficientDataActions"}
 
 
-def put_metric_data(cloud: EmbeddedAccount, call: Call) -> Answer:
+def put_metric_data(cloud: CheckedAccount, call: Call) -> Answer:
     """Keep data points; one without a time gets the account's."""
     with cloud.lock:
         for datum in call.params["MetricData"]:
@@ -37,7 +40,7 @@ def put_metric_data(cloud: EmbeddedAccount, call: Call) -> Answer:
     return collect(call.environ, call.account)
 
 
-def put_metric_alarm(cloud: EmbeddedAccount, call: Call) -> Answer:
+def put_metric_alarm(cloud: CheckedAccount, call: Call) -> Answer:
     """Create an alarm, or change one, which keeps its state; a new one has insufficient data."""
     params = call.params
     if (
@@ -59,14 +62,14 @@ def put_metric_alarm(cloud: EmbeddedAccount, call: Call) -> Answer:
     return answer
 
 
-def delete_alarms(cloud: EmbeddedAccount, call: Call) -> Answer:
+def delete_alarms(cloud: CheckedAccount, call: Call) -> Answer:
     """Delete alarms."""
     for name in call.params["AlarmNames"]:
         cloud.alarms.pop(name, None)
     return collect(call.environ, call.account)
 
 
-def set_alarm_state(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+def set_alarm_state(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     """Set an alarm's state until its next evaluation, and take its actions, as AWS does."""
     alarm = cloud.alarms.get(call.params["AlarmName"])
     if alarm is None:
@@ -75,7 +78,7 @@ def set_alarm_state(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {}
 
 
-def evaluate_due(cloud: EmbeddedAccount) -> None:
+def evaluate_due(cloud: CheckedAccount) -> None:
     """Evaluate every alarm, at most once a minute."""
     with cloud.lock:
         now = cloud.clock.now()
@@ -91,7 +94,7 @@ def evaluate_due(cloud: EmbeddedAccount) -> None:
             _enter(cloud, alarm, state, reason)
 
 
-def _look_at_queue(cloud: EmbeddedAccount, metric: MetricId) -> None:
+def _look_at_queue(cloud: CheckedAccount, metric: MetricId) -> None:
     try:
         messages = depth(cloud, dict(metric.dimensions)["QueueName"])
     except AwsError:  # a missing queue has no metric
@@ -99,7 +102,7 @@ def _look_at_queue(cloud: EmbeddedAccount, metric: MetricId) -> None:
     cloud.metrics.put(metric, cloud.clock.now(), messages)
 
 
-def _enter(cloud: EmbeddedAccount, alarm: Alarm, state: str, reason: str) -> None:
+def _enter(cloud: CheckedAccount, alarm: Alarm, state: str, reason: str) -> None:
     before, alarm.state = alarm.state, state
     _tell_moto(cloud, alarm, reason)
     params, name = alarm.params, alarm.params["AlarmName"]
@@ -123,7 +126,7 @@ def _enter(cloud: EmbeddedAccount, alarm: Alarm, state: str, reason: str) -> Non
             log.warning("the action of alarm %s failed: %s", name, error)
 
 
-def _tell_moto(cloud: EmbeddedAccount, alarm: Alarm, reason: str) -> None:
+def _tell_moto(cloud: CheckedAccount, alarm: Alarm, reason: str) -> None:
     told = {"AlarmName": alarm.params["AlarmName"], "StateValue": alarm.state, "StateReason": reason}
     cloud.moto("cloudwatch", "SetAlarmState", {**told, "StateReasonData": "{}"})
 

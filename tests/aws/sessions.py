@@ -8,15 +8,17 @@ sessions.
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.rehearsal.account import EmbeddedAccount, Principal, Rules
-from trainer.rehearsal.authorization import demand
-from trainer.rehearsal.iam_policies import Authorization
-from trainer.rehearsal.identities import identity_of, principal_of
+from tests.aws.identities import identity_of
+from trainer.rehearsal.account import Principal, Rules
+from trainer.rehearsal.identities import principal_of
 from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.wire import Call, access_key_of
 from trainer.rehearsal.world import AwsError
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
 
 AGENT_ACTIONS = (
     "ssm:UpdateInstanceInformation",
@@ -25,7 +27,7 @@ AGENT_ACTIONS = (
 DESK = "desk"  # it has no policies, and no id in IAM
 
 
-def start_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+def start_session(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     """Begin a session. Raises AwsError (TargetNotConnected) for an instance whose agent can't carry one."""
     target = call.params["Target"]
     gone = AwsError("TargetNotConnected", f"{target} is not connected.", 400)
@@ -33,12 +35,7 @@ def start_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise gone
     try:
         for action in AGENT_ACTIONS:
-            demand(
-                cloud,
-                Principal(kind="NODE", name=target, role=role),
-                "ssm",
-                Authorization(action=action, resource="*"),
-            )
+            cloud.demand(Principal(kind="NODE", name=target, role=role), "ssm", action, "*")
     except AwsError as error:
         raise gone from error
     session = f"{owner_of(cloud, call)}-{secrets.token_hex(9)[:17]}"
@@ -46,23 +43,23 @@ def start_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {"SessionId": session, "TokenValue": secrets.token_hex(16), "StreamUrl": url}
 
 
-def resume_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+def resume_session(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     """Give a session a new token."""
     return {"SessionId": call.params["SessionId"], "TokenValue": secrets.token_hex(16)}
 
 
-def terminate_session(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+def terminate_session(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     """End a session."""
     return {"SessionId": call.params["SessionId"]}
 
 
-def owner_of(cloud: EmbeddedAccount, call: Call) -> str:
+def owner_of(cloud: CheckedAccount, call: Call) -> str:
     """Return the caller's value of IAM's variable aws:userid."""
     principal = principal_of(cloud, access_key_of(call.environ), "ssm")
     return identity_of(cloud, principal, "ssm").user_id if principal else DESK
 
 
-def _role_of(cloud: EmbeddedAccount, instance_id: str) -> str:
+def _role_of(cloud: CheckedAccount, instance_id: str) -> str:
     """Return the role of a running instance; '' for one that has none or does not run."""
     with cloud.lock:
         known = cloud.world.instances.get(instance_id)

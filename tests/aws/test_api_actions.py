@@ -13,8 +13,8 @@ from botocore import xform_name
 from botocore.loaders import create_loader
 
 import trainer
+from tests.aws.api_actions import NO_POLICY, PREFIXES, TABLE
 from tests.iam import REFERENCE
-from trainer.rehearsal.api_actions import NO_POLICY, PREFIXES, TABLE
 
 PACKAGE = Path(trainer.__file__).parent
 CALLERS = ("aws", "cli", "control", "launch", "node", "retrains", "runs", "store")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from trainer.rehearsal.account import CallerIdentity, EmbeddedAccount, Principal
-from trainer.rehearsal.api_actions import listing, questions_of
-from trainer.rehearsal.iam_policies import Authorization, Decision, decide
-from trainer.rehearsal.identities import identity_of, principal_of
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from tests.aws.api_actions import listing, questions_of
+from tests.aws.iam_policies import Authorization, Decision, decide, lets_service
+from tests.aws.identities import CallerIdentity, identity_of
+from trainer.rehearsal.account import REGION, Principal
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
 
 _OBJECT_READS = ("GetObject", "HeadObject")
 # AWS's code and HTTP status for a call that no policy allows; services with JSON answers use the last.
@@ -25,9 +32,8 @@ _REFUSALS = {
 _JSON_REFUSAL = ("AccessDeniedException", 400)
 
 
-def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
-    """Raise AwsError unless the policies of the key's principal allow everything that a call asks for."""
-    principal = principal_of(cloud, access_key, call.service)
+def authorize(cloud: CheckedAccount, call: Call, principal: Principal | None) -> None:
+    """Raise AwsError unless the policies of a principal allow everything that its call asks for."""
     if principal is None:
         return
     identity = identity_of(cloud, principal, call.service)
@@ -37,15 +43,28 @@ def authorize(cloud: EmbeddedAccount, call: Call, access_key: str) -> None:
         _hide_absence(cloud, call, principal, identity)
 
 
-def demand(cloud: EmbeddedAccount, principal: Principal, service: str, asked: Authorization) -> None:
+def demand(cloud: CheckedAccount, principal: Principal, service: str, asked: Authorization) -> None:
     """Raise AwsError, in a service's words, unless a principal's policies allow an action of AWS on its
     behalf.
     """
     _demand(cloud, service, principal, identity_of(cloud, principal, service), asked)
 
 
+def require_permission(cloud: CheckedAccount, name: str, service: str, source_arn: str) -> None:
+    """Raise AwsError unless a function's own policy lets an AWS service call it on behalf of `source_arn`."""
+    function_arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
+    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
+    asked = Authorization(action="lambda:InvokeFunction", resource=function_arn, context=context)
+    if not lets_service(
+        str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked
+    ):
+        raise AwsError(
+            "AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403
+        )
+
+
 def _demand(
-    cloud: EmbeddedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization
+    cloud: CheckedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization
 ) -> None:
     decision, kind = _decide(identity, asked)
     cloud.decisions.append((principal, asked, decision))
@@ -65,7 +84,7 @@ def _decide(identity: CallerIdentity, asked: Authorization) -> tuple[Decision, s
     return decision, "identity-based policy"
 
 
-def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
+def _hide_absence(cloud: CheckedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
     """Raise AwsError for a missing object if the caller may not list the bucket: S3 then answers
     AccessDenied.
 
@@ -76,14 +95,12 @@ def _hide_absence(cloud: EmbeddedAccount, call: Call, principal: Principal, iden
     if decision.allowed:
         cloud.decisions.append((principal, asked, decision))
         return
-    version = {"VersionId": call.params["VersionId"]} if call.params.get("VersionId") else {}
+    bucket = cloud.buckets.get(call.params["Bucket"])
     try:
-        cloud.moto(
-            "s3", "HeadObject", {"Bucket": call.params["Bucket"], "Key": call.params["Key"], **version}
-        )
-    except AwsError as error:
-        if error.status == 404:
-            raise _refusal(call.service, identity, asked, decision, kind) from error
+        if bucket:
+            bucket.find(call.params["Key"], call.params.get("VersionId") or "", "", call.operation)
+    except ClientError as error:
+        raise _refusal(call.service, identity, asked, decision, kind) from error
 
 
 def _refusal(

@@ -8,10 +8,10 @@ call that is not in the table needs an action of the same name on every resource
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.ec2_actions import (
+from tests.aws.ec2_actions import (
     BY_ID,
     Asked,
     create_fleet,
@@ -21,15 +21,18 @@ from trainer.rehearsal.ec2_actions import (
     resource_by_id,
     run_instances,
 )
-from trainer.rehearsal.iam_policies import Authorization, Values
+from tests.aws.iam_policies import Authorization, Values
 from trainer.rehearsal.identities import SPOT_ROLE
 from trainer.rehearsal.wire import Call
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
 
 PREFIXES = {"service-quotas": "servicequotas"}  # where IAM's name of a service differs from botocore's
 NO_POLICY = {("sts", "GetCallerIdentity")}
 
 
-def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
+def questions_of(cloud: CheckedAccount, call: Call) -> Asked:
     """Return IAM's questions about a call, all of which must be allowed. Raises AwsError as AWS does."""
     if (call.service, call.operation) in NO_POLICY:
         return []
@@ -43,7 +46,7 @@ def questions_of(cloud: EmbeddedAccount, call: Call) -> Asked:
 # --- S3
 
 
-def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
+def object_read(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for reading an object: HeadObject has no action of its own, and reading a version has
     another one.
     """
@@ -51,7 +54,7 @@ def object_read(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action=action, resource=_object(call)), *_key_use(cloud, call, "kms:Decrypt")]
 
 
-def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
+def _key_use(cloud: CheckedAccount, call: Call, *actions: str) -> Asked:
     """Ask for the use of the bucket's KMS key, which S3 calls on the caller's behalf.
 
     Objects that are older than the key count as encrypted by it, too. Bucket keys, which spare calls, are
@@ -62,7 +65,7 @@ def _key_use(cloud: EmbeddedAccount, call: Call, *actions: str) -> Asked:
     return [Authorization(action=action, resource=key, context=dict(via)) for action in actions if key]
 
 
-def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
+def object_write(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for writing an object; a policy can depend on whether the write may replace one."""
     condition = call.params.get("IfNoneMatch")
     context: dict[str, Values] = {} if condition is None else {"s3:if-none-match": condition}
@@ -72,7 +75,7 @@ def object_write(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
-def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:
+def object_copy(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for reading the source of a copy, by version where it names one, and for writing its key."""
     source, _, version = unquote(call.params["CopySource"]).partition("?versionId=")
     action = "s3:GetObjectVersion" if version else "s3:GetObject"
@@ -80,12 +83,12 @@ def object_copy(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [read, *_key_use(cloud, call, "kms:Decrypt"), *object_write(cloud, call)]
 
 
-def object_delete(cloud: EmbeddedAccount, call: Call) -> Asked:
+def object_delete(cloud: CheckedAccount, call: Call) -> Asked:
     action = "s3:DeleteObjectVersion" if call.params.get("VersionId") else "s3:DeleteObject"
     return [Authorization(action=action, resource=_object(call))]
 
 
-def bucket_list(cloud: EmbeddedAccount, call: Call) -> Asked:
+def bucket_list(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for listing a bucket. Without a prefix in the request there is no s3:prefix, and a condition on it
     does not hold.
     """
@@ -97,11 +100,11 @@ def listing(call: Call, context: dict[str, Values] | None = None) -> Authorizati
     return Authorization(action="s3:ListBucket", resource=_bucket(call), context=context or {})
 
 
-def bucket_versions(cloud: EmbeddedAccount, call: Call) -> Asked:
+def bucket_versions(cloud: CheckedAccount, call: Call) -> Asked:
     return [Authorization(action="s3:ListBucketVersions", resource=_bucket(call), context=_prefix(call))]
 
 
-def bucket_versioning(cloud: EmbeddedAccount, call: Call) -> Asked:
+def bucket_versioning(cloud: CheckedAccount, call: Call) -> Asked:
     return [Authorization(action="s3:GetBucketVersioning", resource=_bucket(call))]
 
 
@@ -121,7 +124,7 @@ def _object(call: Call) -> str:
 # --- the others
 
 
-def schedule(cloud: EmbeddedAccount, call: Call) -> Asked:
+def schedule(cloud: CheckedAccount, call: Call) -> Asked:
     name = f"schedule/{call.params.get('GroupName') or 'default'}/{call.params['Name']}"
     resource = f"arn:aws:scheduler:{call.region}:{cloud.account}:{name}"
     asked = [Authorization(action=f"scheduler:{call.operation}", resource=resource)]
@@ -130,25 +133,25 @@ def schedule(cloud: EmbeddedAccount, call: Call) -> Asked:
     return asked
 
 
-def invoke(cloud: EmbeddedAccount, call: Call) -> Asked:
+def invoke(cloud: CheckedAccount, call: Call) -> Asked:
     name = call.params["FunctionName"].partition(":function:")[2] or call.params["FunctionName"]
     resource = f"arn:aws:lambda:{call.region}:{cloud.account}:function:{name}"
     return [Authorization(action="lambda:InvokeFunction", resource=resource)]
 
 
-def metric_data(cloud: EmbeddedAccount, call: Call) -> Asked:
+def metric_data(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for writing metrics: on no resource, so that a policy can only depend on the namespace."""
     context: dict[str, Values] = {"cloudwatch:namespace": call.params["Namespace"]}
     return [Authorization(action="cloudwatch:PutMetricData", resource="*", context=context)]
 
 
-def alarms(cloud: EmbeddedAccount, call: Call) -> Asked:
+def alarms(cloud: CheckedAccount, call: Call) -> Asked:
     names = call.params.get("AlarmNames") or ["*"]
     where = f"arn:aws:cloudwatch:{call.region}:{cloud.account}:alarm"
     return [Authorization(action="cloudwatch:DescribeAlarms", resource=f"{where}:{name}") for name in names]
 
 
-def queue(cloud: EmbeddedAccount, call: Call) -> Asked:
+def queue(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for a queue by its name, the end of its URL."""
     name = call.params.get("QueueName") or call.params["QueueUrl"].rpartition("/")[2]
     return [
@@ -158,24 +161,24 @@ def queue(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
-def topic(cloud: EmbeddedAccount, call: Call) -> Asked:
+def topic(cloud: CheckedAccount, call: Call) -> Asked:
     return [Authorization(action=f"sns:{call.operation}", resource=call.params["TopicArn"])]
 
 
-def file_system(cloud: EmbeddedAccount, call: Call) -> Asked:
+def file_system(cloud: CheckedAccount, call: Call) -> Asked:
     resource = (
         f"arn:aws:elasticfilesystem:{call.region}:{cloud.account}:file-system/{call.params['FileSystemId']}"
     )
     return [Authorization(action=f"elasticfilesystem:{call.operation}", resource=resource)]
 
 
-def quota(cloud: EmbeddedAccount, call: Call) -> Asked:
+def quota(cloud: CheckedAccount, call: Call) -> Asked:
     name = f"{call.params['ServiceCode']}/{call.params['QuotaCode']}"
     resource = f"arn:aws:servicequotas:{call.region}:{cloud.account}:{name}"
     return [Authorization(action="servicequotas:GetServiceQuota", resource=resource)]
 
 
-def role(cloud: EmbeddedAccount, call: Call) -> Asked:
+def role(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for a role by its ARN; a missing role has no path."""
     name = call.params["RoleName"]
     resource = f"arn:aws:iam::{cloud.account}:role/{name}"
@@ -184,7 +187,7 @@ def role(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action="iam:GetRole", resource=resource)]
 
 
-def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
+def parameters(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for parameters by name or path; those that AWS publishes belong to no account."""
     named = next(call.params[name] for name in ("Names", "Name", "Path") if name in call.params)
     names = [named] if isinstance(named, str) else named
@@ -198,7 +201,7 @@ def parameters(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
-def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+def start_session(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for the instance, by its tags, and for the session's document; without one for the account's
     default.
     """
@@ -217,7 +220,7 @@ def start_session(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [target, Authorization(action="ssm:StartSession", resource=document)]
 
 
-def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
+def own_session(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for a session by its tag: its owner's id, with which its own id begins (`sessions`)."""
     session = call.params["SessionId"]
     context: dict[str, Values] = {"ssm:resourcetag/aws:ssmmessages:session-id": session.rpartition("-")[0]}
@@ -225,7 +228,7 @@ def own_session(cloud: EmbeddedAccount, call: Call) -> Asked:
     return [Authorization(action=f"ssm:{call.operation}", resource=resource, context=context)]
 
 
-def _table() -> Iterator[tuple[tuple[str, str], Callable[[EmbeddedAccount, Call], Asked]]]:
+def _table() -> Iterator[tuple[tuple[str, str], Callable[[CheckedAccount, Call], Asked]]]:
     for service, asks, operations in (
         ("s3", object_read, "GetObject HeadObject"),
         ("s3", object_write, "PutObject CreateMultipartUpload UploadPart CompleteMultipartUpload"),

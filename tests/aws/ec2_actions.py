@@ -8,12 +8,14 @@ under (looked up 2026-11-22).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.iam_policies import Authorization, Values
+from tests.aws.iam_policies import Authorization, Values
 from trainer.rehearsal.launches import find_image, merged_request, own_request, template_data
 from trainer.rehearsal.wire import Call
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
 
 Asked = list[Authorization]
 BY_ID = {  # operation -> the resource's type and its member in the call
@@ -24,7 +26,7 @@ BY_ID = {  # operation -> the resource's type and its member in the call
 _CREATED = ("instance", "volume", "network-interface")
 
 
-def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
+def create_fleet(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for everything that a fleet uses, as CreateFleet and as RunInstances."""
     params = call.params
     spot = params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") == "spot"
@@ -49,7 +51,7 @@ def create_fleet(cloud: EmbeddedAccount, call: Call) -> Asked:
     return asked
 
 
-def run_instances(cloud: EmbeddedAccount, call: Call) -> Asked:
+def run_instances(cloud: CheckedAccount, call: Call) -> Asked:
     specification = call.params.get("LaunchTemplate")
     own = {name: value for name, value in call.params.items() if name != "LaunchTemplate"}
     request = merged_request(
@@ -62,7 +64,7 @@ def run_instances(cloud: EmbeddedAccount, call: Call) -> Asked:
     return asked + _beside(cloud, call, request)
 
 
-def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any], template: Any) -> Asked:
+def _used(cloud: CheckedAccount, call: Call, action: str, request: dict[str, Any], template: Any) -> Asked:
     """Ask for the inputs of an instance: template, image, subnet, security groups."""
     image = find_image(cloud, call.region, request)
     owner = {"ec2:owner": image.get("ImageOwnerAlias") or image["OwnerId"]}
@@ -81,7 +83,7 @@ def _used(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, An
     return asked + [Authorization(action=action, resource=ec2_arn(cloud, call, name)) for name in names]
 
 
-def _subnet(cloud: EmbeddedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
+def _subnet(cloud: CheckedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
     (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)[
         "Subnets"
     ]
@@ -89,7 +91,7 @@ def _subnet(cloud: EmbeddedAccount, call: Call, action: str, subnet_id: str) -> 
     return Authorization(action=action, resource=ec2_arn(cloud, call, f"subnet/{subnet_id}"), context=vpc)
 
 
-def _made(cloud: EmbeddedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
+def _made(cloud: CheckedAccount, call: Call, action: str, request: dict[str, Any]) -> Asked:
     """Ask for the new resources: the instance and its parts, with their tags."""
     tags = {one["ResourceType"]: one for one in request["TagSpecifications"]}
     asked = []
@@ -114,7 +116,7 @@ def _template_id(request: dict[str, Any]) -> str:
     )
 
 
-def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Asked:
+def _beside(cloud: CheckedAccount, call: Call, request: dict[str, Any]) -> Asked:
     """Ask for the tags and the role that a launch assigns."""
     asked = [  # moto keeps the tags of a template itself among those of its instances
         _tagging(cloud, call, one["ResourceType"], _request_tags([one]), "RunInstances")
@@ -131,9 +133,7 @@ def _beside(cloud: EmbeddedAccount, call: Call, request: dict[str, Any]) -> Aske
     return asked
 
 
-def _tagging(
-    cloud: EmbeddedAccount, call: Call, kind: str, tags: dict[str, Values], by: str
-) -> Authorization:
+def _tagging(cloud: CheckedAccount, call: Call, kind: str, tags: dict[str, Values], by: str) -> Authorization:
     context = {**tags, "ec2:createaction": by}
     return Authorization(action="ec2:CreateTags", resource=ec2_arn(cloud, call, f"{kind}/*"), context=context)
 
@@ -143,7 +143,7 @@ def passing(role_arn: str, service: str) -> Authorization:
     return Authorization(action="iam:PassRole", resource=role_arn, context={"iam:passedtoservice": service})
 
 
-def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
+def instances_by_id(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for instances by their tags. A missing one is not asked for: the call itself fails."""
     with cloud.lock:
         asked = call.params.get("InstanceIds") or [call.params["InstanceId"]]
@@ -159,7 +159,7 @@ def instances_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
     ]
 
 
-def resource_by_id(cloud: EmbeddedAccount, call: Call) -> Asked:
+def resource_by_id(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for the one resource that a call names, by its tags."""
     kind, member = BY_ID[call.operation]
     described = cloud.moto(
@@ -184,6 +184,6 @@ def _resource_tags(tags: dict[str, str]) -> dict[str, Values]:
     return {f"aws:resourcetag/{key.lower()}": value for key, value in tags.items()}
 
 
-def ec2_arn(cloud: EmbeddedAccount, call: Call, name: str) -> str:
+def ec2_arn(cloud: CheckedAccount, call: Call, name: str) -> str:
     """Return the ARN of a resource of EC2, such as instance/i-1."""
     return f"arn:aws:ec2:{call.region}:{cloud.account}:{name}"

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws import alarms
+from tests.aws.clock import StoppedClock
+from tests.aws.metrics import Alarm, MetricId, Metrics
 from trainer.aws.access import Access
-from trainer.rehearsal import alarms, lambdas
+from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.clock import StoppedClock
-from trainer.rehearsal.metrics import Alarm, MetricId, Metrics
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)

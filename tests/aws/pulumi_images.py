@@ -1,23 +1,10 @@
-"""Create the resource types of infra/image.py on the embedded AWS: an S3 object with the parts, and those of
-Image Builder.
+"""Create the resource types of Image Builder on the embedded AWS, in place of a rehearsal's, which make
+nothing.
 """
 
 from __future__ import annotations
 
-import base64
-
 from trainer.rehearsal.pulumi_resources import Made, Maker, Properties, Resources, makes, physical_name
-from trainer.rehearsal.pulumi_shapes import tag_list
-
-
-@makes("aws:s3/bucketObjectv2:BucketObjectv2")
-def _object(cloud: Resources, name: str, properties: Properties) -> Made:
-    bucket, key = properties.pop("bucket"), properties.pop("key")
-    body, tags = base64.b64decode(properties.pop("contentBase64")), tag_list(properties.pop("tags", {}))
-    cloud.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
-    if tags:
-        cloud.client("s3").put_object_tagging(Bucket=bucket, Key=key, Tagging={"TagSet": tags})
-    return key, {"bucket": bucket, "key": key}
 
 
 @makes("aws:imagebuilder/component:Component")

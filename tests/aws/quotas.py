@@ -7,12 +7,16 @@ Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instan
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.rehearsal.account import EmbeddedAccount, Rules
-from trainer.rehearsal.catalogue import vcpu_count
+from trainer.rehearsal.account import Rules
+from trainer.rehearsal.catalogue import types
+from trainer.rehearsal.compute import QUOTA_VCPUS
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Pool
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
 
 STANDARD = "L-1216C47A"
 NAMES = {
@@ -23,7 +27,6 @@ NAMES = {
     "L-7212CCBC": "All P4, P3 and P2 Spot Instance Requests",
     "L-C4BD4855": "All P5 Spot Instance Requests",
 }
-DEFAULT_VCPUS = 768.0  # as in an account that has requested them; a new one has 0
 
 
 def code_of(pool: Pool) -> str:
@@ -40,7 +43,7 @@ def code_of(pool: Pool) -> str:
     )
 
 
-def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
+def check_quota(cloud: CheckedAccount, pool: Pool, count: int) -> None:
     """Raise AwsError if `count` more instances of a pool would exceed their quota. The caller holds the
     account's lock.
     """
@@ -48,9 +51,9 @@ def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
     if not code:
         return
     alive = [one.pool for one in cloud.world.alive(cloud.clock.now())]
-    used = sum(vcpu_count(one.instance_type) for one in alive if code_of(one) == code)
-    limit = cloud.quotas.get(code, DEFAULT_VCPUS)
-    if used + count * vcpu_count(pool.instance_type) <= limit:
+    used = sum(_vcpus(one.instance_type) for one in alive if code_of(one) == code)
+    limit = cloud.quotas.get(code, QUOTA_VCPUS)
+    if used + count * _vcpus(pool.instance_type) <= limit:
         return
     if pool.market == "spot":
         raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
@@ -61,7 +64,12 @@ def check_quota(cloud: EmbeddedAccount, pool: Pool, count: int) -> None:
     )
 
 
-def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+def _vcpus(instance_type: str) -> int:
+    """Return the number of vCPUs of a type."""
+    return int(types()[instance_type]["VCpuInfo"]["DefaultVCpus"])
+
+
+def get_service_quota(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     """Describe a quota of EC2."""
     code = call.params["QuotaCode"]
     if call.params["ServiceCode"] != "ec2" or code not in NAMES:
@@ -74,7 +82,7 @@ def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
             "ServiceCode": "ec2",
             "QuotaCode": code,
             "QuotaName": NAMES[code],
-            "Value": cloud.quotas.get(code, DEFAULT_VCPUS),
+            "Value": cloud.quotas.get(code, QUOTA_VCPUS),
             "Adjustable": True,
         }
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.rehearsal.iam_policies import (
+from tests.aws.iam_policies import (
     Authorization,
     Decision,
     decide,

@@ -16,15 +16,16 @@ from typing import Any
 
 import pytest
 
+from tests.aws import alarms, retries
+from tests.aws.clock import StoppedClock
 from tests.iam import assert_allowed_is_needed
 from tests.webhook import webhook
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, webhook_parameter
 from trainer.control.cloud import schedule_request
-from trainer.rehearsal import alarms, lambdas, scheduling
+from trainer.rehearsal import lambdas, scheduling
 from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.clock import StoppedClock
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import iso, utc_now
 
@@ -52,7 +53,7 @@ class Day:
         self.cloud.clock.advance(minutes * 60)
         scheduling.fire_due(self.cloud)
         scheduling.wait_for_deliveries(self.cloud)
-        lambdas.retry_due(self.cloud)
+        retries.retry_due(self.cloud)
         lambdas.wait_for_invocations(self.cloud)
         alarms.evaluate_due(self.cloud)
         lambdas.wait_for_invocations(self.cloud)
@@ -159,7 +160,7 @@ def _noon(day: Day) -> None:
     lambdas.wait_for_invocations(day.cloud)
     for minutes in (1, 2):
         day.cloud.clock.advance(minutes * 60)
-        lambdas.retry_due(day.cloud)
+        retries.retry_due(day.cloud)
         lambdas.wait_for_invocations(day.cloud)
     alarms.evaluate_due(day.cloud)
     lambdas.wait_for_invocations(day.cloud)
@@ -192,7 +193,7 @@ def _evening(day: Day) -> None:
     lambdas.wait_for_invocations(day.cloud)
     for minutes in (1, 2):
         day.cloud.clock.advance(minutes * 60)
-        lambdas.retry_due(day.cloud)
+        retries.retry_due(day.cloud)
         lambdas.wait_for_invocations(day.cloud)
     day.take_letters()
     assert len(day.posted) == told

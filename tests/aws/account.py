@@ -1,0 +1,156 @@
+"""One account of the embedded AWS with what AWS decides besides: permissions, quotas, faults, retries,
+alarms.
+
+Each method overrides one of `trainer.rehearsal.account.EmbeddedAccount`, which does little there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.aws import authorization, file_systems, identities, launches, queues, quotas, retries
+from tests.aws.faults import FaultyWorld
+from tests.aws.iam_policies import Authorization, Decision
+from tests.aws.identities import CallerIdentity
+from tests.aws.metrics import Alarm, MetricId, Metrics
+from trainer.rehearsal import topics
+from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Principal
+from trainer.rehearsal.wire import Call
+from trainer.rehearsal.world import AwsError, Firing, Instance, Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One call of a schedule's target, and its result."""
+
+    schedule: str
+    at: datetime
+    target_arn: str
+    error: str = ""
+
+
+@dataclass(kw_only=True)
+class CheckedAccount(EmbeddedAccount):
+    """An account whose callers have the rights of their policies."""
+
+    identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
+    decisions: deque[tuple[Principal, Authorization, Decision]] = field(
+        default_factory=lambda: deque(maxlen=10_000)
+    )
+    quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
+    has_spot_role: bool = True  # as after an account's first spot launch
+    image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
+    bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
+    deliveries: list[Delivery] = field(default_factory=list)
+    redeliveries: list[retries.Redelivery] = field(default_factory=list)
+    retries: list[retries.AsyncInvocation] = field(default_factory=list)  # of events, until they are due
+    tried: dict[str, retries.AsyncInvocation] = field(default_factory=dict)  # by request id
+    metrics: Metrics = field(default_factory=Metrics)
+    alarms: dict[str, Alarm] = field(default_factory=dict)
+    alarms_at: datetime | None = None  # when they were evaluated last
+    calls: deque[tuple[str, str]] = field(
+        default_factory=lambda: deque(maxlen=10_000)
+    )  # (service, operation), the last ones
+
+    def __post_init__(self) -> None:
+        self.world: FaultyWorld = FaultyWorld(delays=self.delays)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward. Functions that are called every few minutes count as called meanwhile:
+        metrics, and the age of alarms, move along. To test silence, move `clock` itself.
+        """
+        with self.lock:
+            super().advance(seconds)
+            self.metrics.shift(timedelta(seconds=seconds))
+            for alarm in self.alarms.values():
+                alarm.since += timedelta(seconds=seconds)
+
+    def before(self, call: Call, principal: Principal | None) -> None:
+        """Check the caller's policies; then raise the fault that a test asked for, if one is due."""
+        authorization.authorize(self, call, principal)
+        with self.lock:
+            self.calls.append((call.service, call.operation))
+            if not call.params.get("DryRun"):  # faults don't apply to dry runs
+                self.world.raise_fault(call.operation, after=False)
+
+    def after(self, call: Call) -> None:
+        """Lose the answer where a test asked for it. A change in IAM holds from the next call on."""
+        if call.service == "iam" and not call.operation.startswith(("Get", "List")):
+            self.identities.clear()
+        with self.lock:
+            if not call.params.get("DryRun"):
+                self.world.raise_fault(call.operation, after=True)
+
+    def demand(self, principal: Principal, service: str, action: str, resource: str, **context: str) -> None:
+        """Raise AwsError unless the principal's policies allow an action."""
+        asked = Authorization(action=action, resource=resource, context=context)
+        authorization.demand(self, principal, service, asked)
+
+    def trusts(self, role_name: str, service: str, source_arn: str) -> bool:
+        """Return whether the role's trust policy lets the service assume it."""
+        return identities.trusts(self, role_name, service, source_arn)
+
+    def check_caller(self, function_name: str, service: str, source_arn: str) -> None:
+        """Raise AwsError unless the function's own policy lets the service call it."""
+        authorization.require_permission(self, function_name, service, source_arn)
+
+    def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
+        """Raise AwsError for a full pool, a refusal that a test asked for, a quota that is used up, and for a
+        request that EC2 would refuse.
+        """
+        self.world.raise_refusal()
+        launches.check_request(self, request, pool)
+        super().check_launch(request, image, pool, count)
+        quotas.check_quota(self, pool, count)
+        launches.add_root_device(request, image["RootDeviceName"])
+
+    def check_mount(
+        self, instance: Instance, principal: Principal, file_system: str, access_point: str
+    ) -> None:
+        """Raise AwsError where the network or the role does not let the instance mount the file system."""
+        file_systems.check_mount(self, instance, principal, file_system, access_point)
+
+    def may_log(self, function: Function) -> bool:
+        """Return whether the function's policies allow writing its log; its output is lost else, as on AWS."""
+        stream = f"arn:aws:logs:{REGION}:{self.account}:log-group:{function.log_group}:log-stream:$LATEST"
+        try:
+            for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
+                self.demand(function.principal, "logs", action, stream)
+        except AwsError:
+            return False
+        return True
+
+    def invoked(self, function: Function, *, failed: bool) -> None:
+        """Publish Lambda's own metrics of an invocation."""
+        dimensions = frozenset({("FunctionName", function.name)})
+        with self.lock:
+            for name, value in (("Invocations", 1), ("Errors", int(failed))):
+                metric = MetricId(namespace="AWS/Lambda", name=name, dimensions=dimensions)
+                self.metrics.put(metric, self.clock.now(), value)
+
+    def event_failed(self, function: Function, invocation: EventInvocation, error: dict[str, Any]) -> None:
+        """Schedule the retry of an event, or send it to the function's destination."""
+        retries.event_failed(self, function, invocation, error)
+
+    def notify(self, subscription: dict[str, Any], notification: dict[str, Any]) -> None:
+        """Send a topic's message to a queue whose own policy allows the topic."""
+        if subscription["Protocol"] == "sqs":
+            endpoint, body = subscription["Endpoint"], json.dumps(notification)
+            queues.send_as_service(self, topics.SERVICE, notification["TopicArn"], endpoint, body)
+
+    def delivered(self, firing: Firing, failure: Exception | None) -> bool:
+        """Record a call of a target; schedule its retry, or send a dead letter."""
+        super().delivered(firing, failure)
+        self.deliveries.append(
+            Delivery(
+                schedule=firing.name,
+                at=firing.at,
+                target_arn=firing.target["Arn"],
+                error=str(failure) if failure else "",
+            )
+        )
+        return failure is not None and retries.delivery_failed(self, firing, failure)

@@ -1,0 +1,164 @@
+"""Callers and their policies: the identity behind a principal, and rules of IAM and STS.
+
+Instances, functions and schedules have their role's policies within its permissions boundary, IAM users their
+attached and inline ones; groups are ignored. The desk is an administrator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from tests.aws.iam_policies import Authorization, IamPolicy, lets_service, read_policy
+from trainer.rehearsal.account import Principal, Rules, refuse
+from trainer.rehearsal.identities import SPOT_ROLE, get_role, principal_of, unknown_key
+from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
+from trainer.rehearsal.world import AwsError
+
+if TYPE_CHECKING:
+    from tests.aws.account import CheckedAccount
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallerIdentity:
+    """A principal in IAM: its STS identity, its part of each request's context, and its policies."""
+
+    arn: str
+    user_id: str
+    context: Mapping[str, str]
+    policies: tuple[IamPolicy, ...]
+    boundary: IamPolicy | None = None
+
+
+def identity_of(cloud: CheckedAccount, principal: Principal, service: str) -> CallerIdentity:
+    """Return a principal's identity and policies, read once until IAM changes. Raises AwsError if IAM no
+    longer has it.
+    """
+    known = cloud.identities.get(principal)
+    if known is None:
+        try:
+            known = _of_user(cloud, principal) if principal.kind == "USER" else _of_role(cloud, principal)
+        except AwsError as error:
+            raise unknown_key(service) from error
+        except ValueError as error:
+            raise AwsError(
+                "UnsupportedOperation", f"The embedded AWS can't evaluate a policy: {error}"
+            ) from error
+        cloud.identities[principal] = known
+    return known
+
+
+def _of_role(cloud: CheckedAccount, principal: Principal) -> CallerIdentity:
+    role = cloud.moto("iam", "GetRole", {"RoleName": principal.role})["Role"]
+    user_id, bounds = f"{role['RoleId']}:{principal.name}", role.get("PermissionsBoundary")
+    return CallerIdentity(
+        arn=f"arn:aws:sts::{cloud.account}:assumed-role/{principal.role}/{principal.name}",
+        user_id=user_id,
+        context=_context(cloud, role, user_id),
+        policies=_policies(cloud, "Role", principal.role),
+        boundary=_managed(cloud, bounds["PermissionsBoundaryArn"]) if bounds else None,
+    )
+
+
+def _of_user(cloud: CheckedAccount, principal: Principal) -> CallerIdentity:
+    user = cloud.moto("iam", "GetUser", {"UserName": principal.name})["User"]
+    return CallerIdentity(
+        arn=user["Arn"],
+        user_id=user["UserId"],
+        context=_context(cloud, user, user["UserId"]) | {"aws:username": principal.name},
+        policies=_policies(cloud, "User", principal.name),
+    )
+
+
+def _context(cloud: CheckedAccount, described: dict[str, Any], user_id: str) -> dict[str, str]:
+    """Return a caller's part of a request's context. Loopback counts as encrypted."""
+    own = {
+        "userid": user_id,
+        "principalarn": described["Arn"],
+        "principalaccount": cloud.account,
+        "securetransport": "true",
+    }
+    tags = {f"aws:principaltag/{tag['Key'].lower()}": tag["Value"] for tag in described.get("Tags", [])}
+    return {f"aws:{name}": value for name, value in own.items()} | tags
+
+
+def _policies(cloud: CheckedAccount, kind: str, name: str) -> tuple[IamPolicy, ...]:
+    """Return the inline and the attached policies of a "Role" or a "User"."""
+    who = {f"{kind}Name": name}
+    policies = []
+    for inline in cloud.moto("iam", f"List{kind}Policies", who)["PolicyNames"]:
+        text = cloud.moto("iam", f"Get{kind}Policy", {**who, "PolicyName": inline})["PolicyDocument"]
+        policies.append(read_policy(inline, _json_text(text)))
+    for attached in cloud.moto("iam", f"ListAttached{kind}Policies", who)["AttachedPolicies"]:
+        policies.append(_managed(cloud, attached["PolicyArn"]))
+    return tuple(policies)
+
+
+def _managed(cloud: CheckedAccount, policy_arn: str) -> IamPolicy:
+    policy = cloud.moto("iam", "GetPolicy", {"PolicyArn": policy_arn})["Policy"]
+    version = {"PolicyArn": policy_arn, "VersionId": policy["DefaultVersionId"]}
+    text = cloud.moto("iam", "GetPolicyVersion", version)["PolicyVersion"]["Document"]
+    return read_policy(policy["PolicyName"], _json_text(text))
+
+
+def trusts(cloud: CheckedAccount, role_name: str, service: str, source_arn: str) -> bool:
+    """Return whether an AWS service may assume a role on behalf of `source_arn`; False for a missing role."""
+    try:
+        role = cloud.moto("iam", "GetRole", {"RoleName": role_name})["Role"]
+    except AwsError:
+        return False
+    document = role["AssumeRolePolicyDocument"]
+    context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
+    asked = Authorization(action="sts:AssumeRole", resource="*", context=context)
+    return lets_service(
+        _json_text(document) if isinstance(document, str) else json.dumps(document), service, asked
+    )
+
+
+def _json_text(document: str) -> str:
+    """Return a document as it was written: IAM URL-encodes some in its answers."""
+    return document if document.lstrip().startswith("{") else json.dumps(json.loads(unquote(document)))
+
+
+def get_caller_identity(cloud: CheckedAccount, call: Call) -> dict[str, Any] | Answer:
+    """Return the caller's identity. No policy applies, as on AWS."""
+    principal = principal_of(cloud, access_key_of(call.environ), call.service)
+    if principal is None:
+        return collect(call.environ, call.account)
+    identity = identity_of(cloud, principal, call.service)
+    return {"UserId": identity.user_id, "Account": cloud.account, "Arn": identity.arn}
+
+
+def get_own_role(cloud: CheckedAccount, call: Call) -> dict[str, Any] | Answer:
+    """Describe a role; EC2's service-linked role for spot may be missing."""
+    missing = call.params["RoleName"] == SPOT_ROLE and not cloud.has_spot_role
+    return collect(call.environ, call.account) if missing else get_role(cloud, call)
+
+
+def create_access_key(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Give an IAM user a key of this server."""
+    name = call.params.get("UserName", "")
+    cloud.moto("iam", "GetUser", {"UserName": name})
+    with cloud.lock:
+        number = sum(one == Principal(kind="USER", name=name) for one in cloud.principals.values())
+        own = cloud.credentials("USER", name, mark=f" {number}")
+    key = {
+        "UserName": name,
+        "AccessKeyId": own.access_key,
+        "Status": "Active",
+        "SecretAccessKey": own.secret_key,
+    }
+    return {"AccessKey": key}
+
+
+RULES: Rules = {
+    ("sts", "GetCallerIdentity"): get_caller_identity,
+    ("iam", "GetRole"): get_own_role,
+    ("iam", "CreateAccessKey"): create_access_key,
+    ("iam", "PutUserPermissionsBoundary"): refuse("bound users, only roles"),
+    ("iam", "DeleteAccessKey"): refuse("take access keys back"),
+    ("iam", "UpdateAccessKey"): refuse("take access keys back"),
+}

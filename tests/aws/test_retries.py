@@ -1,0 +1,181 @@
+"""Retries and dead letters of functions' events and of schedules' targets, and the rights of their roles."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.aws import retries
+from tests.aws.account import CheckedAccount
+from tests.aws.clock import StoppedClock
+from tests.aws.server import CheckedAws
+from tests.trainer.rehearsal.test_lambdas import ECHO, NOON, create, invoke
+from tests.trainer.rehearsal.test_lambdas import role as role
+from tests.trainer.rehearsal.test_scheduling import TERMINATE, fire, names
+from tests.trainer.rehearsal.test_scheduling import cloud as cloud
+from tests.trainer.rehearsal.test_scheduling import create as create_schedule
+from trainer.aws.access import Access
+from trainer.rehearsal import lambdas
+
+
+def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
+    aws_server: CheckedAws, access: Access, role: str
+) -> None:
+    create(
+        access,
+        role,
+        "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n",
+    )
+    cloud, sqs, iam = aws_server.cloud(access), access.client("sqs"), access.client("iam")
+    cloud.clock = StoppedClock(NOON)
+    url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    send = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": arn}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [send]})
+    iam.put_role_policy(RoleName="work", PolicyName="send", PolicyDocument=document)
+    access.client("lambda").put_function_event_invoke_config(
+        FunctionName="work", DestinationConfig={"OnFailure": {"Destination": arn}}
+    )
+
+    def tries_after(seconds: float) -> int:
+        cloud.clock.advance(seconds)
+        retries.retry_due(cloud)
+        lambdas.wait_for_invocations(cloud)
+        return lambdas.log_file(cloud, "work").read_text().count("errorType")
+
+    lambdas.invoke_event(cloud, "work", b'{"run": 1}')
+    assert [tries_after(seconds) for seconds in (0, 59, 1, 119)] == [1, 1, 2, 2]
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    assert [tries_after(seconds) for seconds in (1, 3600)] == [3, 3]
+    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
+    letter = json.loads(message["Body"])
+    assert (letter["requestPayload"], letter["responsePayload"]["errorType"]) == ({"run": 1}, "KeyError")
+    assert (letter["requestContext"]["condition"], letter["requestContext"]["approximateInvokeCount"]) == (
+        "RetriesExhausted",
+        3,
+    )
+    printed = lambdas.log_file(cloud, "work").read_text().splitlines()
+    assert {line for line in printed if not line.startswith("{")} == {letter["requestContext"]["requestId"]}
+
+
+def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(
+    aws_server: CheckedAws, access: Access, role: str
+) -> None:
+    iam = access.client("iam")
+    other = json.dumps(
+        {
+            "Version": "2012-10-17",
+            "Statement": [
+                {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+            ],
+        }
+    )
+    arn = iam.create_role(RoleName="node", AssumeRolePolicyDocument=other)["Role"]["Arn"]
+    with pytest.raises(ClientError, match="cannot be assumed by Lambda"):
+        create(access, arn, ECHO)
+    iam.delete_role_policy(RoleName="work", PolicyName="logs")
+    create(access, role, ECHO)
+    assert invoke(access)[1] == ""
+    assert not lambdas.log_file(aws_server.cloud(access), "work").exists()
+
+
+def test_a_target_that_can_not_be_called_is_tried_again_and_then_a_dead_letter(
+    desk: Any, cloud: CheckedAccount, scheduler_role: str
+) -> None:
+    sqs = desk.access.client("sqs")
+    url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    allow(desk, "sqs:SendMessage")
+    target = {
+        "Arn": TERMINATE,
+        "RoleArn": scheduler_role,
+        "Input": json.dumps({"InstanceIds": ["i-0123456789abcdef0"]}),
+        "RetryPolicy": {"MaximumRetryAttempts": 2},
+        "DeadLetterConfig": {"Arn": arn},
+    }
+    desk.access.client("scheduler").create_schedule(
+        Name="s",
+        ScheduleExpression="at(2026-11-20T12:05:00)",
+        FlexibleTimeWindow={"Mode": "OFF"},
+        Target=target,
+        ActionAfterCompletion="DELETE",
+    )
+    assert [fire(cloud, seconds) for seconds in (300, 59, 1, 119)] == [1, 0, 1, 0]
+    assert names(desk) == ["s"] and "Messages" not in sqs.receive_message(QueueUrl=url)
+    assert [fire(cloud, seconds) for seconds in (1, 3600)] == [1, 0]
+    assert names(desk) == []
+    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
+    letter = json.loads(message["Body"])
+    assert letter["schedule"] == "default/s" and letter["error"].startswith("InvalidInstanceID.NotFound: ")
+
+
+def allow(desk: Any, *actions: str, condition: dict[str, Any] | None = None) -> None:
+    """Let the schedules' role do this, and nothing else."""
+    allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"} | (
+        {"Condition": condition} if condition else {}
+    )
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    name = "own" if condition else "more"
+    desk.access.client("iam").put_role_policy(RoleName="schedules", PolicyName=name, PolicyDocument=document)
+
+
+def test_a_schedule_has_the_rights_of_its_role_and_no_others(
+    desk: Any, cloud: CheckedAccount, scheduler_role: str
+) -> None:
+    allow(desk, "ec2:TerminateInstances", condition={"StringEquals": {"aws:ResourceTag/project": "mayfly"}})
+    own, other = (
+        desk.launched(token="1", tags={"project": "mayfly"}),
+        desk.launched(token="2", tags={"project": "else"}),
+    )
+    for name, instance_id in (("own", own), ("other", other)):
+        ids = json.dumps({"InstanceIds": [instance_id]})
+        create_schedule(desk, scheduler_role, "at(2026-11-20T12:05:00)", Name=name, Input=ids)
+    arn = f"arn:aws:lambda:us-east-1:{cloud.account}:function:work"
+    create_schedule(desk, scheduler_role, "at(2026-11-20T12:05:00)", arn, Name="function")
+    fire(cloud, 300)
+    assert (desk.state(own), desk.state(other)) == ("terminated", "running")
+    errors = {one.schedule: one.error for one in cloud.deliveries}
+    role = f"arn:aws:sts::{cloud.account}:assumed-role/schedules/default"
+    assert errors["own"] == ""
+    assert f"User: {role}/other is not authorized to perform: ec2:TerminateInstances" in errors["other"]
+    assert errors["function"] == (
+        f"User: {role}/function is not authorized to perform: lambda:InvokeFunction on resource: {arn} "
+        "because no identity-based policy allows the lambda:InvokeFunction action"
+    )
+
+
+@pytest.mark.parametrize(
+    "source", ["arn:aws:scheduler:us-east-1:{account}:schedule-group/other", "{account}"]
+)
+def test_a_role_that_trusts_another_group_or_account_is_refused(
+    desk: Any, cloud: CheckedAccount, source: str
+) -> None:
+    key, value = (
+        ("aws:SourceArn", source.format(account=cloud.account))
+        if ":" in source
+        else ("aws:SourceAccount", "1")
+    )
+    trusted = {
+        "Effect": "Allow",
+        "Principal": {"Service": "scheduler.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
+    document = {
+        "Version": "2012-10-17",
+        "Statement": [{**trusted, "Condition": {"StringEquals": {key: value}}}],
+    }
+    role = desk.access.client("iam").create_role(
+        RoleName="narrow", AssumeRolePolicyDocument=json.dumps(document)
+    )
+    with pytest.raises(ClientError, match="must allow AWS EventBridge Scheduler to assume the role"):
+        create_schedule(desk, role["Role"]["Arn"], "rate(2 minutes)")
+
+
+@pytest.mark.parametrize("role", ["nobody", "node"])
+def test_a_schedules_role_exists_and_trusts_the_scheduler(desk: Any, role: str) -> None:
+    with pytest.raises(ClientError) as failed:
+        create_schedule(desk, f"arn:aws:iam::000000000001:role/{role}", "rate(2 minutes)")
+    assert failed.value.response["Error"]["Code"] == "ValidationException" and names(desk) == []

@@ -1,0 +1,223 @@
+"""A bucket of the embedded AWS: a folder bucket that keeps every version, over restarts too.
+
+A version is a file of its bytes and a JSON beside it, both put in place by rename; what a killed server left
+half written is no version. The server alone writes the folder, and holds what the JSONs say in memory.
+
+    <folder>/000000001          bytes of a version; a marker of a deletion has none
+    <folder>/000000001.json     its key, id, hash, time and metadata
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from trainer.aws.folder_bucket import FolderBucket, ObjectVersion, refusal
+from trainer.base.files import whole_file
+from trainer.rehearsal.home import reading
+from trainer.runs.record import from_iso, iso, utc_now
+
+_FACTS = ("key", "version_id", "sha256", "size", "metadata", "checksummed")
+UNVERSIONED = "null"  # S3's id of a version in a bucket without versioning
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptVersion(ObjectVersion):
+    """A version of an object, and the number of its file."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """A multipart upload under way."""
+
+    metadata: Mapping[str, str]
+    parts: dict[int, bytes]
+
+
+class KeptBucket(FolderBucket):
+    """One bucket, with any key, versions, deletions and multipart uploads."""
+
+    durable = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.versioned = False
+        self._lock = threading.RLock()
+        self._versions: dict[str, list[KeptVersion]] = {}  # by key, the newest first
+        self._next = 1
+        self._uploads: dict[str, Upload] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def restore(self, now: datetime, days: Sequence[tuple[str, int]] = ()) -> None:
+        """Read what an earlier server left. Versions that were replaced more days ago than `days` has for
+        their prefix are deleted. Raises ConfigError for a file that can't be read.
+        """
+        for path in self.folder.glob(".new-*"):
+            path.unlink()
+        for path in sorted(self.folder.glob("*.json")):
+            with reading(path):
+                version = _from_json(path)
+            self._next = version.number + 1
+            if version.file is None or (version.file.is_file() and not version.file.is_symlink()):
+                self._versions.setdefault(version.key, []).insert(0, version)
+        for key, versions in list(self._versions.items()):
+            limits = [limit for prefix, limit in days if key.startswith(prefix)]
+            for newer, version in list(zip(versions, versions[1:], strict=False)):
+                if limits and now - newer.modified_at > timedelta(days=min(limits)):
+                    self._drop(version)
+
+    def versions(self, key: str) -> list[ObjectVersion]:
+        """Return the versions of an object, the newest first."""
+        with self._lock:
+            return [*self._versions.get(key, ())]
+
+    def is_empty(self) -> bool:
+        """Return whether no version is left."""
+        return not self._versions
+
+    def list_objects(self, **arguments: Any) -> dict[str, Any]:
+        """List as the first version of that call does."""
+        return self.list_objects_v2(**arguments)
+
+    def delete_object(self, *, Key: str, VersionId: str = "", **_: Any) -> dict[str, Any]:
+        """Delete one version, or put a marker before the newest one."""
+        with self._lock:
+            if self.versioned and not VersionId:
+                marker = KeptVersion(
+                    key=Key, version_id=str(uuid.uuid4()), modified_at=utc_now(), number=self._next
+                )
+                self._keep(marker)
+                return {"VersionId": marker.version_id, "DeleteMarker": True}
+            for version in list(self._versions.get(Key, ())):
+                if VersionId in ("", version.version_id):
+                    self._drop(version)
+            return {"VersionId": VersionId} if VersionId else {}
+
+    def delete_objects(self, *, Delete: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """Delete several objects."""
+        return {"Deleted": [{**one, **self.delete_object(**one)} for one in Delete["Objects"]]}
+
+    def create_multipart_upload(self, *, Key: str, **more: Any) -> dict[str, Any]:
+        """Begin an upload in parts, which lie in memory until it is complete."""
+        name = secrets.token_hex(16)
+        self._uploads[name] = Upload(metadata=more.get("Metadata", {}), parts={})
+        return {"Key": Key, "UploadId": name}
+
+    def upload_part(self, *, UploadId: str, PartNumber: int, Body: bytes = b"", **_: Any) -> dict[str, Any]:
+        """Take a part."""
+        self._upload(UploadId).parts[int(PartNumber)] = Body
+        return {"ETag": f'"{hashlib.sha256(Body).hexdigest()}"'}
+
+    def complete_multipart_upload(
+        self, *, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """Join the named parts to an object."""
+        upload = self._upload(UploadId)
+        body = b"".join(upload.parts[int(part["PartNumber"])] for part in MultipartUpload["Parts"])
+        put = self.put_object(**{**more, "Key": Key, "Body": body, "Metadata": upload.metadata})
+        del self._uploads[UploadId]
+        return {"Key": Key, **put}
+
+    def abort_multipart_upload(self, *, UploadId: str, **_: Any) -> dict[str, Any]:
+        """Forget an upload and its parts."""
+        self._upload(UploadId)
+        del self._uploads[UploadId]
+        return {}
+
+    def _upload(self, name: str) -> Upload:
+        if name not in self._uploads:
+            raise refusal("NoSuchUpload", 404, "UploadPart", "The specified upload does not exist.")
+        return self._uploads[name]
+
+    def _add(
+        self, key: str, new: Path, sha256: str, metadata: dict[str, str], checksummed: bool
+    ) -> ObjectVersion:
+        before = list(self._versions.get(key, ()))
+        version = KeptVersion(
+            key=key,
+            version_id=str(uuid.uuid4()) if self.versioned else UNVERSIONED,
+            modified_at=utc_now(),
+            sha256=sha256,
+            size=new.stat().st_size,
+            file=self._file(self._next),
+            metadata=metadata,
+            checksummed=checksummed,
+            number=self._next,
+        )
+        self._keep(version, new)
+        for old in before:
+            if old.version_id == version.version_id:
+                self._drop(old)
+        return version
+
+    def _keep(self, version: KeptVersion, new: Path | None = None) -> None:
+        """Store a version as the newest of its key. Without room on the disk it has not happened."""
+        file = self._file(version.number)
+        self._next += 1
+        try:
+            if new is not None:
+                new.replace(file)
+            with whole_file(file.with_suffix(".json")) as facts:
+                facts.write_text(_to_json(version), encoding="utf-8")
+        except OSError:
+            file.unlink(missing_ok=True)
+            raise
+        self._versions.setdefault(version.key, []).insert(0, version)
+
+    def _drop(self, version: KeptVersion) -> None:
+        file = self._file(version.number)
+        file.with_suffix(".json").unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+        self._versions[version.key].remove(version)
+        if not self._versions[version.key]:
+            del self._versions[version.key]
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:09d}"
+
+    def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
+        with self._lock:
+            for key in self._keys(prefix):
+                newest = self._versions[key][0]
+                if newest.file:
+                    yield newest.entry()
+
+    def _keys(self, prefix: str) -> list[str]:
+        with self._lock:
+            return sorted(key for key in self._versions if key.startswith(prefix))
+
+    def _new_file(self, key: str) -> Path:
+        return self.folder / f".new-{secrets.token_hex(8)}"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    @contextmanager
+    def _failing(self, operation: str) -> Iterator[None]:
+        yield  # the front answers for a full disk
+
+
+def _to_json(version: KeptVersion) -> str:
+    facts = {name: getattr(version, name) for name in _FACTS}
+    return json.dumps({**facts, "modified_at": iso(version.modified_at), "deleted": version.file is None})
+
+
+def _from_json(path: Path) -> KeptVersion:
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    facts = {name: saved[name] for name in _FACTS}
+    file = None if saved["deleted"] else path.with_suffix("")
+    at = from_iso(saved["modified_at"])
+    return KeptVersion(**facts, modified_at=at, file=file, number=int(path.stem))
