@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 from tests.jobs import job_of
 from tests.manifests import manifest
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.strict_json import Fields
 from trainer.control.fleet import create_fleet_request
@@ -94,7 +95,7 @@ def node(tmp_path: Path) -> Node:
     (tmp_path / "work").mkdir()
     status = Status(identity=identity)
     status.enter("boot", NOW)
-    return Node(work=tmp_path / "work", rehearsal=True, uplink=MemoryUplink(), status=status)
+    return Node(work=tmp_path / "work", place=REHEARSAL, uplink=MemoryUplink(), status=status)
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def node_on(
     work.mkdir()
     status = Status(identity=identity)
     status.enter("boot", record.created_at)
-    node = Node(work=work, rehearsal=True, uplink=Uplink(own, outputs.bucket), status=status)
+    node = Node(work=work, place=REHEARSAL, uplink=Uplink(own, outputs.bucket), status=status)
     return node, record.with_launch(created, record.created_at), lent.role
 
 

@@ -30,6 +30,11 @@ class Place:
     asks: bool = True  # before money is spent
     spot_prices: bool = True  # there is a spot market whose prices differ from the list's
     binding: bool = True  # machines that do not fit, and times beyond the hard stop, are refused
+    attaches: bool = True  # people may get onto its machines, where the stack says so
+    packages: str = "node lock"  # where the agent's packages come from, for the receipt
+    image: str = "the image"  # where a command's packages come from; "": the Python that it names
+    own_user: bool = True  # a command can have a user of its own: the agent is root on a machine of its own
+    stop_seconds: float = 30.0  # of a command, between SIGTERM and SIGKILL; a shutdown leaves 75 s
 
 
 ACCOUNT = Place(name="account")
@@ -54,6 +59,11 @@ REHEARSAL = Place(
     asks=False,
     spot_prices=False,
     binding=False,  # it shows what happens at the hard stop, and its times are this desk's
+    attaches=False,
+    packages="the desk's .venv",
+    image="the desk's .venv",
+    own_user=False,
+    stop_seconds=5.0,  # of the 10 s that a rehearsal's machine has
 )
 HERE = Place(
     name="here",
@@ -63,6 +73,10 @@ HERE = Place(
     asks=False,
     spot_prices=False,
     binding=False,
+    attaches=False,
+    packages="the desk's .venv",
+    image="",
+    own_user=False,
 )
 PLACES = {place.name: place for place in (ACCOUNT, REHEARSAL, HERE)}
 

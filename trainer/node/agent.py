@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainer.aws.access import Access, aws_error
+from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import TrainerError, TrainingFailed
 from trainer.base.strict_json import Unsound
@@ -60,8 +61,7 @@ def main() -> int:
     access = Access(region=settings.region, endpoint_url=settings.endpoint_url, folder=settings.folder)
     node = Node(
         work=settings.work,
-        rehearsal=settings.rehearsal,
-        here=settings.here is not None,
+        place=HERE if settings.here else REHEARSAL if settings.rehearsal else ACCOUNT,
         uplink=Uplink(access, settings.bucket),
         status=status,
         origins=Origins(kept=True) if settings.here else open_origins(settings.cache, settings.cache_failed),
@@ -72,7 +72,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    if node.here:
+    if not node.place.has_instances:
         threading.Thread(target=end_at_deadline, args=(node,), name="deadline", daemon=True).start()
     with Sampling(node), HeartbeatThread(node, log_file):
         return run(node)
@@ -152,12 +152,12 @@ def check_machine(node: Node, manifest: Manifest) -> None:
 def check_devices(node: Node, manifest: Manifest) -> None:
     """Find the devices and, if the command needs tested ones, run a few training steps on each."""
     tested, seconds = manifest.command.devices == "tested", OWN_SMOKE_SECONDS
-    torch = check_torch(here=node.here) if tested else "not asked for"
-    if node.here:
+    torch = check_torch(here=not node.place.has_instances) if tested else "not asked for"
+    if not node.place.has_instances:
         devices = own_devices()
     else:
         machine = manifest.machines[node.status.identity.instance_type]
-        devices = find_devices(expected=machine.gpu_count, rehearsal=node.rehearsal)
+        devices = find_devices(expected=machine.gpu_count, place=node.place)
         seconds = machine.smoke_seconds
     node.status.devices = devices
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
@@ -178,7 +178,7 @@ def finish(node: Node, error: TrainerError | None) -> int:
         status,
         ended=ended,
         unfinished=unfinished,
-        python_packages="the desk's .venv" if node.rehearsal or node.here else "node lock",
+        python_packages=node.place.packages,
     )
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])

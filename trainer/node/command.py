@@ -112,14 +112,18 @@ def run_command(node: Node, manifest: Manifest) -> None:
         _run(node, manifest, folders)
     finally:
         remove_scratch(node.work)
-        if node.rehearsal or node.here:  # a desk's disk: its packages may be gigabytes
+        if not node.place.own_user:  # a desk's disk: its packages may be gigabytes
             shutil.rmtree(folders.venv, ignore_errors=True)
 
 
 def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
     command = manifest.command
     (node.work / "events").mkdir(exist_ok=True)
-    secrets = own_secrets(list(command.secrets)) if node.here else read_secrets(node, command.secrets)
+    secrets = (
+        own_secrets(list(command.secrets))
+        if not node.place.has_instances
+        else read_secrets(node, command.secrets)
+    )
     node.redaction = Redaction(secrets)
     own_user, programs = None, ""
     if command.user == "own":
@@ -137,7 +141,9 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         home = {"HOME": str(folders.own / "home"), "TMPDIR": str(scratch)}
         if len(places) > 1:
             home["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(places)))
-    own = environment.visible_gpus() if node.here else None  # names of the GPUs that the caller allows
+    own = (
+        None if node.place.has_instances else environment.visible_gpus()
+    )  # names of the GPUs that the caller allows
     names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
     of_agent = {
         "PYTHON": sys.executable,
@@ -175,7 +181,7 @@ def _packages(node: Node, command: Command, folders: CommandFolders) -> Path:
     """
     python = environment.image_python()
     bare = environment.for_script({}, path=os.defpath)
-    image = "the desk's .venv" if node.rehearsal else python if node.here else "the image"
+    image = node.place.image or python
     node.status.python_packages = f"{image}, {command.requirements}" if command.requirements else image
     programs = make_venv(node, python=python, folder=folders.venv, environment=bare)
     if command.requirements:
@@ -194,9 +200,8 @@ def _apart(node: Node, command: Command, folders: CommandFolders, *, several: bo
     """Return the command's own user, which owns its folders and can't read the agent's; None on a desk's
     machine.
     """
-    own_user = make_own_user(
-        rehearsal=node.rehearsal or node.here, metadata=command.network == "internet and metadata"
-    )
+    metadata = command.network == "internet and metadata"
+    own_user = make_own_user(metadata=metadata) if node.place.own_user else None
     if own_user is not None:
         own_user.give(
             folders.out,

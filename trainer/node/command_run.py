@@ -32,8 +32,6 @@ from trainer.runs.manifest import Command, ManifestPiece
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL; a shutdown leaves 75 s, of which the upload needs some
-REHEARSAL_GRACE_SECONDS = 5.0  # of the 10 s that a rehearsal's machine has
 MOST_LAST_BLOCKS = 15  # of an ended script's events: it may have left a file without end
 MOST_NAMED = 5  # failures that the run's error names
 
@@ -242,7 +240,7 @@ class CommandRun:
 
     def _start(self, life: _Life) -> bool:
         """Start the command; return whether this machine can run it."""
-        grace = REHEARSAL_GRACE_SECONDS if self._node.rehearsal else GRACE_SECONDS
+        grace = self._node.place.stop_seconds
         several = len(self._pieces) > 1
         alone = self._own_user is not None and not several
         try:

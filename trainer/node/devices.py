@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.aws.place import Place
 from trainer.base import environment
 from trainer.base.errors import TrainingFailed
 
@@ -43,7 +44,7 @@ class Devices:
         )
 
 
-def find_devices(*, expected: int, rehearsal: bool) -> Devices:
+def find_devices(*, expected: int, place: Place) -> Devices:
     """Ask nvidia-smi. Raises TrainingFailed when it fails or shows another number of GPUs than `expected`."""
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=60, check=True)
@@ -52,7 +53,7 @@ def find_devices(*, expected: int, rehearsal: bool) -> Devices:
         raise TrainingFailed(
             "nvidia-smi shows no GPU", why=said[-1] if said else "", do="Launch again, on another machine."
         ) from error
-    return compare(answer.stdout, expected=expected, rehearsal=rehearsal)
+    return compare(answer.stdout, expected=expected, place=place)
 
 
 def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> Devices:
@@ -78,7 +79,7 @@ def own_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subproces
     return Devices(expected=len(gpus), found=len(gpus), kind="cuda", note=", ".join(sorted(set(gpus))))
 
 
-def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
+def compare(listing: str, *, expected: int, place: Place) -> Devices:
     """Read nvidia-smi's CSV and compare. Raises TrainingFailed if the number of GPUs differs from the
     type's.
     """
@@ -89,8 +90,8 @@ def compare(listing: str, *, expected: int, rehearsal: bool) -> Devices:
             why=", ".join(sorted(set(models))) or "nvidia-smi lists none",
             do="Nothing was trained. Launch again, on another machine.",
         )
-    note = "GPUs are CPU processes in a rehearsal" if rehearsal else ", ".join(sorted(set(models)))
-    return Devices(expected=expected, found=len(models), kind="cpu" if rehearsal else "cuda", note=note)
+    note = "GPUs are CPU processes in a rehearsal" if place.chip else ", ".join(sorted(set(models)))
+    return Devices(expected=expected, found=len(models), kind="cpu" if place.chip else "cuda", note=note)
 
 
 def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:

@@ -80,11 +80,11 @@ def agents_user() -> OwnUser:
     return OwnUser(uid=os.geteuid(), gid=os.getegid())
 
 
-def make_own_user(*, rehearsal: bool, metadata: bool) -> OwnUser | None:
+def make_own_user(*, metadata: bool) -> OwnUser | None:
     """Return a command's own user, barred from instance metadata unless it may use it; None if the agent is
     not root. Raises ConfigError.
     """
-    if rehearsal or os.geteuid() != 0:
+    if os.geteuid() != 0:
         return None
     made = _run(
         "useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER

@@ -45,7 +45,7 @@ class Sampling:
     def _sample(self) -> None:
         times: CpuTimes = (0, 0)
         while not self._ended.is_set():
-            gpus, note = ((), IN_A_REHEARSAL) if self._node.rehearsal else sample_gpus()
+            gpus, note = ((), IN_A_REHEARSAL) if self._node.place.chip else sample_gpus()
             now = cpu_times(self._proc / "stat")
             self._node.status.sample = NodeSample(
                 at=utc_now(), gpus=gpus, cpu=cpu_sample(times, now, self._proc / "meminfo"), note=note

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.aws.place import Place
 from trainer.node import report
 from trainer.node.redaction import Redaction
 from trainer.node.stage import Origins
@@ -23,8 +24,7 @@ class Node:
     """One node at work."""
 
     work: Path
-    rehearsal: bool
-    here: bool = False  # on the caller's own machine: the deadline ends the work, not the machine
+    place: Place
     uplink: Uplink
     status: report.Status
     origins: Origins = field(default_factory=Origins)

@@ -20,6 +20,7 @@ import pytest
 from tests.manifests import command
 from tests.nodes import NOW, bundle, listed, node, reported, start
 from tests.processes import alive, cut_name
+from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import command as module
@@ -351,7 +352,7 @@ def test_a_result_is_readable_whatever_the_script_reported_and_left(node, start,
         decide(run, life)
 
     monkeypatch.setattr(command_run.CommandRun, "_decide", decided)
-    node.rehearsal, node.here = False, True
+    node.place = HERE
     text = """echo '{"score": 2000000000000000000, "step": 7}' > $MAYFLY_EVENTS; echo no >> $MAYFLY_EVENTS"""
     start(f"{text}; for i in $(seq 50); do touch $MAYFLY_OUT/.$i; done")
     (script,) = reported(node).scripts
@@ -364,7 +365,7 @@ def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node
         raise TrainingFailed("can't install")
 
     monkeypatch.setattr(module, "install", fails)
-    node.rehearsal, node.here = False, True
+    node.place = HERE
     with pytest.raises(TrainingFailed, match="can't install"):
         start("true", requirements="run.sh")
     assert not (node.work / "command" / "venv").exists()
@@ -445,11 +446,8 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as metadata:
         monkeypatch.setattr(own_user_module, "METADATA", metadata.getsockname())
         with pytest.raises(ConfigError, match="the script can't be kept from the machine's credentials"):
-            make_own_user(rehearsal=False, metadata=False)
-    assert make_own_user(rehearsal=False, metadata=False) == OwnUser(
-        uid=64_321, gid=64_321
-    )  # nothing answers there any more
-    assert make_own_user(rehearsal=True, metadata=False) is None
+            make_own_user(metadata=False)
+    assert make_own_user(metadata=False) == OwnUser(uid=64_321, gid=64_321)  # nothing answers there any more
     assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
     rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
     assert ran[4:] == [
@@ -462,7 +460,7 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_pa
     with pytest.raises(
         ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so its"
     ):
-        make_own_user(rehearsal=False, metadata=False)
+        make_own_user(metadata=False)
     monkeypatch.setattr(own_user_module, "_run", lambda *words: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
-        make_own_user(rehearsal=False, metadata=False)
+        make_own_user(metadata=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, TrainingFailed
 from trainer.node.devices import compare, own_devices, smoke_test
 from trainer.node.packages import TORCH, check_torch
@@ -16,13 +17,13 @@ FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
 
 
 def test_all_gpus_are_found_and_named_for_torch() -> None:
-    devices = compare(FOUR, expected=4, rehearsal=False)
+    devices = compare(FOUR, expected=4, place=ACCOUNT)
     assert (devices.found, devices.kind, devices.note) == (4, "cuda", "NVIDIA L4")
     assert devices.names == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
 
 
 def test_a_rehearsal_tries_the_one_cpu_out_once() -> None:
-    assert compare(FOUR, expected=4, rehearsal=True).names == ("cpu",)
+    assert compare(FOUR, expected=4, place=REHEARSAL).names == ("cpu",)
 
 
 @pytest.mark.parametrize(
@@ -30,12 +31,12 @@ def test_a_rehearsal_tries_the_one_cpu_out_once() -> None:
 )
 def test_another_number_than_expected_is_an_error(listing: str) -> None:
     with pytest.raises(TrainingFailed, match="this instance type has 4"):
-        compare(listing, expected=4, rehearsal=False)
+        compare(listing, expected=4, place=ACCOUNT)
 
 
 def test_a_smoke_test_that_does_not_answer_in_its_time_is_ended(tmp_path: Path) -> None:
     with pytest.raises(TrainingFailed, match="the smoke test hangs"):
-        smoke_test(compare(FOUR, expected=4, rehearsal=False), folder=tmp_path, seconds=0)
+        smoke_test(compare(FOUR, expected=4, place=ACCOUNT), folder=tmp_path, seconds=0)
 
 
 def test_another_minor_of_torch_is_refused() -> None:

@@ -58,7 +58,7 @@ Run = Callable[..., TrainerError | None]
 @pytest.fixture
 def run(node: Node, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs a program as the command of a name; it returns the run's error."""
-    monkeypatch.setattr(command_run, "REHEARSAL_GRACE_SECONDS", 0.2)
+    node.place = replace(node.place, stop_seconds=0.2)
     monkeypatch.setattr(command_process, "READER_SECONDS", 0.01)
 
     def run_it(name: str, source: str, **changed: Any) -> TrainerError | None:
@@ -347,6 +347,7 @@ def test_one_with_a_user_of_its_own_gets_no_more_than_its_own(
     node.work = base / "work"
     node.work.mkdir(parents=True)
     monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
+    node.place = replace(node.place, own_user=True)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     follow = command_run.CommandRun._follow
 

@@ -17,6 +17,7 @@ import pytest
 from tests.manifests import MACHINE, manifest
 from tests.nodes import bundle, node, start
 from tests.processes import cut_name
+from trainer.aws.place import HERE
 from trainer.base.environment import temporary_folder
 from trainer.base.errors import UsageError
 from trainer.node.agent import end_at_deadline
@@ -131,7 +132,7 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    node.here = True
+    node.place = HERE
     monkeypatch.setenv("TRACKER_KEY", "s3cr3t-of-mine")
     monkeypatch.setenv("ANOTHER_KEY", "nobodys")
     with caplog.at_level("INFO"):
@@ -221,8 +222,8 @@ def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
     expected: list[str],
 ) -> None:
     found = len(left.split(","))
-    node.here, node.status.devices = (
-        True,
+    node.place, node.status.devices = (
+        HERE,
         Devices(expected=found, found=found, kind="cuda" if left else "cpu", note=""),
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", left)

@@ -26,7 +26,7 @@ from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.launch.inputs import list_inputs
 from trainer.launch.tasks import refresh_task
-from trainer.node import command, command_run, refresh, report, stack_secrets
+from trainer.node import command, refresh, report, stack_secrets
 from trainer.node.agent import fetch_manifest
 from trainer.node.command import run_command
 from trainer.node.shared import Node
@@ -259,7 +259,7 @@ def test_an_error_of_the_refresh_is_the_runs(
 def test_one_that_does_not_end_is_ended_by_its_time_limit(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_run, "REHEARSAL_GRACE_SECONDS", 0.2)
+    node.place = replace(node.place, stop_seconds=0.2)
     with pytest.raises(TrainingFailed, match="the refresh script did not end within 0 minutes"):
         refreshed(node, tmp_path, monkeypatch, "import time; time.sleep(1000)", seconds=0.1)
 

@@ -229,6 +229,7 @@ def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(ei
     eight.work = base / "work"
     eight.work.mkdir()
     monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
+    eight.place = replace(eight.place, own_user=True)
     try:
         start(LEAVES, over={"name": ["A", "B"]})
         assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [

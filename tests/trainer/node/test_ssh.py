@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.node.test_report import status
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.node import ssh
 from trainer.node.shared import Node
 
@@ -33,7 +34,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     (tmp_path / "etc/ssh/ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA root@ip-10-0-0-1")
     (tmp_path / "etc/ssh/ssh_host_ed25519_key").write_text("private")
     monkeypatch.setattr(ssh, "make_user", lambda: tmp_path / "home")
-    return Node(work=tmp_path, rehearsal=False, uplink=Uplink(), status=status())  # type: ignore[arg-type]
+    return Node(work=tmp_path, place=ACCOUNT, uplink=Uplink(), status=status())  # type: ignore[arg-type]
 
 
 def test_the_runs_key_gets_in_and_public_host_keys_go_under_the_nodes_own_id(node: Node) -> None:
@@ -50,7 +51,7 @@ def test_without_a_key_nothing_is_done(node: Node) -> None:
 
 
 def test_in_a_rehearsal_no_user_is_made(node: Node) -> None:
-    node.rehearsal = True
+    node.place = REHEARSAL
     ssh.open_ssh(node, KEY, etc=node.work / "etc")
     assert not node.uplink.sent  # type: ignore[attr-defined]
 

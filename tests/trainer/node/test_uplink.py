@@ -13,6 +13,7 @@ from botocore.exceptions import ConnectTimeoutError
 
 from tests.pieces import named
 from trainer.aws.access import Access
+from trainer.aws.place import REHEARSAL
 from trainer.base.errors import TrainingFailed
 from trainer.node.announced import Announced
 from trainer.node.heartbeat import HeartbeatThread
@@ -54,7 +55,7 @@ def node(uplink: Uplink, work: Path) -> Node:
     identity = NodeIdentity(
         run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t"
     )
-    return Node(work=work, rehearsal=True, uplink=uplink, status=Status(identity=identity))
+    return Node(work=work, place=REHEARSAL, uplink=uplink, status=Status(identity=identity))
 
 
 EVENT = {

@@ -14,7 +14,7 @@ import pytest
 from tests.jobs import full, job_of
 from tests.trainer.outside.pairs import PAIRS
 from trainer.aws.access import Access
-from trainer.aws.place import ACCOUNT
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.data.read.writing import write_candles
 from trainer.job.pieces import KINDS, kind_of
 from trainer.launch.start import recorded
@@ -47,7 +47,7 @@ def node(access: Access, tmp_path: Path) -> Node:
         run_id="r", attempt=1, node=0, deadline=deadline, instance_id="i-1", instance_type="t"
     )
     return Node(
-        work=tmp_path, rehearsal=True, uplink=Uplink(access, bucket), status=Status(identity=identity)
+        work=tmp_path, place=REHEARSAL, uplink=Uplink(access, bucket), status=Status(identity=identity)
     )
 
 
