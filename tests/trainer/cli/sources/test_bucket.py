@@ -12,8 +12,8 @@ from trainer.aws.access import Access
 from trainer.base.errors import ConfigError, DataError, PermissionDenied
 from trainer.cli.main import main
 from trainer.cli.sources import bucket as bucket_source
+from trainer.cli.sources import desk as desk_sources
 from trainer.cli.sources.bucket import fetch_candles, fetch_files
-from trainer.cli.verbs import launch as launch_verb
 
 BARS = "time,open,high,low,close,volume\n" + "".join(
     f"{1_609_491_600 + 60 * row},1,2,0.5,{1 + row * 7 % 13 / 20},{row}\n" for row in range(600)
@@ -77,7 +77,7 @@ def test_nothing_too_much_and_no_such_bucket_are_one_line(
 
 
 def test_a_launch_trains_on_them_as_on_a_folder(rehearsed: Access, bucket: str, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(launch_verb, "own_access", lambda: rehearsed)
+    monkeypatch.setattr(desk_sources, "own_access", lambda: rehearsed)
     words = [
         "launch",
         "--rehearse",
