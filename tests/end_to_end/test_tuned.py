@@ -95,7 +95,10 @@ def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(launc
     manifests = (json.loads(body) for body in stored(desk, second["run_id"]) if b'"lock_sha256"' in body)
     (manifest,) = (item for item in manifests if item["run_id"] == second["run_id"])
     assert manifest["documents"]["measurements.json"] == {"cpu": {event["shape"]: event["entry"]}}
-    assert manifest["documents"]["gpu_profiles.json"] == {"cpu": {"models_per_gpu": 1}, "my_v100": {"memory_gib": 15.5}}
+    assert manifest["documents"]["gpu_profiles.json"] == {
+        "cpu": {"models_per_gpu": 1},
+        "my_v100": {"memory_gib": 15.5},
+    }
 
     rate = launch(desk, *TUNED, "--dry-run")["candidates"][0]["rate"]
     assert rate["basis"] == f"measured on {event['entry']['date']}"
