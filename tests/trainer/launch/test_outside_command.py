@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.jobs import job_of
 from tests.manifests import command
-from trainer.aws.stack import read_stack
-from trainer.cli.views.drawing import drawn
-from trainer.cli.views.receipt import receipt_view
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
 from trainer.job.pieces.piece import Piece
@@ -22,40 +21,41 @@ from trainer.runs.record import utc_now
 from trainer.runs.store import open_objects
 from trainer.runs.stored_receipt import read_receipt
 
-SCORE = "echo 0.5 > $MAYFLY_OUT/scores.csv"
-SCORER = command(name="score", title="the scorer", words=("sh", "-c", SCORE), files={}, devices="found")
 PIECE = Piece(name="score_m", title="m", kind="score", series=(), source="m", estimate=1.0)
 
 
-class Score(Work):
-    name, leaves, input_bytes = SCORER.name, SCORER.leaves, 0
-
-    def weighed(self, offers, account):
-        return timed(Workload(pieces=(PIECE,), gpus=0.0), KnownTimes(), offers)
-
-    def task(self, record, account, offers, planned):
-        pieces = tuple(ManifestPiece(**vars(piece), values={}, estimate=1.0) for piece in record.pieces)
-        return Task(job=self.job, command=SCORER, pieces=pieces)
-
-
-def test_a_command_from_outside_is_planned_run_and_in_the_receipt(aws_server, node_forks, monkeypatch):
-    access = aws_server.account()
-    aws_server.apply_program(access)
+@pytest.fixture
+def account(stack, aws_server, node_forks, monkeypatch):
+    """Return a stack whose machines run."""
+    access, outputs = stack
     monkeypatch.setattr(aws_server.nodes, "forks", node_forks)
     monkeypatch.setattr(aws_server.cloud(access), "run_nodes", True)
-    outputs, now = read_stack(access, stack="dev"), utc_now()
-    account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
-    job = job_of(name="scores", instance=("g6.xlarge",), max_duration="1h", budget=1.0)
-    work = Score(job=job, code=build_bundle())
-    offers = offers_for(job, account)
-    plan = plan_work(work, offers, account)
-    assert 0 < plan.hard_stop_usd <= 1 and plan.to_dict()["pieces"][0]["kind"] == "score"
-    record = record_of(work, plan, account, preflight_at=now, now=now)
+    return Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
+
+
+def test_a_command_from_outside_is_planned_run_and_in_the_receipt(account):
+    words = ("sh", "-c", "echo 0.5 > $MAYFLY_OUT/scores.csv")
+    scorer = command(name="score", title="the scorer", words=words, files={}, devices="found")
+
+    class Score(Work):
+        name, leaves, input_bytes = scorer.name, scorer.leaves, 0
+
+        def weighed(self, offers, account):
+            return timed(Workload(pieces=(PIECE,), gpus=0.0), KnownTimes(), offers)
+
+        def task(self, record, account, offers, planned):
+            pieces = tuple(ManifestPiece(**vars(one), values={}, estimate=1.0) for one in record.pieces)
+            return Task(job=self.job, command=scorer, pieces=pieces)
+
+    work = Score(job=job_of(instance=("g6.xlarge",), max_duration="1h", budget=1.0), code=build_bundle())
+    offers = offers_for(work.job, account)
+    planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
+    assert 0 < planned.plan.hard_stop_usd <= 1 and planned.plan.pieces[0].kind == "score"
+    record = record_of(work, planned.plan, account, preflight_at=utc_now(), now=utc_now())
     upload_bundle(work.code, account.objects)
-    register(record, Planned(work=work, offers=offers, plan=plan), account)
-    receipt = drive(AwsCloud(access, outputs), record.run_id, poll_seconds=0.2)
+    register(record, planned, account)
+    receipt = drive(AwsCloud(account.access, account.outputs), record.run_id, poll_seconds=0.2)
     assert receipt == read_receipt(account.objects, record.run_id)
     assert (receipt["state"], receipt["work"]) == ("done", "score")
     (file,) = receipt["files"]
     assert account.objects.get(key=file["key"], version_id=file["version_id"]).body == b"0.5\n"
-    assert "scores.csv" in drawn(receipt_view(receipt), width=80)
