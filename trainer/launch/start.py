@@ -20,7 +20,7 @@ from trainer.launch.tasks import Task
 from trainer.launch.work import Account, Work
 from trainer.runs.index import begin_run
 from trainer.runs.pieces import RunPiece
-from trainer.runs.record import HERE_FORMAT, Attempt, Driver, RunRecord, new_run_id
+from trainer.runs.record import Attempt, Driver, RunRecord, new_run_id
 from trainer.runs.store import Objects, plan_key
 
 
@@ -67,7 +67,6 @@ def record_here(record: RunRecord, *, user_id: str, host: str) -> RunRecord:
     """Return the record of a run on the caller's own machine: it has no instance, and is running."""
     return replace(
         record,
-        format=HERE_FORMAT,
         instance_role_id="",
         user_id=user_id,
         host=host,

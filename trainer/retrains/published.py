@@ -19,7 +19,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import path_flaw
 from trainer.job.job import Job, job_from_json
-from trainer.retrains.schedule import PUBLISHED_FORMAT, READABLE_FORMATS
+from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES, SHA256
 from trainer.runs.store import Objects
@@ -96,7 +96,7 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
             PublishedRetrain,
             name=f"the retrain {name}",
             most_bytes=MOST_BYTES,
-            formats=READABLE_FORMATS,
+            formats=(PUBLISHED_FORMAT,),
         )
         _check_keys(retrain, name)
     except Unsound as error:

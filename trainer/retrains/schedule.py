@@ -18,7 +18,6 @@ from trainer.retrains.recurrence import Recurrence, cron_refusal
 # Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before
 # 2026-11-22: no scripts.
 PUBLISHED_FORMAT = 2
-READABLE_FORMATS = (1, PUBLISHED_FORMAT)
 MOST_RETRAINS = 8  # of a stack: its parameter, which holds 4 KB, lists them
 OVERLAPS = ("skip", "wait")
 BEATS_BASELINES = "beats-baselines"

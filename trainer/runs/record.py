@@ -1,8 +1,7 @@
 """The run record: every decision about a run. The only object that several callers may write.
 
 Frozen values, and the three ways in which they change. `record_json` reads and writes them, `store` keeps a
-record by compare-and-swap, `reconcile` decides on it. Instants are UTC. Format 1 (before 2026-11-22) had no
-causes of deadlines and no quotas; it is still read.
+record by compare-and-swap, `reconcile` decides on it. Instants are UTC.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ from trainer.runs.keys import NodeKeys, own_keys
 from trainer.runs.lease import BOOT_ALLOWANCE
 from trainer.runs.pieces import RunPiece
 
-# 5, before a run had a driver; 4, before it had pieces; 3, before a node's keys began with its id; 2, before
-# jobs had tables; 1: no vcpus.
-FORMAT = 6
-HERE_FORMAT = 7  # of a run on the caller's own machine: older readers refuse these records, and only these
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
+FORMAT = 7  # records of other versions are refused in one line
 Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -179,12 +174,12 @@ class RunRecord:
     created_at: datetime  # when the record was written
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause = "unknown"
-    pieces: tuple[RunPiece, ...] = ()  # what it trains; () before format 5
+    pieces: tuple[RunPiece, ...] = ()  # what it trains
     # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
     work: str = "train"  # the name of its nodes' command (`runs.manifest`)
     leaves: Leaves = "models"  # what that may leave, and readers of its result take
-    instance_role_id: str = ""  # unique id of the role of its instances; '' before format 4
+    instance_role_id: str = ""  # unique id of the role of its instances
     user_id: str = (
         ""  # `aws:userid` of the user who runs it on their own machine; '' for a run on an instance
     )

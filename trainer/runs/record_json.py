@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
 from trainer.runs.pieces import job_setting
-from trainer.runs.record import READABLE_FORMATS, WORK, RunRecord, from_iso, iso
+from trainer.runs.record import FORMAT, WORK, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
@@ -33,16 +33,11 @@ def to_json(value: Any) -> str:
 
 
 def record_from_json(text: str | bytes) -> RunRecord:
-    """Read a run record. Raises ValueError for another format, a missing field, or a malformed value.
-
-    A record keeps the format that it began with: an older command that watches the same run can go on reading
-    it.
-    """
+    """Read a run record. Raises ValueError for another format, a missing field, or a malformed value."""
     body = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     values = read_object(body, most_bytes=MOST_RECORD_BYTES, name="the run record").values
-    if values.get("format") not in READABLE_FORMATS:
-        known = ", ".join(map(str, READABLE_FORMATS))
-        raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {known}")
+    if values.get("format") != FORMAT:
+        raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {FORMAT}")
     record = _built(values, RunRecord, "the run record")
     assert isinstance(record, RunRecord)
     _check_consistency(record)

@@ -27,7 +27,7 @@ USER = "AROA1EXAMPLE:me@example.org"
 
 @pytest.fixture
 def record(make_record: Any) -> RunRecord:
-    about = {"place": "here", "user_id": USER, "host": "desk", "ladder": (), "state": "running", "format": 7}
+    about = {"place": "here", "user_id": USER, "host": "desk", "ladder": (), "state": "running"}
     blank = make_record(**about)
     return replace(blank, attempts=(Attempt(number=1, created_at=blank.created_at),))
 

@@ -161,7 +161,7 @@ def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(ma
 
 def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
     cloud, record = make_cloud()
-    body = to_json(record).replace('"format": 6', '"format": 99')
+    body = to_json(record).replace('"format": 7', '"format": 99')
     cloud.objects.write(record_key(record.run_id), body.encode())
     assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
 
