@@ -15,16 +15,14 @@ import logging
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules
-from trainer.rehearsal.forks import ForkedProcess, fork
+from trainer.rehearsal.forks import ForkedProcess, start_python
 from trainer.rehearsal.function_code import keep, unpack
 from trainer.rehearsal.wire import Answer, Call, collect, state_of
 from trainer.rehearsal.world import AwsError
@@ -197,8 +195,16 @@ def run(
         event.write(payload)
         event.seek(0)
         files = {0: event.fileno(), 1: answers.fileno(), 2: output.fileno()}
-        words = (str(function.folder), function.handler, json.dumps(context))
-        process = _start_runner(cloud, words, environment=environment, folder=function.folder, files=files)
+        # Isolated and without site-packages: it imports the standard library and the zip, as on AWS.
+        runner = ("-I", "-S", "-c", RUNNER.read_text(encoding="utf-8"))
+        process = start_python(
+            (*runner, str(function.folder), function.handler, json.dumps(context)),
+            server=cloud.fork_functions() if cloud.fork_functions else None,
+            environment=environment,
+            folder=function.folder,
+            files=files,
+            name="lambda",
+        )
         _processes.add(process)
         try:
             exit_code = process.wait(timeout=function.timeout_seconds)
@@ -219,34 +225,6 @@ def run(
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
     return dict(answer)
-
-
-def _start_runner(
-    cloud: EmbeddedAccount,
-    words: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    files: Mapping[int, int],
-) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start the runner: a new Python, or a fork of one that has boto3 loaded where the account has a fork
-    server.
-    """
-    if cloud.fork_functions is not None:
-        code = ("-P", "-c", RUNNER.read_text(encoding="utf-8"), *words)
-        server = cloud.fork_functions()
-        return fork(
-            server, code, environment=environment, folder=folder, files=files, name="lambda", executable=""
-        )
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(RUNNER), *words],
-        stdin=files[0],
-        stdout=files[1],
-        stderr=files[2],
-        env=environment,
-        cwd=folder,
-        start_new_session=True,
-    )
 
 
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:
