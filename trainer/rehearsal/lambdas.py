@@ -10,26 +10,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
+import time
 import uuid
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules
+from trainer.rehearsal.applied_program import open_folder
 from trainer.rehearsal.forks import ForkedProcess, start_python
-from trainer.rehearsal.function_code import keep, unpack
 from trainer.rehearsal.wire import Answer, Call, collect, state_of
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
+UNUSED_SECONDS = 24 * 3600.0  # after which unpacked code is removed
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
@@ -79,6 +85,44 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGI
             folder=folder,
         )
     return {**answer, "CodeSize": size, "CodeSha256": sha256}
+
+
+def unpack(code: bytes, *, folder: Path) -> Path:
+    """Unpack a zip into a folder, named after its hash, unless that exists; return the folder."""
+    open_folder(folder.parent)
+    if not keep(folder):
+        partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
+        with zipfile.ZipFile(io.BytesIO(code)) as archive:
+            try:
+                archive.extractall(partial)
+            except OSError:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+        try:
+            partial.rename(folder)
+        except OSError:  # another process unpacked the same zip meanwhile
+            shutil.rmtree(partial, ignore_errors=True)
+            if not folder.exists():
+                raise
+        _forget_unused(folder.parent)
+    return folder
+
+
+def keep(folder: Path) -> bool:
+    """Mark a folder as in use; return whether it exists."""
+    try:
+        os.utime(folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _forget_unused(parent: Path) -> None:
+    """Remove the code that no server has used for a day."""
+    for folder in parent.iterdir():
+        with suppress(FileNotFoundError):  # another server was faster
+            if folder.stat().st_mtime < time.time() - UNUSED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
