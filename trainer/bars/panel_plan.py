@@ -143,7 +143,9 @@ def _choose_target(
             for candles in panel.values()
         )
 
-    return choose_target(job.target, num_separate, series="the panel", shorter=job.model.shorter)
+    return choose_target(
+        job.target, num_separate, series="the panel's best series", shorter=job.model.shorter
+    )
 
 
 def _in_bars(spans: Spans, dates: np.ndarray, *, first: int = 0) -> Spans:

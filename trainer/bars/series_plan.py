@@ -182,12 +182,18 @@ def lay_out(
 
 
 def choose_target(
-    target: TargetSettings, num_separate: Callable[[TargetSettings], int], *, series: str, shorter: str
+    target: TargetSettings,
+    num_separate: Callable[[TargetSettings], int],
+    *,
+    series: str,
+    shorter: str,
+    remark: str = "",
 ) -> TargetSettings:
     """Return the target with open settings chosen: the first option, the farthest, with enough labels in test
     that don't overlap, which `num_separate` counts.
 
-    Raises DataError if none has; `series` and `shorter` (keys that make the model see less) are for its text.
+    Raises DataError if none has; `series`, `shorter` (keys that make the model see less) and `remark` are for
+    its text.
     """
     options, separate = target.options(), 0
     if len(options) == 1:
@@ -198,7 +204,7 @@ def choose_target(
             return option
     raise DataError(
         f"{series} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
-        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least",
+        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least{remark}",
         do=(
             f"Give more bars, raise data.test_fraction, lower {shorter}, or accept these:"
             f" {target.farther} = 1."

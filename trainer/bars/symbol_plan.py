@@ -80,6 +80,7 @@ def plan_series(
         lambda option: label_bars(candles, option, time, **reads).num_separate(test),
         series=candles.symbol,
         shorter=job.model.shorter,
+        remark=f"; the series has {int(time.holes.sum())} holes",
     )
     labelled = label_bars(candles, chosen, time, **reads)
     horizon_bars = max(target.bars_ahead, labelled.longest)
