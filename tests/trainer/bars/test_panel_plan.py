@@ -16,7 +16,7 @@ from tests.jobs import job_of, with_settings
 from trainer.bars.document import DataPlan, read_plan
 from trainer.bars.job_plan import folder_of, plan_data
 from trainer.bars.panel_plan import plan_panel
-from trainer.bars.symbol_plan import Plan
+from trainer.bars.series_plan import Plan
 from trainer.base.errors import DataError, UsageError
 from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
