@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL, Place
+from trainer.aws.place import Place
 from trainer.base.errors import ConfigError, DataError
 from trainer.cli.output import counted
 from trainer.cli.sources.check_child import INDEXED, CheckChild
@@ -128,12 +128,12 @@ def find_candles(
     sets = [
         name for name in objects.folders(prefix=RAW) if not name.startswith(".")
     ]  # what scripts read is not a data set
-    if place is not REHEARSAL and sets:
+    if not place.has_demo and sets:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
         raise DataError(
             f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do
         )
-    if place is not REHEARSAL:
+    if not place.has_demo:
         return CheckedCandles(job=job, candles=None)
     from trainer.rehearsal import client, home  # only a rehearsal has this folder
 

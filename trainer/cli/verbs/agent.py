@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
-from trainer.aws.place import HERE, REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base import environment
@@ -33,7 +32,8 @@ from trainer.cli.sources.desk import Desk
 from trainer.cli.terminal import Console, show
 from trainer.cli.verbs.launch import asked_job
 from trainer.control.cloud import AwsCloud
-from trainer.control.own_machine import close_last, follow_here
+from trainer.control.drive import drive
+from trainer.control.settle import close_last
 from trainer.control.stop import StopSignal
 from trainer.job.job import Job
 from trainer.launch.bundle import upload_bundle
@@ -110,12 +110,16 @@ def run(arguments: argparse.Namespace) -> int:
             console.line(
                 f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC"
             )
-            watch = Watch(console, stop, here=True)
             receipt = None
             if not arguments.detach:
-                seconds = HERE.poll_seconds if access.folder else access.place.poll_seconds
-                receipt = follow_here(
-                    cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event
+                receipt = drive(
+                    cloud,
+                    record.run_id,
+                    known=record,
+                    poll_seconds=access.place.poll_seconds,
+                    on_event=Watch(console, stop).on_event,
+                    stop=stop,
+                    agent=agent,
                 )
         console.close()
         if receipt is None:
@@ -215,7 +219,7 @@ def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutp
 
 def _lend(access: Access, pid: int) -> None:
     """Keep a rehearsal's AWS up for as long as the agent lives, also after this command has ended."""
-    if access.place is REHEARSAL and access.access_key:
+    if access.access_key:
         from trainer.rehearsal.client import default_root, lease_server
 
         lease_server(default_root(), holder=pid)

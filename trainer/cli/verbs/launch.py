@@ -207,7 +207,7 @@ def _ssh_key(account: Account, run_id: str, console: Console) -> str:
     """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended
     runs.
     """
-    if account.outputs.attach != "ssh" or not account.place.attaches:
+    if account.outputs.attach != "ssh" or account.place.no_attach:
         return ""
     try:
         needs("paramiko")
