@@ -19,11 +19,8 @@ from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
-from trainer.runs.pieces import models_under
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import (
-    MOST_LISTED,
-    MOST_MODELS,
     MOST_PROGRESS_BYTES,
     MOST_RESULT_BYTES,
     Heartbeat,
@@ -32,7 +29,7 @@ from trainer.runs.reports import (
     read_result,
 )
 from trainer.runs.store import Objects, Stored, given, stop_key
-from trainer.store.listing import card_of
+from trainer.store.listing import card_of, stored_models
 
 T = TypeVar("T")
 MODELS_AT_ONCE = 10  # as many connections as boto3 keeps open
@@ -100,11 +97,8 @@ def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) 
     if result is not None:
         named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
         return _at_once(named, lambda model: _head(objects, *model), record.run_id)
-    models: list[str] = []
-    for keys in record.nodes:
-        listed = (item.key for item in objects.list(prefix=keys.models, most=MOST_LISTED))
-        models += models_under(keys.models, listed, record.pieces)
-    return _at_once(models[:MOST_MODELS], lambda key: _with_card(objects, key), record.run_id)
+    keys = [item.key for item in stored_models(objects, record)]
+    return _at_once(keys, lambda key: _with_card(objects, key), record.run_id)
 
 
 def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: str) -> tuple[ModelSeen, ...]:

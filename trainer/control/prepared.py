@@ -108,7 +108,7 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
         own = {
             key: item[key] for key in ("file", "bytes", "sha256")
         }  # not as the node wrote them: they name the file
-        summaries[item["file"]] = {key: summary[key] for key in DESCRIBED if key in summary} | own
+        summaries[item["file"]] = {key: summary[key] for key in DESCRIBED} | own
     return summaries
 
 

@@ -213,10 +213,8 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that a file lacks. For index entries older than 2026-11-22 the node checks
-    it.
-    """
-    there = item.summary.get("further", columns)
+    """Raise DataError for a column that a file lacks."""
+    there = item.summary["further"]
     for name in columns:
         if name not in there:
             do = (
@@ -254,14 +252,13 @@ def read_summary(body: bytes) -> dict[str, Any]:
     try:
         fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
         holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
-        summary = {
+        return {
+            **fields.values,
             "timeframe": fields.text("timeframe"),
             "synthetic": bool(fields.truth("synthetic")),
+            "further": [name.text(most=MOST_TEXT) for name in fields.value("further").items()],
             "holds": holds,
         }
-        if "further" in fields.values:
-            summary["further"] = [name.text(most=MOST_TEXT) for name in fields.value("further").items()]
-        return {**fields.values, **summary}
     except Unsound:
         return {}
 

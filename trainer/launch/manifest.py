@@ -73,7 +73,7 @@ def write_manifest(manifest: Manifest, objects: Objects) -> None:
     It never changes, with one exception: control registers the same run again if an earlier call was killed
     before it wrote the record.
     """
-    key, body = manifest_key(manifest.run_id), to_json(manifest).encode()
+    key, body = manifest_key(manifest.run_id), to_json(manifest)
     try:
         objects.put(key=key, body=body, create=True)
     except Conflict:

@@ -14,9 +14,8 @@ from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
 from trainer.launch.inputs import Input
-from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
-from trainer.launch.plan import RunPlan
+from trainer.launch.plan import RunPlan, rungs_of_type
 from trainer.launch.preflight import Offers, look
 from trainer.launch.work import Account
 from trainer.machines.cpu_instances import cpu_instance_type
@@ -57,20 +56,11 @@ def plan_prepare(account: Account, *, budget_usd: float, pinned_image: str = "")
         why = "no zone of the stack offers it" if not zones else "its price is not known"
         do = "Set another prepare_type and run pulumi up."
         raise ConfigError(f"no prepare run on {machine.name} in {outputs.region}", why=why, do=do)
-    pools = Pools(
-        machine=machine,
-        market="on_demand",
-        on_demand_usd_per_hour=price,
-        price_by_zone=dict.fromkeys(zones, price),
-    )
     run_limit = TimeLimit(duration=LONGEST, cause="prepare")
     limit = time_limit(run=run_limit, budget_usd=budget_usd, on_demand_usd_per_hour=price)
     return offers, RunPlan(
-        ladder=build_ladder(
-            [pools],
-            subnets=outputs.subnets,
-            launch_template_id=offers.launch_template_id,
-            image_id=offers.image_id,
+        ladder=rungs_of_type(
+            machine, dict.fromkeys(zones, price), offers, outputs.subnets, market="on_demand"
         ),
         run_limit=run_limit,
         hard_stop_usd=dollars(limit.duration.total_seconds(), price),

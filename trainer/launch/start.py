@@ -19,8 +19,7 @@ from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
 from trainer.launch.work import Account, Work
 from trainer.runs.index import begin_run
-from trainer.runs.pieces import RunPiece
-from trainer.runs.record import Attempt, Driver, RunRecord, new_run_id
+from trainer.runs.record import Attempt, Driver, RunPiece, RunRecord, new_run_id
 from trainer.runs.store import Objects, plan_key
 
 

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Protocol
 from trainer.aws.access import Access
 from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import ConfigError
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece
@@ -209,9 +208,6 @@ class ScriptWork(Work):
         machines = machines_of(self.job)
         if account.place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
-        if self.job.script.secrets and not account.outputs.script_profile_arn:
-            why = "it is older than they are"
-            raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
         refuse_small_disks(machines, self.input_bytes, volume_gib=offers.volume_gib)
         times = known_times(account.objects, self.names, self.sha256, account.place)
         return timed(Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each), times, offers)

@@ -96,7 +96,6 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
             PublishedRetrain,
             name=f"the retrain {name}",
             most_bytes=MOST_BYTES,
-            formats=(PUBLISHED_FORMAT,),
         )
         _check_keys(retrain, name)
     except Unsound as error:
@@ -124,7 +123,7 @@ def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: st
     """Write a publication, replacing the one with the ETag `replaces`. Raises Conflict if another writer was
     faster.
     """
-    body = to_json(retrain).encode()
+    body = to_json(retrain)
     if replaces:
         objects.put(key=published_key(retrain.name), body=body, if_match=replaces)
     else:

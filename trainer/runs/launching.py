@@ -220,10 +220,10 @@ def _next_rung(record: RunRecord, launch: Launch) -> int | None:
 
 
 def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
-    """Return whether a rung needs at least as much of the quota that refused another one; unknown needs count
-    as such.
+    """Return whether a rung needs at least as much of the quota that refused another one; a quota without a
+    code counts as the same.
     """
-    if not (rung.quota_code and over_quota.quota_code and rung.vcpus and over_quota.vcpus):
+    if not (rung.quota_code and over_quota.quota_code):
         return True
     return rung.quota_code == over_quota.quota_code and rung.vcpus >= over_quota.vcpus
 

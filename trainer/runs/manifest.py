@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from trainer.base.strict_json import Unsound
 from trainer.base.symbols import path_flaw
-from trainer.runs.pieces import RunPiece
-from trainer.runs.record import WORK, Leaves
+from trainer.runs.record import WORK, Leaves, RunPiece
 from trainer.runs.record_json import read_value
 
 FORMAT = 5
+Tells = Literal[
+    "events", "numbers"
+]  # Mayfly's own events, or the contract's, of pieces that the agent starts
 MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
-Tells = Literal["events", "numbers"]
 DATA, GIVEN = (
     "data",
     "given",
@@ -54,9 +55,7 @@ class Command:
     gpus: float  # of each piece: a number, or a share such as 0.25; 0: all
     seconds: float  # after which it is stopped; 0: the run's deadline
     restarts: int  # of a piece, after a signal killed it
-    tells: Literal[
-        "events", "numbers"
-    ]  # Mayfly's own events, or the contract's, of pieces that the agent starts
+    tells: Tells
     # Models or candle files that its events announce by hash, or any files of OUT, which are kept by theirs.
     leaves: Leaves
     out_bytes: int  # of such files
@@ -171,6 +170,4 @@ class Manifest:
 
 def read_manifest(body: bytes) -> Manifest:
     """Read a manifest. Raises Unsound."""
-    return read_value(
-        body, Manifest, name="the manifest", most_bytes=MOST_MANIFEST_BYTES, formats=(FORMAT,), exactly=True
-    )
+    return read_value(body, Manifest, name="the manifest", most_bytes=MOST_MANIFEST_BYTES)

@@ -112,23 +112,20 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
     """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed
     one.
 
-    `names`: the models that the run was launched for; () if its record names none. Output files that are kept
-    by their hash are read by `read_outputs`, since a node that was ended leaves their list, but no result.
+    `names`: the models that the run was launched for. Output files that are kept by their hash are read by
+    `read_outputs`, since a node that was ended leaves their list, but no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
     models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
     made = {model["key"].removeprefix(models_prefix).removesuffix(MODEL_SUFFIX) for model in models}
-    if names and (others := sorted(made.difference(names))):
+    if others := sorted(made.difference(names)):
         raise Unsound(f"the result has the model {others[0][:120]!r}, which the run was not launched for")
     return NodeResult(
         state=fields.choice("state", NODE_STATES),
         exit_code=fields.whole("exit_code", 0, most=255),
         error=read_error(fields),
         models=models,
-        failed=tuple(
-            {**read_identity(item), "reason": item.text("reason", "", most=MOST_TEXT)}
-            for item in fields.rows("failed", most=MOST_MODELS)
-        ),
+        failed=tuple(read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)),
         retries=fields.whole("retries", 0, most=MOST_COUNT),
         phases=fields.instants("phases", most=MOST_PHASES),
         data=read_data(fields.table("data")),
@@ -250,6 +247,11 @@ def model_entry(fields: Fields) -> dict[str, Any]:
     }
 
 
+def read_failed(fields: Fields) -> dict[str, Any]:
+    """Return the piece of a model that was not made, with the reason."""
+    return {**read_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)}
+
+
 def read_metrics(fields: Fields) -> dict[str, Any]:
     """Return the field `metrics`. Raises Unsound if it can't be shown."""
     metrics = fields.table("metrics").values
@@ -297,15 +299,13 @@ def read_devices(fields: Fields) -> dict[str, Any]:
 
 
 def read_identity(fields: Fields) -> dict[str, Any]:
-    """Return the piece of an entry, with fold and seed if they are named; older entries name a symbol."""
-    numbers = {key: fields.whole(key) for key in ("fold", "seed") if fields.values.get(key) is not None}
-    if fields.values.get("piece") is None:
-        return {"symbol": fields.text("symbol"), **numbers}
-    piece = {"piece": fields.text("piece", most=MOST_TITLE), "kind": fields.text("kind")}
+    """Return the piece of an entry."""
     return {
-        **piece,
-        "series": [name.text() for name in fields.value("series", []).items(most=MOST_MODELS)],
-        **numbers,
+        "piece": fields.text("piece", most=MOST_TITLE),
+        "kind": fields.text("kind"),
+        "series": [name.text() for name in fields.value("series").items(most=MOST_MODELS)],
+        "fold": fields.whole("fold"),
+        "seed": fields.whole("seed"),
     }
 
 

@@ -307,14 +307,14 @@ def stop_key(run_id: str, attempt: int) -> str:
 
 def create_record(objects: Objects, record: RunRecord) -> str:
     """Write a new run's record and return its ETag. Raises Conflict if the run exists."""
-    return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), create=True)
+    return objects.put(key=record_key(record.run_id), body=to_json(record), create=True)
 
 
 def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
     """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict if another was
     first.
     """
-    return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
+    return objects.put(key=record_key(record.run_id), body=to_json(record), if_match=etag)
 
 
 def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:

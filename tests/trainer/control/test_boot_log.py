@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.records import created, launched
 from trainer.base.errors import PermissionDenied
 from trainer.cli.verbs.logs import LogReader
-from trainer.runs.record import Attempt, Launch
 from trainer.runs.store import create_record
 
 
@@ -16,16 +16,12 @@ from trainer.runs.store import create_record
 def cloud(make_cloud, make_record):
     """A cloud with a run whose one instance has left nothing so far."""
     cloud, record = make_cloud(run_id="20261120-120000-other-aaaa")
-    launch = Launch(
-        rung=0,
-        token="t",
-        deadline=record.deadline,
-        intended_at=record.created_at,
-        outcome="created",
-        instance_ids=("i-9",),
+    record = replace(
+        record,
+        run_id="20261120-120000-crypto-k3v9",
+        state="running",
+        attempts=launched(created(instance_ids=("i-9",))),
     )
-    record = replace(record, run_id="20261120-120000-crypto-k3v9", state="running")
-    record = replace(record, attempts=(Attempt(number=1, launches=(launch,), created_at=record.created_at),))
     create_record(cloud.objects, record)
     return cloud, record
 

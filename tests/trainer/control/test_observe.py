@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pieces import named
+from tests.records import piece
 from tests.trainer.control.conftest import SHA256
 from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
 from trainer.control.observe import observe
-from trainer.runs.pieces import RunPiece
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import read_record
 
@@ -76,8 +77,8 @@ def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
 
 def test_a_result_may_name_the_runs_own_models_alone(run):
     cloud, record = run
-    model = RunPiece(model="lstm-direction_BTC-USD_1m", piece="BTC-USD", kind="symbol", series=("BTC-USD",))
-    told = {"family": "lstm", "symbol": "ETH-USD", "version_id": "v", "sha256": "ab" * 32}
+    model = piece("BTC-USD", model="lstm-direction_BTC-USD_1m")
+    told = {**named("ETH-USD"), "family": "lstm", "version_id": "v", "sha256": "ab" * 32}
     other = {**told, "key": f"{record.nodes[0].models}lstm-direction_ETH-USD_1m.safetensors"}
     cloud.objects.write(record.nodes[0].result, json.dumps({"state": "done", "models": [other]}).encode())
     seen = observe(cloud, replace(record, pieces=(model,))).result
@@ -152,12 +153,12 @@ def test_what_lies_under_another_instances_id_is_not_looked_at(run):
     ):
         cloud.objects.write(other.lease, json.dumps(LEASE).encode())
         cloud.objects.write(other.result, json.dumps({"state": "failed"}).encode())
-        cloud.objects.write(f"{other.models}lstm_A_1m.safetensors", b"forged")
+        cloud.objects.write(f"{other.models}lstm_BTC-USD_1m.safetensors", b"forged")
     seen = observe(cloud, record)
     assert (seen.heartbeat, seen.result) == (None, None)
     models = observe_module.models_seen(cloud.objects, record, None)
     assert [model.key for model in models] == [
-        f"{own.models}lstm_A_1m.safetensors"
+        f"{own.models}lstm_BTC-USD_1m.safetensors"
     ]  # node 1 of this instance has its prefix
 
 
@@ -165,11 +166,16 @@ def test_of_a_node_that_left_no_result_the_runs_own_models_right_in_its_folder_c
     """Its receipt can be read back, whatever else lies there."""
     cloud, record = run
     (own,) = record.nodes
-    for name in ("lstm_A_1m", "deep/lstm_A_1m", "deep/er/lstm_A_1m", ".hidden", "lstm_OTHER_1m"):
+    for name in (
+        "lstm_BTC-USD_1m",
+        "deep/lstm_BTC-USD_1m",
+        "deep/er/lstm_BTC-USD_1m",
+        ".hidden",
+        "lstm_OTHER_1m",
+    ):
         cloud.objects.write(f"{own.models}{name}.safetensors", b"", SHA256)
-    models = [RunPiece(model=f"lstm_{name}_1m", piece=name, kind="symbol", series=(name,)) for name in "AB"]
-    seen = observe_module.models_seen(cloud.objects, replace(record, pieces=tuple(models)), None)
-    assert [model.key for model in seen] == [f"{own.models}lstm_A_1m.safetensors"]
+    seen = observe_module.models_seen(cloud.objects, record, None)
+    assert [model.key for model in seen] == [f"{own.models}lstm_BTC-USD_1m.safetensors"]
     cloud.end(own.instance_id, "Client.InstanceInitiatedShutdown")
     receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert {model["key"].count("/") for model in receipt["models"]} == {5}

@@ -29,7 +29,7 @@ def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_
         entry = ScheduledRun(
             retrain="weekly", scheduled_at=scheduled_at, began_at=NOW, updated_at=NOW, **more
         )
-        cloud.objects.put(key=entry_key("weekly", scheduled_at), body=to_json(entry).encode())
+        cloud.objects.put(key=entry_key("weekly", scheduled_at), body=to_json(entry))
         return entry
 
     open_since = NOW - timedelta(hours=30)

@@ -13,7 +13,7 @@ from trainer.launch.planning import choose_from_set
 
 def item(name: str, timeframe: str, *held: tuple[str, int], synthetic: bool = False) -> Input:
     holds = [{"symbol": symbol, "bars": bars, "first": name, "last": name} for symbol, bars in held]
-    summary = {"file": name, "timeframe": timeframe, "synthetic": synthetic, "holds": holds}
+    summary = {"file": name, "timeframe": timeframe, "synthetic": synthetic, "further": [], "holds": holds}
     return Input(key=f"raw/{name}", version_id="v", sha256=name, bytes=1, summary=summary)
 
 
@@ -67,6 +67,7 @@ def test_fewer_bars_than_one_window_are_refused():
 def held(symbol: str, timeframe: str, bars: int, first: str, last: str) -> Input:
     summary = {
         "timeframe": timeframe,
+        "further": [],
         "holds": [{"symbol": symbol, "bars": bars, "first": first, "last": last}],
     }
     return Input(key=f"raw/{symbol}", version_id="v", sha256=symbol, bytes=1, summary=summary)
@@ -141,6 +142,3 @@ def test_a_column_that_a_file_has_not_is_refused_before_anything_starts():
         DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"
     ):
         choose([entry], **taken, columns=["funding"])
-    assert choose([ETH], **taken, columns=["funding"]).inputs == (
-        ETH,
-    )  # an index entry of before: the node finds out

@@ -185,7 +185,7 @@ class Machine:
             machines={"p3.8xlarge": machine},
         )
         made = replace(made, **self.known)
-        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made).encode())
+        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made))
         tags = {
             "project": "mayfly",
             "run_id": RUN,

@@ -413,7 +413,9 @@ def test_no_manifest_widens_its_instances_role(
         work: Work = Refresh(job=job, code=CODE, inputs=())
     else:
         offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-        plan = plan_script(job, offers, outputs, known=KnownTimes(), input_bytes=3, place=access.place)
+        plan = plan_script(
+            job, offers, subnets=outputs.subnets, known=KnownTimes(), input_bytes=3, place=access.place
+        )
         work = ScriptWork(job=job, code=CODE, files={}, sha256="", names=("s",))
     record = record_of(work, plan, account, preflight_at=now, now=now)
     monkeypatch.setattr(stage, "PAUSES", ())

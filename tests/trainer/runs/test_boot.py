@@ -22,7 +22,9 @@ def at(seconds: float) -> datetime:
 
 
 def reported(boot: Any) -> dict[str, Any]:
-    return dict(read_result(json.dumps({"state": "done", "boot": boot}).encode(), models_prefix="m/").boot)
+    return dict(
+        read_result(json.dumps({"state": "done", "boot": boot}).encode(), models_prefix="m/", names=()).boot
+    )
 
 
 def test_a_node_reports_what_lies_between_its_stages() -> None:
