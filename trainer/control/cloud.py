@@ -232,9 +232,8 @@ def _instance(item: Mapping[str, Any]) -> DescribedInstance:
         datetime.strptime(dated[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if dated else None
     )
     if ended_at is not None:
-        ended_at = max(
-            ended_at + timedelta(seconds=1), launched_at
-        )  # AWS cuts the fraction off; a bill's bound must not
+        # AWS cuts the fraction off; a bill's bound must not
+        ended_at = max(ended_at + timedelta(seconds=1), launched_at)
     attempt = tags.get("attempt", "")
     return DescribedInstance(
         instance_id=item["InstanceId"],

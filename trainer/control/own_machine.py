@@ -46,10 +46,8 @@ def follow_here(
     signalled = requested = False
     while True:
         stop.attend()
-        ended, error = (
-            agent.poll() is not None,
-            None,
-        )  # before the look: the output of an ended agent is complete
+        # before the look: the output of an ended agent is complete
+        ended, error = (agent.poll() is not None, None)
         if stop.wish in (Wish.END, Wish.ABANDON) and not signalled:
             agent.terminate()
             signalled = True

@@ -122,9 +122,8 @@ def choose(
             why=f"it has {', '.join(frames)}",
             do="Choose with --timeframe.",
         )
-    base = max(
-        fitting, key=step_of
-    )  # as the node chooses: this timeframe, else the longest that it can be made from
+    # as the node chooses: this timeframe, else the longest that it can be made from
+    base = max(fitting, key=step_of)
     spans = _spans([item for item in known if item.summary["timeframe"] == base])
     for symbol in symbols or exclude:
         if symbol not in spans:

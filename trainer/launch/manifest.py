@@ -17,9 +17,8 @@ from trainer.runs.record import Rung, RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.store import Conflict, Objects, manifest_key, record_key
 
-LEFT_BEHIND = timedelta(
-    minutes=15
-)  # age of a manifest without a record whose writer has ended: control is called for ten
+# age of a manifest without a record whose writer has ended: control is called for ten
+LEFT_BEHIND = timedelta(minutes=15)
 
 
 def build_manifest(

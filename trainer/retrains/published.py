@@ -54,9 +54,8 @@ class PublishedScript:
     """Files of a published script, which are in its code, and its data."""
 
     files: Mapping[str, str]  # by path: sha256
-    inputs: tuple[
-        Mapping[str, Any], ...
-    ]  # entries of a manifest, with paths; () if the data is listed at each time
+    # entries of a manifest, with paths; () if the data is listed at each time
+    inputs: tuple[Mapping[str, Any], ...]
     sha256: str  # of settings, files and data, by which earlier durations are looked up
 
     def to_json(self) -> bytes:

@@ -32,10 +32,8 @@ PATIENCE: dict[ErrorClass, timedelta] = {
     "throttling": timedelta(minutes=5),
     "unclear": UNANSWERED + timedelta(minutes=5),
 }
-BUSY: tuple[ErrorClass, ...] = (
-    "throttling",
-    "unclear",
-)  # AWS itself is busy or failing: waiting may help, or another rung
+# AWS itself is busy or failing: waiting may help, or another rung
+BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")
 QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 
 

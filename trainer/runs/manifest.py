@@ -18,14 +18,11 @@ from trainer.runs.record import WORK, Leaves, RunPiece
 from trainer.runs.record_json import read_value
 
 FORMAT = 5
-Tells = Literal[
-    "events", "numbers"
-]  # Mayfly's own events, or the contract's, of pieces that the agent starts
+# Mayfly's own events, or the contract's, of pieces that the agent starts
+Tells = Literal["events", "numbers"]
 MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
-DATA, GIVEN = (
-    "data",
-    "given",
-)  # folders of inputs: the command's DATA, and what Mayfly's own programs are given
+# folders of inputs: the command's DATA, and what Mayfly's own programs are given
+DATA, GIVEN = ("data", "given")
 JOB_FILE, MACHINE_FILE = "job.json", "machine.json"  # that the agent writes to GIVEN, besides the documents
 # Objects of a node that only its agent writes: no file of a command is sent in their place.
 OF_THE_AGENT = {
@@ -149,9 +146,8 @@ class Manifest:
     command: Command
     inputs: tuple[ManifestInput, ...]
     documents: dict[str, Any]  # JSON files of GIVEN, by name; they change the speed and no model
-    pieces: tuple[
-        ManifestPiece, ...
-    ]  # that the agent starts; (): its command is one process, which tells its own
+    # that the agent starts; (): its command is one process, which tells its own
+    pieces: tuple[ManifestPiece, ...]
     machines: dict[str, ExpectedMachine]  # by instance type; {} on the caller's own machine
     ssh_key: str  # the run's public key, which may sign in; empty: none
 

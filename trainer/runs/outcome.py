@@ -28,17 +28,12 @@ from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
 from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
-DEADLINE_SLACK = timedelta(
-    seconds=10
-)  # an instance that the deadline ends may be seen to end a little before it
+# an instance that the deadline ends may be seen to end a little before it
+DEADLINE_SLACK = timedelta(seconds=10)
 START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
-AT_START = (
-    "account",
-    "config",
-    "quota",
-    "capacity",
-)  # classes of EC2's reasons for ending an instance that it could not start
+# classes of EC2's reasons for ending an instance that it could not start
+AT_START = ("account", "config", "quota", "capacity")
 
 EXIT_CODES: dict[Outcome, int] = {
     "done": 0,
@@ -79,9 +74,8 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if now >= launch.deadline:
         return _expired(record)
     stop_at = record.stop_requested_at
-    works = (
-        observed.heartbeat is not None and observed.heartbeat.phase
-    )  # without one, there is no agent to stop yet
+    # without one, there is no agent to stop yet
+    works = observed.heartbeat is not None and observed.heartbeat.phase
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return _stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
@@ -151,9 +145,8 @@ def _before_an_instance(
     if record.stop_requested_at is not None:
         return _stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    looks = launch is not None and (
-        launch.is_open or launch.had_no_answer
-    )  # for its instance, or did so before
+    # for its instance, or did so before
+    looks = launch is not None and (launch.is_open or launch.had_no_answer)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
         return _interrupted("the launcher ended before an instance was started", "")

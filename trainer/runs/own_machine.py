@@ -48,9 +48,8 @@ def gone(record: RunRecord, now: datetime) -> RunRecord:
 
 def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     if observed.result is not None:
-        stopped = (
-            observed.result.state == "stopped"
-        )  # possibly from its own terminal, without a stored request
+        # possibly from its own terminal, without a stored request
+        stopped = observed.result.state == "stopped"
         return _stopped() if stopped else ending_by_result(record, observed.result)
     if _heard_of(record, observed, now):
         return None

@@ -33,9 +33,8 @@ from trainer.runs.outcome import correction, ending_of
 from trainer.runs.own_machine import next_of_here
 from trainer.runs.record import RunRecord
 
-POWER_OFF_GRACE = timedelta(
-    seconds=45
-)  # for a node that reported to power itself off, before it is terminated
+# for a node that reported to power itself off, before it is terminated
+POWER_OFF_GRACE = timedelta(seconds=45)
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:

@@ -37,16 +37,10 @@ MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines about a script's files; its events and its first try may have one each
-LAST_LINES, MOST_LINE = (
-    20,
-    190,
-)  # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
-NODE_STEPS = (
-    "code",
-    "environment",
-    "agent",
-    "import",
-)  # of a boot: fetched, installed, started, torch imported the first time
+# last lines of a log and their characters, in a receipt; together less than MOST_TEXT
+LAST_LINES, MOST_LINE = (20, 190)
+# of a boot: fetched, installed, started, torch imported the first time
+NODE_STEPS = ("code", "environment", "agent", "import")
 MOST_BOOT_SECONDS = 24 * 3600.0
 
 
@@ -80,9 +74,8 @@ class NodeResult:
     retries: int = 0
     phases: Mapping[str, datetime] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
-    boot: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # seconds of its steps, and whether the image was baked
+    # seconds of its steps, and whether the image was baked
+    boot: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""

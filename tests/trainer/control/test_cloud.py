@@ -82,9 +82,8 @@ def test_an_instance_is_created_once_found_by_tag_and_seen_to_end(armed):
     (seen,) = cloud.instances(run_id=record.run_id)
     assert seen.state in ("shutting-down", "terminated")
     assert seen.ended_at is not None and seen.ended_at >= seen.launched_at
-    cloud.terminate(
-        instance_ids=("i-0123456789abcdef0", *first.instance_ids)
-    )  # one that was never there counts as gone
+    # one that was never there counts as gone
+    cloud.terminate(instance_ids=("i-0123456789abcdef0", *first.instance_ids))
 
 
 def test_a_schedule_is_armed_moved_read_and_deleted_as_often_as_asked(armed):

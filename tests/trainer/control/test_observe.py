@@ -157,9 +157,8 @@ def test_what_lies_under_another_instances_id_is_not_looked_at(run):
     seen = observe(cloud, record)
     assert (seen.heartbeat, seen.result) == (None, None)
     models = observe_module.models_seen(cloud.objects, record, None)
-    assert [model.key for model in models] == [
-        f"{own.models}lstm_BTC-USD_1m.safetensors"
-    ]  # node 1 of this instance has its prefix
+    # node 1 of this instance has its prefix
+    assert [model.key for model in models] == [f"{own.models}lstm_BTC-USD_1m.safetensors"]
 
 
 def test_of_a_node_that_left_no_result_the_runs_own_models_right_in_its_folder_count(run):

@@ -93,17 +93,15 @@ def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the
     with pytest.raises(DataError, match="a panel of one symbol .raw/main/ has only SPY at 1d"):
         choose_from_set(with_settings(job, panel=True), [long])
     assert set(panel.bars) >= {"NEW"} and not panel.refused  # it counts in the ranks of its dates
-    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {
-        "ABC": 340
-    }  # 60 bars of warm-up
+    # 60 bars of warm-up
+    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {"ABC": 340}
     with pytest.raises(DataError, match="SPY has 100 bars"):
         choose_from_set(job_of(bars=100), [long])
 
 
 def test_days_made_from_minutes_of_a_market_with_nights_are_counted_by_the_calendar():
-    year = held(
-        "SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z"
-    )  # 68 times 1,440 minutes
+    # 68 times 1,440 minutes
+    year = held("SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z")
     assert list(choose_from_set(job_of(timeframe="1d"), [year]).bars) == ["SPY"]
     month = held("SPY", "1m", 390 * 21, "2021-01-04T14:30:00Z", "2021-01-29T20:59:00Z")
     with pytest.raises(DataError, match="SPY has 26 bars .one label needs"):

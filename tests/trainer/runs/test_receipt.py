@@ -228,16 +228,8 @@ def test_the_documented_error_is_the_produced_one():
     }
 
 
-OPEN = {
-    "error",
-    "job",
-    "boot",
-    "inputs",
-    "devices",
-    "data.files",
-    "files",
-    "models[].metrics",
-}  # documented as a whole
+# documented as a whole
+OPEN = {"error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}
 
 
 def paths(value: Any, path: str = "") -> set[str]:

@@ -49,9 +49,8 @@ def running(make_record):
         )
         if "instances" in fields:
             return record
-        return only_store(
-            reconcile(record, Observation(instances=(instance(),)), at(30))
-        )  # the instance is seen
+        # the instance is seen
+        return only_store(reconcile(record, Observation(instances=(instance(),)), at(30)))
 
     return build
 
@@ -105,9 +104,8 @@ def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
 
 
 def test_a_stop_ends_a_node_that_still_boots_at_once(running):
-    booting = Observation(
-        instances=(instance(),), heartbeat=replace(heartbeat(48), phase="")
-    )  # the bootstrap's lease
+    # the bootstrap's lease
+    booting = Observation(instances=(instance(),), heartbeat=replace(heartbeat(48), phase=""))
     record = settle(running(stop_requested_at=at(50), state="running"), booting, at(51))
     assert (record.state, record.outcome) == ("ending", "stopped")
 

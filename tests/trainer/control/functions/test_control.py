@@ -181,9 +181,8 @@ def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(
     assert overdue(home, changed_at=before) == []  # nothing was published
     write_published(cloud.objects, replace(PUBLISHED, published_at=before))
     assert overdue(home, changed_at=before) == ["weekly of 2026-11-22T03:00:00Z"]
-    assert (
-        overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []
-    )  # no time of the schedule that applies since then
+    # no time of the schedule that applies since then
+    assert overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []
     cloud.clock = SUNDAY + timedelta(minutes=14)
     assert overdue(home, changed_at=before) == []
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)
