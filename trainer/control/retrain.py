@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from trainer.aws.access import Access, aws_error
+from trainer.aws.access import Access, aws_errors
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.control.check_account import check_account
@@ -189,12 +187,10 @@ def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage]
     """Return a function that publishes a message to the stack's topic; it raises TrainerError."""
 
     def publish(message: PersonMessage) -> None:
-        try:
+        with aws_errors("cannot publish to the stack's topic"):
             access.client("sns").publish(
                 TopicArn=outputs.topic_arn, Subject=message.subject, Message=message.text
             )
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, "cannot publish to the stack's topic") from error
 
     return publish
 

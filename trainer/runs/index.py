@@ -18,7 +18,7 @@ from datetime import datetime
 from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Objects, Stored, create_record
+from trainer.runs.store import Conflict, Objects, Stored, create_record, put_over
 
 INDEX_KEY = "runs/index.json"
 FORMAT = 1
@@ -85,10 +85,7 @@ def _change(objects: Objects, change: Callable[[RunIndex], RunIndex]) -> RunInde
         if after == before:
             return after
         try:
-            if stored is None:
-                objects.put(key=INDEX_KEY, body=_to_json(after), create=True)
-            else:
-                objects.put(key=INDEX_KEY, body=_to_json(after), if_match=stored.etag)
+            put_over(objects, INDEX_KEY, _to_json(after), stored)
             return after
         except Conflict:
             continue

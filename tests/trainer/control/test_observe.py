@@ -9,14 +9,15 @@ from dataclasses import replace
 import pytest
 
 from tests.pieces import named
-from tests.records import piece
+from tests.records import created, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.cli.verbs.logs import LogReader
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
 from trainer.control.observe import observe
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import read_record
+from trainer.runs.store import create_record, read_record
 
 
 class Left(Exception):
@@ -132,7 +133,7 @@ def test_each_model_is_asked_for_once_however_many_looks_a_run_takes_to_close(ma
 def test_asking_for_models_ends_in_time_when_s3_does_not_answer(run, monkeypatch):
     cloud, record = run
     never = threading.Event()
-    monkeypatch.setattr(observe_module, "MODELS_SECONDS", 0.05)
+    monkeypatch.setattr(observe_module, "S3_SECONDS", 0.05)
     monkeypatch.setattr(cloud.objects, "head", lambda **_: never.wait(), raising=False)
     model = {"key": "models/experiments/r/1/lstm_A_1m.safetensors", "version_id": "v"}
     try:
@@ -200,3 +201,60 @@ def test_a_last_word_corrects_an_outcome_downwards_too(run):
         100,
         "it failed after all",
     )
+
+
+@pytest.fixture
+def booting(make_cloud, make_record):
+    """A cloud with a run whose one instance has left nothing so far."""
+    cloud, record = make_cloud(run_id="20261120-120000-other-aaaa")
+    record = replace(
+        record,
+        run_id="20261120-120000-crypto-k3v9",
+        state="running",
+        attempts=launched(created(instance_ids=("i-9",))),
+    )
+    create_record(cloud.objects, record)
+    return cloud, record
+
+
+def test_a_boot_is_followed_from_its_log_to_the_agents_parts(booting):
+    cloud, record = booting
+    (keys,), reader = record.nodes, LogReader(cloud, record.run_id)
+    assert reader.read_new() == ""
+    for text, new in (("fetch\n", "fetch\n"), ("fetch\ninstall\n", "install\n"), ("fetch\ninstall\n", "")):
+        cloud.objects.write(keys.bootstrap_log, text.encode())
+        assert reader.read_new() == new
+    cloud.objects.write(f"{keys.log}000001.log", b"phase stage\n")
+    assert reader.read_new() == "phase stage\n"
+    cloud.objects.write(keys.bootstrap_log, b"fetch\ninstall\nphase stage\npowering off\n")
+    assert reader.read_new() == ""  # it holds what the agent said, too
+
+
+def test_a_log_that_comes_after_the_console_is_shown_from_its_beginning(booting):
+    cloud, record = booting
+    cloud.consoles["i-9"] = "Linux version 7\n"
+    reader = LogReader(cloud, record.run_id)
+    assert reader.read_new() == "Linux version 7\n"
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
+    assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
+
+
+def test_a_console_that_may_not_be_read_is_said_once_and_the_log_is_followed(booting, monkeypatch):
+    cloud, record = booting
+
+    def refuse(*, instance_id):
+        raise PermissionDenied(f"cannot read the console of {instance_id}", why="UnauthorizedOperation")
+
+    monkeypatch.setattr(cloud, "console_output", refuse)
+    reader = LogReader(cloud, record.run_id)
+    assert "cannot read the console of i-9" in reader.read_new()
+    assert reader.read_new() == ""
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
+    assert reader.read_new() == "fetch\n"
+
+
+def test_the_console_is_read_where_the_bootstrap_sent_nothing(booting):
+    cloud, record = booting
+    cloud.consoles["i-9"] = "Kernel panic\n"
+    reader = LogReader(cloud, record.run_id)
+    assert (reader.read_new(), reader.read_new()) == ("Kernel panic\n", "")
