@@ -54,7 +54,7 @@ class ChosenCandles:
     inputs: tuple[Input, ...] = ()
     refused: tuple[str, ...] = ()  # the reasons for leaving symbols out
     notes: tuple[str, ...] = ()  # notes of the data check
-    plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
+    bars_plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
     desk_bytes: int = 0  # of the files while they are at the desk
 
     @property

@@ -124,9 +124,9 @@ class TrainingWork(Work):
         return [item.pinned() for item in self.candles.inputs]
 
     @property
-    def plan_bytes(self) -> bytes:
+    def bars_plan(self) -> bytes:
         """Return the plan of its bars."""
-        return self.candles.plan
+        return self.candles.bars_plan
 
     @property
     def places(self) -> dict[str, Path]:
@@ -190,7 +190,7 @@ class ScriptWork(Work):
         return list(self.inputs)
 
     @property
-    def plan_bytes(self) -> bytes:
+    def bars_plan(self) -> bytes:
         """Return the plan of its bars: a script has none."""
         return b""
 
@@ -280,7 +280,7 @@ def work_sha256(work: TrainingWork | ScriptWork, bucket: str) -> str:
     """
     settings = {table: values for table, values in work.job.to_dict().items() if table != "machine"}
     read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in work.entries)
-    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.plan_bytes).hexdigest())
+    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.bars_plan).hexdigest())
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

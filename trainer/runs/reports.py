@@ -127,12 +127,12 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
-        files=read_prepared(fields),
+        files=read_candle_files(fields),
         scripts=read_scripts(fields),
     )
 
 
-def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
+def read_candle_files(fields: Fields) -> tuple[dict[str, Any], ...]:
     """Return the field `files`: candle files of a data set by name, of which none occurs twice. Raises
     Unsound.
 

@@ -280,7 +280,7 @@ def manifest_key(run_id: str) -> str:
     return f"runs/{run_id}/manifest.json"
 
 
-def plan_key(run_id: str) -> str:
+def bars_plan_key(run_id: str) -> str:
     return f"runs/{run_id}/plan.json"
 
 

@@ -20,12 +20,12 @@ from trainer.runs.reports import (
     MOST_MODELS,
     model_entry,
     read_boot,
+    read_candle_files,
     read_data,
     read_error,
     read_failed,
     read_inputs,
     read_outputs,
-    read_prepared,
     read_scripts,
 )
 from trainer.runs.store import Objects, receipt_key
@@ -95,7 +95,7 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
     """Return the files of a refresh, or those that a command left; the latter's keys name the run."""
     first = next(fields.rows("files", most=MOST_FILES), None)
     if first and first.values.get("key") is None:
-        return read_prepared(fields)
+        return read_candle_files(fields)
     prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
     parts = prefix.removeprefix(EXPERIMENTS).split("/")
     if first and not (

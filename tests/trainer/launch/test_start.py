@@ -25,7 +25,7 @@ from trainer.runs.index import INDEX_KEY
 from trainer.runs.manifest import ManifestInput, read_manifest
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
-from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
+from trainer.runs.store import Conflict, Stored, bars_plan_key, manifest_key, record_key
 
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(
@@ -123,9 +123,11 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     record, _ = record_and_plan()
     memory = Memory()
     item = Input(key="raw/main/a.csv", version_id="v", sha256="5" * 64, bytes=1)
-    chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
+    chosen = ChosenCandles(
+        timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), bars_plan=b"{}"
+    )
     manifest = registered(record, chosen, memory, ssh_key="ssh-ed25519 AAAA")
-    keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
+    keys = (bars_plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
     assert list(memory.written) == list(keys)
     candles, plan = manifest.inputs
     assert candles == ManifestInput(path="data/a.csv", **item.pinned())

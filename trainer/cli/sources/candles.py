@@ -80,7 +80,7 @@ class DataCheck:
             timeframe=report["timeframe"],
             bars=bars,
             synthetic=synthetic,
-            plan=plan,
+            bars_plan=plan,
             refused=refused,
             notes=tuple(report["notes"]),
             desk_bytes=sum(file.bytes for file in files),

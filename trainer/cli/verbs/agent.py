@@ -33,7 +33,7 @@ from trainer.cli.sources.desk import Desk
 from trainer.cli.terminal import Console, show
 from trainer.cli.verbs.launch import asked_job
 from trainer.control.cloud import AwsCloud
-from trainer.control.own_machine import close_last, follow_here
+from trainer.control.here import close_last, follow_here
 from trainer.control.stop import StopSignal
 from trainer.job.job import Job
 from trainer.launch.bundle import upload_bundle

@@ -12,8 +12,8 @@ from trainer.control.drive import receipt_of_closed, say_nothing, sleep_attendin
 from trainer.control.progress import RunProgress, Step, abandoned, progress_of
 from trainer.control.settle import settle_run
 from trainer.control.stop import StopSignal, Wish, request_stop
+from trainer.runs.here import gone
 from trainer.runs.observation import Observation
-from trainer.runs.own_machine import gone
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord
 from trainer.runs.store import Conflict, RecordMissing, read_record, swap_record

@@ -11,7 +11,7 @@ import pytest
 
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.control.own_machine import close_last, follow_here
+from trainer.control.here import close_last, follow_here
 from trainer.control.settle import settle_all
 from trainer.control.stop import StopSignal, Wish
 from trainer.runs.index import read_index

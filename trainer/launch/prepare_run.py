@@ -31,12 +31,14 @@ def unindexed(inputs: Iterable[Input]) -> list[Input]:
     return [item for item in inputs if not item.summary and item.key.lower().endswith(SUFFIXES)]
 
 
-def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
+def needs_prepare_run(job: Job, inputs: Iterable[Input]) -> bool:
     """Return whether a scheduled run needs a prepare run first."""
     return bool(job.data.refresh) or bool(unindexed(inputs))
 
 
-def plan_prepare(account: Account, *, budget_usd: float, pinned_image: str = "") -> tuple[Offers, RunPlan]:
+def plan_prepare_run(
+    account: Account, *, budget_usd: float, pinned_image: str = ""
+) -> tuple[Offers, RunPlan]:
     """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not
     offered.
     """

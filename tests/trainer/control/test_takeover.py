@@ -17,8 +17,8 @@ from tests.records import intent
 from tests.trainer.control.conftest import MemoryObjects
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
-from trainer.control import prepared
-from trainer.control.prepared import take_over
+from trainer.control import takeover
+from trainer.control.takeover import take_over
 from trainer.launch.inputs import list_inputs
 from trainer.runs.keys import NodeKeys
 from trainer.runs.manifest import ManifestInput
@@ -239,13 +239,13 @@ def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> 
 def test_limits_hold_before_anything_is_read(run: PreparedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.add()
     run.add("ETH-USD_1m_2026.parquet", b"other bars")
-    monkeypatch.setattr(prepared, "MOST_ADDED_FILES", 1)
+    monkeypatch.setattr(takeover, "MOST_ADDED_FILES", 1)
     run.refused("1 files of each kind and 2 GiB are the most")
     monkeypatch.undo()
-    monkeypatch.setattr(prepared, "MOST_ADDED_BYTES", 20)
+    monkeypatch.setattr(takeover, "MOST_ADDED_BYTES", 20)
     run.refused("the prepare run reports 2 files")
     monkeypatch.undo()
-    monkeypatch.setattr(prepared, "MOST_INDEX_BYTES", 2 * len(json.dumps(INDEX)) - 1)
+    monkeypatch.setattr(takeover, "MOST_INDEX_BYTES", 2 * len(json.dumps(INDEX)) - 1)
     run.refused("entries take more than")
 
 
