@@ -89,7 +89,7 @@ class Site:
             pieces=(),
             machines={"p3.8xlarge": replace(MACHINE, gpu_count=4)},
         )
-        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made).encode())
+        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made))
         template, parameter = self.outputs.launch_template, self.outputs.image_parameter
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
         desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)
