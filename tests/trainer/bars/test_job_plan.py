@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of
-from trainer.bars import symbol_plan as plans
+from trainer.bars import symbol_plan
 from trainer.bars.document import DataPlan, read_plan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
 from trainer.base.errors import DataError
@@ -87,9 +87,9 @@ def test_a_symbol_that_is_refused_is_let_go_of_too(tmp_path, make_candles):
 def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job, monkeypatch):
     plan, folder = planned(job, data)
     plan = read_plan(plan.to_bytes())
-    wanted = {symbol: plans.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
-    for name in ("infer_calendar", "holes", "walk_forward", "choose_target"):
-        monkeypatch.setattr(plans, name, lambda *_, **__: pytest.fail("chosen again"))
+    wanted = {symbol: symbol_plan.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
+    for name in ("times_of", "walk_forward", "choose_target"):
+        monkeypatch.setattr(symbol_plan, name, lambda *_, **__: pytest.fail("chosen again"))
     for symbol in folder.symbols:
         derived = plans_of(folder.read(symbol), job, plan.symbols[symbol])
         for one, other in zip(derived, wanted[symbol], strict=True):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.base.errors import DataError, nearest
-from trainer.data.read.candles import Candles, commonest_step, join, resample
+from trainer.data.read.candles import Candles, commonest_step, join_series, resample
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
@@ -154,15 +154,11 @@ class CandleFolder:
             name = FileSymbol(symbol=symbol, written=file.written[symbol])
             file.held.setdefault(symbol, held_of(name, one.timestamp))
         is_base = files[0].timeframe == self.timeframe
-        candles = join(symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0)
+        candles = join_series(
+            symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0
+        )
         self._notes += [note for note in oddities(candles) if note not in self._notes]
         return candles if is_base else resample(candles, self.timeframe).rows(-self._bars)
-
-    def rows(self, symbol: str) -> int:
-        """Return the number of rows in the files of a symbol that was read, before joining and cutting to the
-        last bars.
-        """
-        return sum(file.held[symbol].bars for file in self._of[symbol] if symbol in file.held)
 
     def files(self) -> tuple[FileRead, ...]:
         """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
@@ -298,8 +294,8 @@ def read_parts(
     base = parts[0].timeframe
     series = [part.read(symbol, columns) for part in parts]
     if base == timeframe:
-        return join(symbol, base, series, columns, bars=bars)
-    return resample(join(symbol, base, series, columns), timeframe).rows(-bars)
+        return join_series(symbol, base, series, columns, bars=bars)
+    return resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
 
 
 def read_candles(

@@ -141,7 +141,7 @@ def test_files_of_one_symbol_of_both_kinds_are_joined(tmp_path, scratch, make_ca
     pq.write_table(pa.concat_tables(tables), tmp_path / "more_1m.parquet")
     folder = CandleFolder(tmp_path, scratch, bars=500)
     read = folder.read("AAA")
-    assert np.array_equal(read.timestamp, whole.timestamp[-500:]) and folder.rows("AAA") == 700
+    assert np.array_equal(read.timestamp, whole.timestamp[-500:]) and read.file_rows == 700
     assert [part.file for part in folder.parts("AAA")] == ["AAA_1m.parquet", "more_1m.parquet"]
 
 
