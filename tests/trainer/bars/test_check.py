@@ -30,7 +30,7 @@ def run(capsys, *arguments: str) -> tuple[int, dict]:
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
+def test_the_report_describes_files_and_symbols(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"data": {"symbols": ["AAA"]}, "model": {"lookback": 30}}))
     code, report = run(capsys, "--job", str(job), "--data", str(folder))
@@ -75,15 +75,13 @@ def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys,
     ]
 
 
-def test_the_plan_goes_along_as_the_text_that_it_is_hashed_as(folder: Path, capsys) -> None:
+def test_the_report_has_the_plan_as_it_is_hashed(folder: Path, capsys) -> None:
     _, report = run(capsys, "--data", str(folder))
     plan = read_plan(report["plan"].encode())
     assert list(plan.symbols) == ["AAA", "BBB"] and plan.to_bytes() == report["plan"].encode()
 
 
-def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(
-    tmp_path: Path, capsys, make_candles
-) -> None:
+def test_an_unusable_symbol_is_reported_and_left_out(tmp_path: Path, capsys, make_candles) -> None:
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
     write_candles(tmp_path / "BBB_1m.parquet", [make_candles(100, symbol="BBB")])
     broken = make_candles(1000, symbol="CCC")
@@ -147,7 +145,7 @@ def test_bad_data_is_one_error_and_exit_2(tmp_path: Path, capsys) -> None:
     )
 
 
-def test_a_job_that_is_none_is_one_error_and_exit_2(folder: Path, capsys) -> None:
+def test_a_malformed_job_is_one_error_and_exit_2(folder: Path, capsys) -> None:
     job = folder / "job.json"
     job.write_text("{")
     assert run(capsys, "--job", str(job), "--data", str(folder))[0] == 2
@@ -168,9 +166,7 @@ def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
     assert json.loads(done.stdout)["timeframe"] == "1m"
 
 
-def test_it_says_which_inputs_a_model_has_and_refuses_a_column_that_is_not_there(
-    folder: Path, tmp_path: Path, capsys
-) -> None:
+def test_inputs_are_reported_and_a_missing_column_is_refused(folder: Path, tmp_path: Path, capsys) -> None:
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"data": {"symbols": ["AAA"], "columns": ["funding"], "features": "none"}}))
     code, report = run(capsys, "--job", str(job), "--data", str(folder))

@@ -81,7 +81,7 @@ def at(values: Any, path: str) -> tuple[Any, Any]:
         ("made_for.data", 1),
     ],
 )
-def test_what_no_planning_writes_is_refused(plan, path, value):
+def test_a_malformed_plan_is_refused(plan, path, value):
     values = json.loads(plan.to_bytes())
     table, key = at(values, path)
     table[key] = value
@@ -92,7 +92,7 @@ def test_what_no_planning_writes_is_refused(plan, path, value):
 @pytest.mark.parametrize(
     "content", [b"", b"\xff", b"[]", b"{", b'{"format": NaN}', b"[" * 100_000, b'{"format": 1}']
 )
-def test_what_is_no_plan_at_all_is_refused(content):
+def test_content_that_is_not_a_plan_is_refused(content):
     with pytest.raises(DataError, match="the plan can't be used"):
         read_plan(content)
 
@@ -105,9 +105,7 @@ def test_a_plan_that_would_not_be_read_is_not_written(plan, monkeypatch):
         read_plan(b" " * 101)
 
 
-def test_a_target_that_the_job_does_not_leave_open_is_refused(
-    plan: DataPlan, change: Callable[..., DataPlan]
-):
+def test_a_target_that_the_job_does_not_allow_is_refused(plan: DataPlan, change: Callable[..., DataPlan]):
     with pytest.raises(DataError, match="the plan has .'horizon': 7. for AAA"):
         change("symbols.AAA.target", {"horizon": 7}).symbols["AAA"].target_of(JOB)
 

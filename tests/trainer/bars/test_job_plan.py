@@ -72,7 +72,7 @@ def test_no_two_symbols_are_in_memory_while_a_job_is_planned(data, job, monkeypa
     assert list(plan.symbols) == ["AAA", "BBB", "CCC"] and most == [0, 0, 0]
 
 
-def test_a_symbol_that_is_refused_is_let_go_of_too(tmp_path, make_candles):
+def test_a_refused_symbol_is_reported_and_freed(tmp_path, make_candles):
     job = JOBS["windows"]
     write_candles(
         tmp_path / "all_1m.parquet",
@@ -84,7 +84,7 @@ def test_a_symbol_that_is_refused_is_let_go_of_too(tmp_path, make_candles):
     assert plan.summary()["refused"][0].startswith("AAA has 100 bars (one label needs")
 
 
-def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job, monkeypatch):
+def test_workers_derive_the_same_windows_from_the_plan(data, job, monkeypatch):
     plan, folder = planned(job, data)
     plan = read_plan(plan.to_bytes())
     wanted = {symbol: symbol_plan.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
@@ -132,7 +132,7 @@ def test_a_plan_of_another_job_is_refused_with_what_differs(data, job):
         plan.check_fits(replace(job, data=replace(job.data, symbols=("AAA", "XXX"))))
 
 
-def test_the_mark_of_a_symbol_is_of_its_bars_and_not_of_its_files(data, job):
+def test_a_symbols_mark_depends_on_bars_not_files(data, job):
     entry = planned(job, data)[0].symbols["AAA"]
     assert replace(entry, files=("renamed",), rows=9999).mark == entry.mark
     assert replace(entry, sha256="0" * 64).mark != entry.mark

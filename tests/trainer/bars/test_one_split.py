@@ -43,9 +43,7 @@ def test_one_series_together_is_split_as_by_itself(name, tmp_path, make_candles)
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of_any_begins(
-    name, tmp_path, make_candles
-):
+def test_no_label_reads_past_the_next_span_of_any_series(name, tmp_path, make_candles):
     timeframe = "1m" if name == "windows" else "1h"
     late = make_candles(3000, symbol="LATE", seed=1, drop=range(900), timeframe=timeframe)
     holes = make_candles(
@@ -76,7 +74,7 @@ def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of
     assert len({str(dict(entry.target)) for entry in plan.symbols.values()}) == 1
 
 
-def test_the_target_that_all_series_have_in_common_is_the_shortest_that_one_chose(tmp_path, make_candles):
+def test_pooled_series_share_the_shortest_chosen_target(tmp_path, make_candles):
     for symbol, bars in (("LONG", 12000), ("SHORT", 4000)):
         write_candles(
             tmp_path / f"{symbol}_1h.parquet",
@@ -92,7 +90,7 @@ def test_the_target_that_all_series_have_in_common_is_the_shortest_that_one_chos
     assert both["LONG"].target == both["SHORT"].target
 
 
-def test_a_series_without_bars_of_a_span_is_refused_and_says_which_time_that_is(tmp_path, make_candles):
+def test_a_series_without_bars_in_a_span_is_refused(tmp_path, make_candles):
     job = JOBS["windows"]
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(3000)])
     write_candles(tmp_path / "NEW_1m.parquet", [make_candles(3000, symbol="NEW", drop=range(2600))])
@@ -104,7 +102,7 @@ def test_a_series_without_bars_of_a_span_is_refused_and_says_which_time_that_is(
     )
 
 
-def test_a_batch_may_be_larger_than_one_series_and_not_larger_than_all(tmp_path, make_candles):
+def test_a_batch_may_be_larger_than_one_series_but_not_all(tmp_path, make_candles):
     for seed, symbol in enumerate(("AAA", "BBB")):
         write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(1000, symbol=symbol, seed=seed)])
     job = job_of(lookback=20, batch=900, pooled=True)
@@ -114,9 +112,7 @@ def test_a_batch_may_be_larger_than_one_series_and_not_larger_than_all(tmp_path,
 
 
 @pytest.mark.parametrize("unread", [["BAD"], ["AAA", "BAD"]])
-def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(
-    tmp_path, make_candles, monkeypatch, unread
-):
+def test_an_unreadable_series_is_refused_and_the_others_planned(tmp_path, make_candles, monkeypatch, unread):
     for number, symbol in enumerate(("AAA", "BAD")):
         write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(3000, symbol=symbol, seed=number)])
     folder, read = folder_of(JOBS["windows"], tmp_path, scratch=tmp_path), CandleFolder.read
@@ -137,14 +133,14 @@ def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(
 
 @pytest.mark.parametrize("kind", ["pooled", "panel"])
 @pytest.mark.parametrize("bars", [1, 100, 256, 257, 258])
-def test_series_about_as_short_as_the_warm_up_are_refused_in_words(kind, bars, tmp_path, make_candles):
+def test_series_as_short_as_the_warm_up_are_refused(kind, bars, tmp_path, make_candles):
     for symbol in ("AAA", "BBB"):
         write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(bars, symbol=symbol)])
     with pytest.raises(DataError, match="bars"):
         planned(job_of(lookback=2, horizon=1, batch=1, **{kind: True}), tmp_path)
 
 
-def test_a_test_fraction_below_one_bar_of_all_series_is_refused_in_words(tmp_path, make_candles):
+def test_a_test_fraction_below_one_bar_is_refused(tmp_path, make_candles):
     for symbol in ("AAA", "BBB"):
         write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(700, symbol=symbol)])
     with pytest.raises(DataError) as refused:

@@ -43,7 +43,7 @@ def test_each_kind_of_series_is_prepared(
     assert torch.isfinite(data.rows_TF).all()
 
 
-def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
+def test_minutes_have_holes_only_where_the_source_has_them() -> None:
     candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     data = prepare(candles, Job())
     assert data.calendar == "sessions"
@@ -56,7 +56,7 @@ def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
     } <= early_closes  # from then on, hours before and after trading
 
 
-def test_by_the_exchanges_own_hours_those_minutes_have_no_hole() -> None:
+def test_a_named_exchange_leaves_no_hole_in_real_minutes() -> None:
     candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     assert not holes(candles.timestamp, "1m", "XNYS").any()
     assert _holes(candles).sum() == 385

@@ -42,7 +42,7 @@ def test_an_exponential_mean_weighs_by_age(series: torch.Tensor) -> None:
     torch.testing.assert_close(exponential_mean(series, 0.9, 64)[63:], expected, rtol=1e-13, atol=0)
 
 
-def test_a_window_gives_the_same_bits_wherever_the_series_begins_and_ends(series: torch.Tensor) -> None:
+def test_rolling_values_do_not_depend_on_where_the_series_begins(series: torch.Tensor) -> None:
     whole = rolling_moments(series, SPANS)
     part = rolling_moments(series[123:500], SPANS)
     for span in SPANS:
