@@ -127,16 +127,6 @@ def test_excluded_symbols_are_neither_planned_nor_refused(
         assert code == 2 and report["error"]["what"] == what
 
 
-def test_every_symbol_counts_when_the_job_names_none(folder: Path, capsys) -> None:
-    _, report = run(capsys, "--data", str(folder))
-    assert [entry["symbol"] for entry in report["symbols"]] == ["AAA", "BBB"]
-
-
-def test_a_single_file_is_described(folder: Path, capsys) -> None:
-    _, report = run(capsys, "--data", str(folder / "BBB_1m.parquet"))
-    assert [entry["file"] for entry in report["files"]] == ["BBB_1m.parquet"]
-
-
 def test_bad_data_is_one_error_and_exit_2(tmp_path: Path, capsys) -> None:
     code, report = run(capsys, "--data", str(tmp_path / "nowhere"))
     assert code == 2

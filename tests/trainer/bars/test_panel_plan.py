@@ -5,7 +5,6 @@ panel.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,12 @@ import pytest
 
 from benchmarks.panel import job_for, planted_panel
 from tests.jobs import job_of, with_settings
-from trainer.bars.document import DataPlan, read_plan
-from trainer.bars.job_plan import folder_of, plan_data
+from trainer.bars.document import read_plan
 from trainer.bars.panel_plan import plan_panel
 from trainer.bars.series_plan import Plan
 from trainer.base.errors import DataError, UsageError
 from trainer.data.read.candles import Candles
-from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job
 
 JOB = with_settings(job_for("pooled", seed=0), batch=32)
 SEEN, AHEAD, WARM, REACH = JOB.model.bars_seen, 1, 14, 20
@@ -99,13 +95,8 @@ def test_a_panel_is_split_on_the_same_dates_without_overlap():
     assert {len(made[-1].bars["test"]) > 0 for made in plans.values()} == {True, False}  # S05 ended before
 
 
-def planned(job: Job, folder: Path, *panel: Candles) -> DataPlan:
-    write_candles(folder / "all_1d.parquet", panel)
-    return plan_data(job, folder_of(job, folder, scratch=folder))
-
-
-def test_a_panels_plan_with_empty_spans_is_written_and_read(tmp_path):
-    plan = planned(JOB, tmp_path, *planted_panel(0, series=9, dates=300))
+def test_a_panels_plan_with_empty_spans_is_written_and_read(planned):
+    plan, _ = planned(JOB, *planted_panel(0, series=9, dates=300))
     assert read_plan(plan.to_bytes()) == plan
     assert plan.symbols["S05"].folds[0].bars["test"] == 0 < plan.symbols["S05"].folds[0].bars["train"]
 
@@ -117,7 +108,7 @@ def test_a_short_series_does_not_shorten_the_panels_horizon():
     assert chosen == str(plan_panel(series((), (), bars=400), job)["S00"][0].target) and "=1)" not in chosen
 
 
-def test_series_that_make_no_panel_are_refused(tmp_path):
+def test_series_that_make_no_panel_are_refused(planned):
     panel = series((), (), ())
     shifted = replace(panel["S02"], timestamp=panel["S02"].timestamp + DAY // 2)
     with pytest.raises(
@@ -137,7 +128,7 @@ def test_series_that_make_no_panel_are_refused(tmp_path):
         plan_panel(flat, with_settings(JOB, target="direction"))
     bad = replace(panel["S01"], close=np.where(np.arange(200) == 50, -1.0, panel["S01"].close))
     with pytest.raises(DataError, match="close is not above zero in a bar of S01.* data.exclude=S01"):
-        planned(JOB, tmp_path, panel["S00"], bad)
+        planned(JOB, panel["S00"], bad)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.base.errors import DataError
 from trainer.data.calendar import holes
-from trainer.data.features import WARMUP, compute_features
 from trainer.data.read.reading import read_candles
 from trainer.job.job import Job
 from trainer.train.inputs.rows import prepare
@@ -64,14 +62,3 @@ def test_a_named_exchange_leaves_no_hole_in_real_minutes() -> None:
 
 def _holes(candles) -> np.ndarray:
     return holes(candles.timestamp, candles.timeframe, "sessions")
-
-
-def test_the_folder_without_a_choice_lists_its_timeframes() -> None:
-    with pytest.raises(DataError, match="several timeframes: 1d, 1h, 1m, tick2800"):
-        read_candles(RAW)
-
-
-def test_the_last_bars_give_the_same_features_as_all_of_them() -> None:
-    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
-    whole, part = compute_features(candles), compute_features(candles.rows(-5000))
-    assert torch.equal(whole[-5000 + WARMUP :], part[WARMUP:])

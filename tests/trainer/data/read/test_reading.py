@@ -19,7 +19,6 @@ from trainer.data.read.candles import Candles
 from trainer.data.read.headers import open_source
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
 from trainer.data.read.shapes import FIELDS
-from trainer.data.read.sources import Series
 from trainer.data.read.writing import write_candles
 
 COLUMNS = ("timestamp", *FIELDS)
@@ -156,16 +155,3 @@ def test_an_array_file_is_read_without_pickle(scratch):
     np.save(scratch / "0.npy", np.array([{"not": "numbers"}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         parts.load_array(scratch / "0.npy")
-
-
-def test_a_series_grows_part_by_part(scratch):
-    for first in (0, 10, 20):
-        timestamp = np.arange(first, first + 10)
-        series = Series(
-            file="f", symbol="A", timestamp=timestamp, values=np.full((len(FIELDS), 10), float(first))
-        )
-        parts.append_array(scratch / "0.npy", series)
-    parts.close_array(scratch / "0.npy", values=len(FIELDS), bars=30)
-    rows = np.load(scratch / "0.npy", allow_pickle=False)
-    assert rows["timestamp"].tolist() == list(range(30))
-    assert rows["values"][:, 0].tolist() == [0.0] * 10 + [10.0] * 10 + [20.0] * 10

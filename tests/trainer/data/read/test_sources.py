@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -79,12 +78,6 @@ def test_a_pandas_index_is_the_time(tmp_path: Path) -> None:
     candles = read_candles(tmp_path)["AAA"]
     assert int(candles.timestamp[0]) == NINE * 10**9
     assert candles.close.tolist() == [1.0, 2.0, 3.0]
-
-
-def test_a_zipped_csv_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "AAA_1m.csv.gz"
-    path.write_bytes(gzip.compress(f"time,o,h,l,c,v\n{NINE},1,1,1,1,1\n".encode()))
-    assert read_candles(path)["AAA"].volume.tolist() == [1.0]
 
 
 def test_single_precision_keeps_its_value(tmp_path: Path) -> None:
