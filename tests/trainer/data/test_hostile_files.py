@@ -165,24 +165,11 @@ def test_times_of_mixed_units_are_refused(
         read_candles(path)
 
 
-@pytest.mark.parametrize(
-    "times",
-    [
-        [0, 86_400_000, 2 * 86_400_000],
-        [-86_400_000, 0, 86_400_000],
-        [8_985_600_000, 9_072_000_000, 9_158_400_000],
-        [1_700_000_000_000, 1_700_000_060_000, 1_700_000_120_000],
-    ],
-)
-def test_times_of_one_unit_that_cross_1970_are_read(times: list[int], tmp_path: Path) -> None:
-    times = (
-        [*times, 1_700_086_400_000] if times[0] < 10**10 else times
-    )  # the largest tells that these are milliseconds
-    gap = [time for time in times if time < 10**10]
-    days = [*range(gap[0], 1_700_086_400_000, 86_400_000)] if gap else times
-    pq.write_table(
-        pa.table({"time": days, **{name: [1.0] * len(days) for name in PRICES}}), tmp_path / "AAA_1d.parquet"
-    )
+@pytest.mark.parametrize("first", [0, -86_400_000, 8_985_600_000, 1_700_000_000_000])
+def test_times_of_one_unit_that_cross_1970_are_read(first: int, tmp_path: Path) -> None:
+    days = [*range(first, 1_700_086_400_001, 86_400_000)]  # the largest shows that these are milliseconds
+    columns = {name: [1.0] * len(days) for name in PRICES}
+    pq.write_table(pa.table({"time": days, **columns}), tmp_path / "AAA_1d.parquet")
     assert read_candles(tmp_path)["AAA"].timestamp.tolist() == [time * 10**6 for time in days]
 
 
