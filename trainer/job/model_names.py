@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 _NAME = re.compile(
     r"(?P<family>[^_-]+)(?:-(?P<target>[^_]+))?_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?"
@@ -59,9 +60,9 @@ def read_name(text: str) -> ModelName:
     match = _NAME.fullmatch(text)
     if match is None:
         return ModelName(family="", symbol=text, timeframe="")
-    words = {key: match[key] or "" for key in ("family", "target", "symbol", "timeframe")}
-    numbers = {key: int(match[key]) for key in ("fold", "seed") if match[key]}
-    return ModelName(**words, **numbers)
+    words: dict[str, Any] = {key: match[key] or "" for key in ("family", "target", "symbol", "timeframe")}
+    words |= {key: int(match[key]) for key in ("fold", "seed") if match[key]}
+    return ModelName(**words)
 
 
 def label(symbol: str, *, fold: int, seed: int, models_per_symbol: int) -> str:
