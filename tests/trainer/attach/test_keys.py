@@ -76,9 +76,7 @@ def test_a_name_that_is_no_run_leads_nowhere(name: str) -> None:
             call(name)
 
 
-def test_a_key_is_forgotten_with_its_runs_receipt_or_by_age(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_is_forgotten_with_its_runs_receipt_or_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forget_ended(Receipts()) == []  # type: ignore[arg-type]
     for run in (RUN, OTHER):
         make_key(run)
@@ -168,9 +166,7 @@ def test_ports_and_commands_are_read_as_typed() -> None:
     )
 
 
-def test_a_launch_makes_a_key_where_its_stack_has_ssh(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_launch_makes_a_key_where_its_stack_has_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     make_key(OTHER)
     ready = SimpleNamespace(outputs=SimpleNamespace(attach="ssh"), objects=Receipts(OTHER))
     lines: list[str] = []

@@ -155,12 +155,7 @@ def test_a_replaced_value_is_checked_like_a_given_one():
 def test_assignments_are_toml_and_bare_words_are_text():
     assert parse_assignments(
         ["train.epochs=3", "train.learning_rate=1e-4", "data.calendar=24x7", 'data.symbols=["A","B"]']
-    ) == {
-        "train.epochs": 3,
-        "train.learning_rate": 1e-4,
-        "data.calendar": "24x7",
-        "data.symbols": ["A", "B"],
-    }
+    ) == {"train.epochs": 3, "train.learning_rate": 1e-4, "data.calendar": "24x7", "data.symbols": ["A", "B"]}
     with pytest.raises(UsageError, match="has no value"):
         parse_assignments(["hidden"])
 

@@ -86,9 +86,7 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_traces_and_results_are_sent_beside_the_metrics(
-    machine: Any,
-) -> None:
+def test_traces_and_results_are_sent_beside_the_metrics(machine: Any) -> None:
     trace = (
         "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
     )
@@ -102,9 +100,7 @@ def test_traces_and_results_are_sent_beside_the_metrics(
     assert (told["instance_type"], told["gpu_count"]) == ("p3.8xlarge", 4) and told["paid_seconds"] > 0
 
 
-def test_the_trainer_gets_documents_and_its_tuning_is_reported(
-    machine: Any,
-) -> None:
+def test_the_trainer_gets_documents_and_its_tuning_is_reported(machine: Any) -> None:
     tuned, profiles = {"cpu": {"a shape": {"pack": 1}}}, {"mine": {"memory_gib": 20}}
     machine.known = {"documents": {"measurements.json": tuned, "gpu_profiles.json": profiles}}
     look = (
@@ -229,9 +225,7 @@ def model_done(symbol: str) -> dict[str, Any]:
     return {**done, "metrics": {}}
 
 
-def test_the_trainer_gets_the_launchs_plan_and_encoder(
-    machine: Any,
-) -> None:
+def test_the_trainer_gets_the_launchs_plan_and_encoder(machine: Any) -> None:
     content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
     machine.plan = content

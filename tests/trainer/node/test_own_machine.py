@@ -53,11 +53,7 @@ def test_a_training_on_an_own_machine_has_no_instance_type(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("zone", "known", "price"),
-    [
-        ("", {}, 1.0),
-        ("us-east-1a", {"us-east-1a": 0.4}, 0.4),
-        ("us-east-1c", {"us-east-1a": 0.4}, 1.0),
-    ],
+    [("", {}, 1.0), ("us-east-1a", {"us-east-1a": 0.4}, 0.4), ("us-east-1c", {"us-east-1a": 0.4}, 1.0)],
 )
 def test_a_trainings_price_is_that_of_its_market(tmp_path, zone, known, price) -> None:
     identity = SimpleNamespace(instance_type="g6.xlarge", spot_zone=zone)
@@ -125,10 +121,7 @@ def test_a_folder_that_can_not_be_cleared_is_not_locked_for_good(
 
 
 def test_own_secrets_come_from_the_environment_and_are_redacted(
-    node: Any,
-    start: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    node: Any, start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.place = HERE
     monkeypatch.setenv("TRACKER_KEY", "s3cr3t-of-mine")
@@ -180,10 +173,7 @@ def test_a_process_with_a_cut_name_is_ended_like_others(tmp_path: Path) -> None:
     work.release()
 
 
-def test_temporary_files_have_short_paths_and_go_with_the_run(
-    node: Any,
-    start: Any,
-) -> None:
+def test_temporary_files_have_short_paths_and_go_with_the_run(node: Any, start: Any) -> None:
     (node.work / "command" / "venv" / "lib").mkdir(parents=True)
     start("touch $TMPDIR/x; echo $TMPDIR")
     assert not (node.work / "command" / "venv").exists()
@@ -212,12 +202,7 @@ def test_a_link_to_elsewhere_is_no_folder_of_ours(tmp_path: Path) -> None:
     ],
 )
 def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
-    node: Any,
-    start: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    left: str,
-    over: Any,
-    expected: list[str],
+    node: Any, start: Any, monkeypatch: pytest.MonkeyPatch, left: str, over: Any, expected: list[str]
 ) -> None:
     found = len(left.split(","))
     node.place, node.status.devices = (

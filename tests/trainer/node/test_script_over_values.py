@@ -51,11 +51,7 @@ def starts(node: Any) -> list[list[str]]:
     return [line.split() for line in (node.work / "command" / "starts").read_text().splitlines()]
 
 
-def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(
-    eight,
-    start,
-    monkeypatch,
-):
+def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, monkeypatch):
     at_once: list[int] = []
     work, look = command_run.CommandRun._run, piece_run.PieceRun.has_ended
     runs: list[Any] = []

@@ -186,9 +186,7 @@ def test_a_scripts_secrets_are_in_nothing_that_the_agent_sends(
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_other_keys_and_unusable_secrets_are_refused(
-    run: SecretRun,
-) -> None:
+def test_other_keys_and_unusable_secrets_are_refused(run: SecretRun) -> None:
     s3, own, bucket = run.access.client("s3"), run.node.uplink, run.outputs.bucket
     run_id, refresh = run.node.status.identity.run_id, f"{secrets_path('mayfly', 'dev')}EXCHANGE"
     run.access.client("ssm").put_parameter(Name=refresh, Value="x" * 9, Type="SecureString")

@@ -78,9 +78,7 @@ def test_a_machine_that_takes_no_user_trains_all_the_same(
     assert "nobody can attach" in caplog.text and not node.uplink.sent  # type: ignore[attr-defined]
 
 
-def test_the_ssh_user_has_no_password_and_is_made_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_ssh_user_has_no_password_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import pwd
 
     made: list[tuple[str, ...]] = []
