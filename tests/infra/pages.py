@@ -29,21 +29,14 @@ def hold(section: str, expected: Sequence[Sequence[str]], *, renew: bool) -> Non
         kept = {row[0]: row[len(expected[0]) :] for row in rows_of(section)}
         lines = _section(section).splitlines()
         first = next(number for number, line in enumerate(lines) if line.startswith("| ---")) + 1
-        rows = [
-            _as_row([*cells, *kept.get(cells[0], [""] * (lines[first - 2].count("|") - 1 - len(cells)))])
-            for cells in expected
-        ]
+        empty = [""] * (lines[first - 2].count("|") - 1 - len(expected[0]))
+        rows = [_as_row([*cells, *kept.get(cells[0], empty)]) for cells in expected]
         text = "\n".join([*lines[:first], *rows, *(line for line in lines[first:] if not _is_row(line))])
-        PAGE.write_text(
-            PAGE.read_text(encoding="utf-8").replace(_section(section), text + "\n"), encoding="utf-8"
-        )
-    rows = rows_of(section)
-    assert [row[: len(expected[0])] for row in rows] == [list(cells) for cells in expected], (
-        f"{PAGE.name}: run scripts/golden"
-    )
-    assert all(cell for row in rows for cell in row[len(expected[0]) :]), (
-        f"{section} of {PAGE.name} has an empty cell"
-    )
+        page = PAGE.read_text(encoding="utf-8").replace(_section(section), text + "\n")
+        PAGE.write_text(page, encoding="utf-8")
+    found, width = rows_of(section), len(expected[0])
+    assert [row[:width] for row in found] == [list(cells) for cells in expected], "run scripts/golden"
+    assert all(cell for row in found for cell in row[width:]), f"{section} has an empty cell"
 
 
 def _section(section: str) -> str:
