@@ -20,7 +20,8 @@ from tests.jobs import job_keys, job_of, with_settings
 from trainer.job.job import Job
 from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
 from trainer.train.loop import Run, train
-from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
+from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.predict.readers import WindowReader
 

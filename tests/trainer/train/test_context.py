@@ -24,7 +24,8 @@ from trainer.targets import scores_of
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.series import alone, lay
-from trainer.train.packs.pack import Member, SequentialPack, new_model
+from trainer.train.packs.pack import Member, new_model
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.predict.load_model import target_of
 
 SMALL = {

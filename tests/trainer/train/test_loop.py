@@ -15,7 +15,8 @@ from tests.jobs import job_of, with_settings
 from trainer.job.job import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
-from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
+from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 from trainer.train.predict.readers import WindowReader
 from trainer.train.schedule import rate_factor

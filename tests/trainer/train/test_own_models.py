@@ -27,7 +27,8 @@ from trainer.store.weights import load
 from trainer.train.checkpoint import newest, write
 from trainer.train.loop import Run, train
 from trainer.train.own.probe_model import measure_model
-from trainer.train.packs.pack import Member, ModelState, SequentialPack, loss_for
+from trainer.train.packs.pack import Member, ModelState, loss_for
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.predict.readers import reader_of

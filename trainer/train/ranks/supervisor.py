@@ -11,11 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from trainer.base import environment
@@ -23,13 +25,12 @@ from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
+from trainer.train.checkpoint import forget
 from trainer.train.cpu import num_cores
 from trainer.train.piece import kept
-from trainer.train.ranks.folder import RanksFolder
 from trainer.train.ranks.hanging import HangWatch
 from trainer.train.ranks.voice import Assignment
 from trainer.train.workers.assignment import Outcome, WorkerSettings
-from trainer.train.workers.piece_files import forget_checkpoints
 
 Emit = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.2
@@ -119,7 +120,7 @@ class RankSupervisor:
             self._emit(self._outcome.failed[piece.name])
             return
         if done:
-            forget_checkpoints(settings, piece)
+            forget(settings.checkpoints, piece.name)
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])
             return
@@ -151,8 +152,8 @@ class _TorchRun:
             tuple[bool, dict[str, Any]]
         ] = []  # lost ranks in order: whether another's end caused it, and why
         self._ended: dict[str, Any] | None = None
-        self._folder = RanksFolder()
-        folder = self._folder.path
+        self._folder = tempfile.TemporaryDirectory(prefix="mayfly-ranks-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "line"))
         self._listener.listen(count)
@@ -220,7 +221,7 @@ class _TorchRun:
                     rank.connection.recv_bytes()
             rank.connection.close()
         self._ranks.clear()
-        self._folder.remove()
+        self._folder.cleanup()
 
     def _greet(self) -> None:
         """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun
@@ -285,6 +286,7 @@ class _TorchRun:
             rank.crash = event
         elif event["event"] in ("model_done", "model_failed"):
             if self._ended is None:
+                forget(self._assignment.settings.checkpoints, event["model"])
                 self._settle(event)
         else:
             self._emit(event)

@@ -18,9 +18,9 @@ from typing import Any
 
 from trainer.base.environment import RankEnvironment
 from trainer.job.pieces.piece import Piece
+from trainer.train.child_processes import die_with_the_parent
 from trainer.train.ranks.hanging import BOUND_SECONDS, dump
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.parent import die_with_the_parent
 
 MOST_TRACEBACK = 8_000  # characters
 

@@ -17,7 +17,8 @@ import torch
 from trainer.base.settings import CHUNKS, CONTEXT, WINDOWS
 from trainer.job.job import Job, job_from
 from trainer.machines.memory import GIB
-from trainer.train.packs.pack import Member, Pack, SequentialPack
+from trainer.train.packs.pack import Member, Pack
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
 

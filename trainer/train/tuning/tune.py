@@ -13,7 +13,6 @@ first agree with plain modules over ten steps; otherwise it is excluded and the 
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,8 +34,8 @@ from trainer.machines.choice import Choice
 from trainer.machines.kernels import cpu_slice
 from trainer.machines.measurements import Entry, keep_here, shape_of
 from trainer.machines.memory import REFERENCE_BATCH
+from trainer.train.child_processes import ctrl_c_blocked, serve_the_parent
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import (
@@ -49,7 +48,6 @@ from trainer.train.tuning.timing import (
     warm_up,
 )
 from trainer.train.workers.devices import choose_device
-from trainer.train.workers.parent import end_with_the_parent
 
 # Of timing before training, without loading torch and comparing strategies: at most, and of each candidate.
 TRIAL_SECONDS, CANDIDATE_SECONDS = 12.0, 3.0
@@ -323,11 +321,7 @@ def answer_of(
 
 def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch_limit: int) -> None:
     """Run the trial, cache the result on this machine, and send it."""
-    end_with_the_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole terminal group; the supervisor handles it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve_the_parent()
 
     def say(line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -23,6 +22,7 @@ import torch
 
 from trainer.base.errors import DataError, TrainerError
 from trainer.job.pieces.piece import Piece
+from trainer.train.child_processes import serve_the_parent
 from trainer.train.inputs.source import Source, Sources, on_device, read_source
 from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
@@ -31,8 +31,7 @@ from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.parent import end_with_the_parent
-from trainer.train.workers.piece_files import PieceFiles, forget_checkpoints
+from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
 
 
@@ -52,26 +51,16 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     piece is `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is
     finished.
     """
-    end_with_the_parent()
-    # Ctrl-C reaches the whole terminal group; the supervisor handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve_the_parent()
     placed = set_up_process(station)
     desk = _Desk(station, settings, connection)
     if placed:
         desk.report({"event": "worker_started", **placed})
     job = settings.job
     try:
-        train(
-            desk,
-            _former(station, settings, desk.report),
-            job,
-            desk.report,
-            places=places_of(job, station.device),
-        )
-    except (
-        BaseException
-    ) as error:  # broad on purpose: report the error, then let the process end as it would have
+        form = _former(station, settings, desk.report)
+        train(desk, form, job, desk.report, places=places_of(job, station.device))
+    except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
         raise
@@ -140,7 +129,6 @@ class _Desk:
             torch.set_num_threads(piece.threads)  # also for reading and scoring
             try:
                 if done := self._kept(piece):
-                    forget_checkpoints(self._settings, piece)
                     self.report({**done, "kept": True})
                     continue
                 opened = open_piece(piece, self._settings.job, self._source(arrival))

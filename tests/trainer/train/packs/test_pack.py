@@ -14,7 +14,8 @@ from tests.jobs import full, job_of, with_settings
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
-from trainer.train.packs.pack import Member, SequentialPack, new_model
+from trainer.train.packs.pack import Member, new_model
+from trainer.train.packs.sequential import SequentialPack
 
 STEPS = 30
 

@@ -12,7 +12,8 @@ import torch
 from tests.jobs import job_of, with_settings
 from trainer.job.job import Job
 from trainer.targets import TARGETS
-from trainer.train.packs.pack import Member, Pack, SequentialPack, fresh_state
+from trainer.train.packs.pack import Member, Pack, fresh_state
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from tests.models import SETTINGS, make_model
 from tests.pieces import piece_of
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, member_of
-from tests.trainer.train.ranks.test_sharding import layout_of
+from tests.trainer.train.ranks.test_layout import layout_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
@@ -60,7 +60,7 @@ def losses_and_weights(
 
 def on_rank(ranks: Ranks, job: Job, layout: str) -> list[float]:
     """Return `losses_and_weights` of one of two ranks."""
-    return losses_and_weights(job, layout_of(ranks, layout), ranks.sum_)
+    return losses_and_weights(job, layout_of(ranks, layout, job), ranks.sum_)
 
 
 @pytest.mark.parametrize("training", WAYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,7 @@ from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.readers import Evaluate, Reader, outputs_of, reader_of
-from trainer.train.ranks.agreement import AgreedClock, ticking
-from trainer.train.ranks.group import Ranks
+from trainer.train.ranks.group import AgreedClock, Ranks
 from trainer.train.ranks.layout import DataParallel
 from trainer.train.ranks.validation import shared_outputs
 
@@ -82,7 +82,7 @@ def losses_of(
 
 def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
     """Return `losses_of` as one of several ranks has them."""
-    return losses_of(job, dtype, DataParallel(ranks), ranks.sum_)
+    return losses_of(job, dtype, DataParallel(ranks, job), ranks.sum_)
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
@@ -150,7 +150,7 @@ def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
     run = run_of_noise(job, shared_outputs(ranks, 1), outputs)
     clock = AgreedClock(ranks, clock=lambda: next(ticks) * (1.0 - 0.7 * ranks.rank))
     roster = Kept(run)
-    form = ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock)
+    form = partial(form_pack, job=job, layout=DataParallel(ranks, job))
     train(roster, form, job, events.append, clock=clock, total=ranks.sum_)
     told = [(event["event"], event.get("step"), event.get("rate")) for event in events]
     return run.history, run.best_epoch, roster.checkpoints, told, outputs
@@ -184,7 +184,7 @@ def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
 
     run = run_of_noise(job, shared_outputs(ranks, 1), [])
     clock = AgreedClock(ranks, clock=lambda: 0.0)  # it stands still: nothing is due
-    form = ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock)
+    form = partial(form_pack, job=job, layout=DataParallel(ranks, job))
     train(Kept(run), form, job, count, clock=clock, total=ranks.sum_)
     steps = -(-run.num_windows // job.train.batch) * (run.epoch - 1)
     return steps, run.epoch - 1, begun[-1] - begun[0]
@@ -206,7 +206,7 @@ def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
     member = member_of(torch.float64)
     starts = reads_of(job, member)[:8]
     last_row = int(starts[-1]) + job.model.bars_seen - 1
-    pack, whole = form_pack([member], job, DataParallel(ranks)), member.rows_TF[last_row].clone()
+    pack, whole = form_pack([member], job, DataParallel(ranks, job)), member.rows_TF[last_row].clone()
     losses = []
     for row_F in (whole, whole * torch.nan, whole):
         member.rows_TF[last_row] = row_F
@@ -239,9 +239,7 @@ def test_ranks_evaluate_exactly_what_one_process_does(two_ranks: TwoRanks, name:
 def refuse_batch_norm(ranks: Ranks) -> str:
     """Return the error for a module with batch norm on CPU ranks."""
     try:
-        DataParallel(ranks).wrap(
-            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), slices=1, is_any_module=True
-        )
+        DataParallel(ranks, job_for("lstm")).wrap(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), slices=1)
     except UsageError as error:
         return str(error)
     return ""

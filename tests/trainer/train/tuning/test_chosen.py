@@ -25,7 +25,7 @@ from trainer.store.card import read_card
 from trainer.train.checkpoint import write
 from trainer.train.inputs.survey import Survey
 from trainer.train.loop import Run
-from trainer.train.packs.pack import SequentialPack
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.tuning.chosen import Chosen, Site, choose_settings, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of

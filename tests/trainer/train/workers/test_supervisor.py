@@ -158,9 +158,7 @@ def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_fo
     settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path, checkpoints=tmp_path / "checkpoints")
     player = threading.Thread(target=workers.play, daemon=True)
     player.start()
-    with Supervisor(
-        kind="cpu", num_workers=8, places=1, settings=settings, emit=lambda event: None
-    ) as supervisor:
+    with Supervisor(kind="cpu", num_workers=8, settings=settings, emit=lambda event: None) as supervisor:
         outcome = supervisor.run(pieces)
     player.join()
     names = sorted(one.source for one in pieces)

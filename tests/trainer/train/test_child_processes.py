@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer.train.ctrl_c import ctrl_c_blocked
+from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.tuning.tune import answer_of
 from trainer.train.workers.supervisor import worker_context
 

@@ -26,26 +26,25 @@ from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state
 from trainer.train.packs.strategy import form_pack
 from trainer.train.ranks.group import Ranks
-from trainer.train.ranks.layout import DataParallel
+from trainer.train.ranks.layout import DataParallel, FullySharded
 
 STEPS = 20
+NETS = Path(__file__).parents[2] / "outside" / "nets.py"
 MARK = "the same job, data and code"
 TRANSFORMER = job_of(
     model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2
 )
 
 
-def layout_of(ranks: Ranks, name: str) -> Layout:
+def layout_of(ranks: Ranks, name: str, job: Job) -> Layout:
     """Return one of the ranks' layouts."""
-    from trainer.train.ranks.sharding import FullySharded
-
-    return {"ddp": DataParallel, "fsdp": FullySharded}[name](ranks)
+    return {"ddp": DataParallel, "fsdp": FullySharded}[name](ranks, job)
 
 
 def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[float]]:
     """Return losses and weights by each layout; half-way the state goes from each to the other."""
     member, losses = member_of(dtype), dict[str, list[float]]()
-    packs = {name: form_pack([member], job, layout_of(ranks, name)) for name in ("ddp", "fsdp")}
+    packs = {name: form_pack([member], job, layout_of(ranks, name, job)) for name in ("ddp", "fsdp")}
     batches = batches_of(job, member)[:STEPS]
     assert len(batches) == STEPS
     for half in (batches[: STEPS // 2], batches[STEPS // 2 :]):
@@ -85,7 +84,7 @@ def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
     no number.
     """
     member = member_of(torch.float64)
-    pack = form_pack([member], job, layout_of(ranks, "fsdp"))
+    pack = form_pack([member], job, layout_of(ranks, "fsdp", job))
     starts = reads_of(job, member)[:4]
     assert np.isfinite(float(pack.step([True], [starts])[0]))
     before = pack.snapshot(0)
@@ -111,7 +110,7 @@ def test_each_rank_holds_its_part_and_a_loss_that_is_no_number_is_every_ranks(tw
 def refuse_own(ranks: Ranks) -> str:
     """Return the error for a module of a user's own."""
     try:
-        layout_of(ranks, "fsdp").divide(nn.Linear(2, 2), is_any_module=True)
+        layout_of(ranks, "fsdp", job_of(model=f"{NETS}:Norm")).divide(nn.Linear(2, 2))
     except UsageError as error:
         return str(error)
     return ""
@@ -183,7 +182,7 @@ def go_on_as_rank(
 
     store = partial(write_shards, ranks=ranks.in_background())
     writer = CheckpointWriter(folder, lambda event: None, store=store)
-    return go_on(job, layout_of(ranks, name), folder, writer, dies_at, total=ranks.sum_)
+    return go_on(job, layout_of(ranks, name, job), folder, writer, dies_at, total=ranks.sum_)
 
 
 def test_two_ranks_then_one_then_two_go_on_with_the_same_order_and_losses(
