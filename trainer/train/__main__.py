@@ -191,14 +191,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile}
     emit({"event": "started", **started, "choice": chosen.choice, "data": surveyed.data})
-    settings = WorkerSettings(
-        job=job,
-        data=data,
-        out=options.out,
-        checkpoints=checkpoints,
-        machine=machine,
-        choice=chosen.choice,
-    )
+    folders = {"out": options.out, "checkpoints": checkpoints}
+    settings = WorkerSettings(job=job, data=data, **folders, machine=machine, choice=chosen.choice)
     supervisor: Supervisor | RankSupervisor
     if together:
         supervisor = RankSupervisor(
@@ -211,12 +205,12 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             from trainer.train.observing.gpu_watch import GpuWatch
 
             running.enter_context(GpuWatch(emit))
-        outcome = running.enter_context(supervisor).run(surveyed.pieces)
+        running.enter_context(supervisor)
+        outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
-    kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
-    replaced = sorted(
-        done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept")
-    )
+    there = [done for done in outcome.done.values() if done["file"] in earlier]
+    kept = sorted(done["piece"] for done in there if done.get("kept"))
+    replaced = sorted(done["piece"] for done in there if not done.get("kept"))
     results.write(options.out, usd=meter.usd)
     emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     made = [

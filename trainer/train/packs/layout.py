@@ -61,8 +61,6 @@ def slices_of(part: range, micro_batch: int, *, least: int = 1) -> list[tuple[ra
     Missing slices are the batch's first row with factor 0: every rank must run backward to exchange
     gradients, and with divided weights also each forward.
     """
-    slices = [
-        (range(first, min(first + micro_batch, part.stop)), 1.0)
-        for first in range(part.start, part.stop, micro_batch)
-    ]
+    firsts = range(part.start, part.stop, micro_batch)
+    slices = [(range(first, min(first + micro_batch, part.stop)), 1.0) for first in firsts]
     return slices + [(range(1), 0.0)] * (max(1, least) - len(slices))

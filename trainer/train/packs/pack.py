@@ -70,9 +70,8 @@ class ModelState:
     batches: int  # batches seen, skipped ones too: the step in dropout's key
     loss_scale: float = 1.0  # another only in fp16
     good_steps: int = 0  # since the scale last changed
-    average: Mapping[str, torch.Tensor] = field(
-        default_factory=dict
-    )  # of the weights, with buffers; empty without `ema`
+    # Of the weights, with buffers; empty without `ema`.
+    average: Mapping[str, torch.Tensor] = field(default_factory=dict)
     buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a user's own module
     # Optimizer steps of weights that took fewer than `updates`, because some batches do not use them.
     steps: Mapping[str, int] = field(default_factory=dict)

@@ -48,9 +48,8 @@ class SequentialPack:
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
         self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
         self._models = [new_model(member, job) for member in members]
-        self._averages = (
-            [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
-        )
+        averaged = members if job.train.ema else ()
+        self._averages = [new_model(member, job).requires_grad_(False) for member in averaged]
         for model in (*self._models, *self._averages):
             layout.divide(model)
         self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
@@ -243,19 +242,20 @@ class SequentialPack:
 
     def _updates(self, number: int) -> int:
         """Return how many optimizer steps a member has taken."""
-        counts = (
-            int(state["step"]) for state in self._optimizers[number].state.values()
-        )  # each waits for the GPU
+        # Each waits for the GPU.
+        counts = (int(state["step"]) for state in self._optimizers[number].state.values())
         return max(counts, default=0) if self._is_uneven else next(counts, 0)
 
     def _fewer_steps(
         self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
     ) -> dict[str, int]:
         """Return the optimizer steps of weights that took fewer than `updates`."""
-        steps = {
-            name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()
-        }
-        return {name: count for name, count in steps.items() if count != updates}
+        steps = {}
+        for name, weight in weights.items():
+            count = int(moments[weight]["step"]) if weight in moments else 0
+            if count != updates:
+                steps[name] = count
+        return steps
 
     def _follow(self, number: int) -> None:
         """Update the average of the weights after a step."""

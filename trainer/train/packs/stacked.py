@@ -36,9 +36,8 @@ from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve
 from trainer.train.predict.readers import scale_
 from trainer.train.seeds import dropout_keys
 
-_WARM_UP_STEPS = (
-    3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
-)
+# Before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21).
+_WARM_UP_STEPS = 3
 
 
 class _Stacked(ABC):
@@ -59,9 +58,8 @@ class _Stacked(ABC):
             matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
         )
         self._join_rows()
-        self._weights_MP = torch.stack(
-            [self._layout.flatten(model.state_dict()) for model in self._models]
-        ).detach()
+        flat = [self._layout.flatten(model.state_dict()) for model in self._models]
+        self._weights_MP = torch.stack(flat).detach()
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
@@ -89,15 +87,10 @@ class _Stacked(ABC):
         """See `Pack.step`."""
         lengths, keys = [], []
         for number, member in enumerate(self._members):
-            length = len(starts[number]) if active[number] else 0
+            length, step = len(starts[number]) if active[number] else 0, self._batches[number]
             lengths.append(length)
             keys.append(
-                dropout_keys(
-                    seed=member.seed,
-                    model=member.draws_as,
-                    step=self._batches[number],
-                    layers=self._num_dropouts,
-                )
+                dropout_keys(seed=member.seed, model=member.draws_as, step=step, layers=self._num_dropouts)
             )
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
@@ -219,18 +212,13 @@ class _Stacked(ABC):
         correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
         decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
         weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
-        for kept, moved in (
-            (self._weights_MP, weights),
-            (self._exp_avg_MP, exp_avg),
-            (self._exp_avg_sq_MP, exp_avg_sq),
-        ):
+        kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
+        for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):
             kept.copy_(torch.where(moves_M1, moved, kept))
         if self._average_MP is not None:
             # `pack.newest_share`, row by row.
-            share_M1 = (
-                (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema).to(self._dtype)
-            )
-            average_MP = torch.lerp(self._average_MP, weights, share_M1)
+            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema)
+            average_MP = torch.lerp(self._average_MP, weights, share_M1.to(self._dtype))
             self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
         return moves_M | self._rescale(active_M, moves_M)
 
@@ -306,9 +294,7 @@ class Streams(_Stacked):
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         if not self._streams:
-            return torch.stack(
-                [self._one(number, first, weight_MB[number]) for number in range(len(self._members))]
-            )
+            return torch.stack([self._one(number, first, one) for number, one in enumerate(weight_MB)])
         main = torch.cuda.current_stream()
         # Wait for one event: torch reuses 32 streams in turn, so `main` may also be a model's stream, and
         # waiting for all of `main` would wait for that model.

@@ -62,10 +62,7 @@ def placed_like(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """
     if not is_divided(like) or is_divided(tensor):
         return tensor.to(like.dtype) if is_divided(tensor) else tensor.to(like)
-    from torch.distributed.tensor import (
-        DTensor,
-        distribute_tensor,
-    )  # late: takes a second, and only ranks need it
+    from torch.distributed.tensor import DTensor, distribute_tensor  # late: takes a second; for ranks only
 
     assert isinstance(like, DTensor)
     # Every rank has the whole tensor: nothing is sent.

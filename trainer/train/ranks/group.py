@@ -34,11 +34,11 @@ class Ranks:
     device: torch.device
     group: dist.ProcessGroup | None = None  # None: the default one
 
-    def in_background(self, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)) -> Ranks:
+    def in_background(self) -> Ranks:
         """Return the same ranks with a gloo group of their own, for another thread: its collectives may run
         during the training's.
         """
-        return replace(self, group=dist.new_group(backend="gloo", timeout=timeout))
+        return replace(self, group=dist.new_group(backend="gloo", timeout=TIMEOUT))
 
     @property
     def is_first(self) -> bool:
@@ -92,6 +92,7 @@ class Ranks:
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)]).numpy()
 
 
+TIMEOUT = timedelta(seconds=BOUND_SECONDS)  # of a collective
 SECONDS = 0.5  # between agreements on the time, approximately
 MOST_READINGS = 256
 
@@ -134,12 +135,10 @@ def share(count: int, *, rank: int, ranks: int) -> range:
 
 
 @contextmanager
-def process_group(
-    rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
-) -> Iterator[Ranks]:
+def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
-    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's
+    A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's
     watchdog).
     """
     on_gpu = device.type == "cuda"
@@ -147,7 +146,7 @@ def process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=rank,
         world_size=count,
-        timeout=timeout,
+        timeout=TIMEOUT,
         device_id=device if on_gpu else None,
     )
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -69,12 +68,11 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     def speak(event: dict[str, Any]) -> None:
         voice.report(with_memory(event, device))
 
-    report: Report = speak if place.rank == 0 else _silent
-    bound = timedelta(seconds=assignment.bound_seconds)
-    with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
+    report: Report = speak if place.rank == 0 else lambda event: None
+    with process_group(place.rank, place.count, torch.device(device)) as ranks:
         links = check_links(ranks, settings.machine)
         report({**links.to_event(), **piece.identity})
-        store = partial(write_shards, ranks=ranks.in_background(bound))
+        store = partial(write_shards, ranks=ranks.in_background())
         files = PieceFiles(settings, device, report, store=store)
         roster = _Roster(voice, ranks, files)
         layout: Layout = DataParallel(ranks, settings.job, link=settings.machine.link)
@@ -91,12 +89,8 @@ class _Roster:
     """The one run of a rank: see `loop.Roster`."""
 
     def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
-        self._assignment, self._report, self._ranks, self._files = (
-            voice.assignment,
-            voice.report,
-            ranks,
-            files,
-        )
+        self._assignment, self._report = voice.assignment, voice.report
+        self._ranks, self._files = ranks, files
         self.opened: Opened | None = None
         self._trained: nn.Module | None = None
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
@@ -149,10 +143,6 @@ class _Roster:
 def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:
     """Return `validate` with rank 0's loss on every rank, so that all make the same decisions."""
     return lambda network: ranks.numbers_of_first([validate(network)])[0]
-
-
-def _silent(event: dict[str, Any]) -> None:
-    """Drop an event: only rank 0 reports."""
 
 
 if __name__ == "__main__":

@@ -33,12 +33,9 @@ class PieceFiles:
         checkpoint = newest(self._folder, opened.piece.name, opened.source.origin.mark)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
-            place = {
-                "epoch": opened.run.epoch + 1,
-                "visited": opened.run.position,
-                "unit": self._settings.job.model.reads,
-            }
-            self._report({"event": "resumed", **opened.piece.identity, **place})
+            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position}
+            unit = self._settings.job.model.reads
+            self._report({"event": "resumed", **opened.piece.identity, **place, "unit": unit})
 
     def checkpoint(self, opened: Opened, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """Queue a checkpoint of the piece. `run` and `state` are copies that nothing else changes."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -73,9 +74,7 @@ def _former(
     pack.
     """
 
-    def form(members: Sequence[Member]) -> Pack:
-        return form_pack(members, settings.job)
-
+    form = partial(form_pack, job=settings.job)
     if not settings.job.expert.trace_steps:
         return form
     from trainer.train.observing.trace import traced  # late: the profiler loads slowly
@@ -118,14 +117,13 @@ class _Desk:
         While other models train, a piece whose source is still being read waits, so that they don't have to.
         """
         runs: list[Run] = []
-        while (
-            len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None
-        ):
+        while len(runs) < free:
+            arrival = self._next(wait=wait and not runs, may_block=wait)
+            if arrival is None:
+                break
             piece = arrival.piece
-            threads = {"threads": piece.threads} if piece.threads > 1 else {}
-            self.report(
-                {"event": "model_started", **piece.identity, "staged": arrival.staged is not None, **threads}
-            )
+            started = {"event": "model_started", **piece.identity, "staged": arrival.staged is not None}
+            self.report({**started, **({"threads": piece.threads} if piece.threads > 1 else {})})
             torch.set_num_threads(piece.threads)  # also for reading and scoring
             try:
                 if done := self._kept(piece):
@@ -180,16 +178,12 @@ class _Desk:
                 self._waiting.append(self._arrived.get_nowait())
         if wait and not self._waiting:
             return self._arrived.get()
-        unread = {
-            arrival.piece.source
-            for arrival in self._waiting
-            if arrival.staged is not None and not arrival.staged.done()
-        }
-        ready = (arrival for arrival in self._waiting if may_block or arrival.piece.source not in unread)
-        first = next(ready, None)
-        if first is not None:
-            self._waiting.remove(first)
-        return first
+        unread = {one.piece.source for one in self._waiting if one.staged and not one.staged.done()}
+        for arrival in self._waiting:
+            if may_block or arrival.piece.source not in unread:
+                self._waiting.remove(arrival)
+                return arrival
+        return None
 
     def _source(self, arrival: _Arrival) -> Source:
         in_use = [opened.source for opened in self._opened.values()]
