@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.jobs import sets
+from tests.processes import await_end_of
 from trainer.train.__main__ import main
 
 ENDLESS = sets("train.epochs=100000", "train.patience=100000")
-SECONDS = 500.0  # a hang, not slowness
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +23,6 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
     write_candles(folder, "BIG-USD", bars=4000)
     write_candles(folder, "LOW-USD", bars=1200, seed=1)
     return folder
-
-
-def _gone(pid: int) -> bool:
-    """Tell whether a process has ended; a zombie that nobody has waited for has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def _await_gone(pids: set[int]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not all(_gone(pid) for pid in pids):
-        assert time.monotonic() < deadline, pids
-        time.sleep(0.02)
 
 
 def _descendants(pid: int) -> set[int]:
@@ -101,7 +85,7 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     assert {event["pid"] for event in training.events("model_started")} <= family
     training.process.kill()
     training.process.wait()
-    _await_gone(family)
+    await_end_of(family)
 
 
 def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(

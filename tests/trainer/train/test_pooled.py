@@ -11,6 +11,7 @@ import torch
 from tests.jobs import job_of
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
+from tests.trainer.train.rosters import Roster
 from trainer.base.errors import DataError
 from trainer.data.read.reading import read_candles
 from trainer.job.job import Job
@@ -20,7 +21,6 @@ from trainer.targets import scores_of
 from trainer.train.inputs.series import PieceData, lay
 from trainer.train.inputs.source import on_device, open_data, read_source
 from trainer.train.inputs.survey import survey
-from trainer.train.loop import train as train_pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
 from trainer.train.predict.load_model import target_of
@@ -47,19 +47,6 @@ def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
     return [read_source(piece_of(job, symbol), job, data).folds[1] for symbol in symbols]
 
 
-class OneRun:
-    """A roster of one run, whose network stays."""
-
-    def __init__(self, run: Any) -> None:
-        self._runs, self.weights = [run], dict[str, torch.Tensor]()
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Any]:
-        return [self._runs.pop()] if self._runs else []
-
-    def finished(self, run: Any, model: torch.nn.Module) -> None:
-        self.weights, self.history = run.best_weights, run.history
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name, data):
@@ -67,13 +54,12 @@ def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name,
     (single,) = _series(job, data, "SIG-USD")
     (symbol_data,) = single.series
     laid = lay([symbol_data], rows=[1500], padding=job.model.bars_out)
-    made = []
-    for piece_data in (single, laid):
-        roster = OneRun(run_of(piece_data, job, model="m", seed=3))
-        train_pack(roster, lambda members: form_pack(members, job), job, lambda event: None)  # type: ignore[arg-type]
-        made.append(roster)
-    assert made[0].history == made[1].history
-    assert all(torch.equal(made[0].weights[key], made[1].weights[key]) for key in made[0].weights)
+    runs = [run_of(each, job, model="m", seed=3) for each in (single, laid)]
+    for run in runs:
+        Roster(run).train(form_pack, job)
+    assert runs[0].history == runs[1].history
+    other = runs[1].best_weights
+    assert all(torch.equal(weight, other[name]) for name, weight in runs[0].best_weights.items())
 
 
 @pytest.mark.parametrize("name", ["windows", "chunks"])
@@ -91,9 +77,8 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
         assert torch.equal(both.reads[taken : taken + len(reads)], reads + offset)
         taken += len(reads)
         if name == "chunks":
-            last = torch.tensor(
-                [len(part.rows_TF) - seen]
-            )  # begins at the last bar: all but that lies beyond the series
+            # Begins at the last bar: all but that lies beyond the series.
+            last = torch.tensor([len(part.rows_TF) - seen])
             steps = torch.arange(job.model.bars_out + seen - 1)
             place = torch.cat([reads, last])
             one = gather_chunks(part.rows_TF, place, steps, part.mean_F, part.std_F)
@@ -138,18 +123,12 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
     done = train_piece(piece, job, data, tmp_path)
     file = tmp_path / done["file"]
     tensors, card = load(file)
-    assert (
-        done["file"] == "lstm-direction_mix_1m.safetensors"
-        and done["piece"] == card.piece == "mix"
-        and tensors
-    )
-    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD")) and done["series"] == list(
-        card.symbols
-    )
+    assert done["file"] == "lstm-direction_mix_1m.safetensors" and tensors
+    assert done["piece"] == card.piece == "mix" and done["series"] == list(card.symbols)
+    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD"))
     one, other = card.series
-    assert (
-        one.scaler["mean"] != other.scaler["mean"] and one.data["bars"] == 1500 and other.data["bars"] == 1350
-    )
+    assert one.scaler["mean"] != other.scaler["mean"]
+    assert (one.data["bars"], other.data["bars"]) == (1500, 1350)
     assert one.splits["test"]["first"] == other.splits["test"]["first"]  # one split by time
     assert card.metrics["test"]["n"] == one.metrics["test"]["n"] + other.metrics["test"]["n"]
     assert card.metrics["test"]["baselines"].keys() == one.metrics["test"]["baselines"].keys()

@@ -104,7 +104,8 @@ class _Stacked(ABC):
         self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
         self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
         if self._device.type == "cuda":
-            self._replay()
+            self._graph = self._graph or self._record()
+            self._graph.replay()
         else:
             self._run()
         return self._losses_M.clone()
@@ -234,11 +235,6 @@ class _Stacked(ABC):
         self._scales_M.copy_(torch.where(halved_M, self._scales_M / 2, scales_M))
         self._good_steps_M.copy_(torch.where(doubled_M, 0, good_M))
         return halved_M
-
-    def _replay(self) -> None:
-        if self._graph is None:
-            self._graph = self._record()
-        self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph:
         """Record the step. Warm-up steps have no active model, so they change nothing."""

@@ -10,7 +10,6 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -118,7 +117,9 @@ class _Roster:
         assert self.opened is not None
         self._files.resume(self.opened)
         run = self.opened.run
-        run.validate = _decided(run.validate, self._ranks)
+        validate = run.validate
+        # Every rank takes rank 0's loss, so that all make the same decisions.
+        run.validate = lambda network: self._ranks.numbers_of_first([validate(network)])[0]
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -138,11 +139,6 @@ class _Roster:
             self._files.flush()
             return None
         return self._files.evaluated(self.opened, self._trained, self._evaluate)
-
-
-def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:
-    """Return `validate` with rank 0's loss on every rank, so that all make the same decisions."""
-    return lambda network: ranks.numbers_of_first([validate(network)])[0]
 
 
 if __name__ == "__main__":

@@ -142,6 +142,7 @@ class _TorchRun:
         self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int
     ) -> None:
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
+        self._identity = {**assignment.piece.identity, "worker": 0}
         self._watch = HangWatch(heard_at=clock())
         self.retries = 0
         self._restart = 0  # number of the current start of the ranks
@@ -163,7 +164,7 @@ class _TorchRun:
             env=environment.for_ranks(folder / "line"),
             stdin=subprocess.PIPE,
         )
-        started = {"event": "torchrun_started", **self._identity(), "pid": os.getpid()}
+        started = {"event": "torchrun_started", **self._identity, "pid": os.getpid()}
         emit({**started, "torchrun": self._torchrun.pid, "ranks": count})
 
     def to_the_end(self) -> dict[str, Any] | None:
@@ -189,7 +190,7 @@ class _TorchRun:
                 if self.retries < self._most_retries:  # torchrun did not give up: a signal killed it
                     self._note_retry()
                     return None
-                return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
+                return self._settle({"event": "model_failed", **self._identity, **self._reason()})
 
     def close(self) -> None:
         """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for
@@ -235,7 +236,7 @@ class _TorchRun:
         self._ends.clear()
 
     def _note_retry(self) -> None:
-        self._emit({"event": "retry", **self._identity(), **self._reason()})
+        self._emit({"event": "retry", **self._identity, **self._reason()})
         self.retries += 1
 
     def _hear(self, rank: _Rank) -> None:
@@ -251,7 +252,7 @@ class _TorchRun:
         """Ask silent ranks where they are, and kill those that do not answer."""
         silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
         if silence.ask:
-            self._emit({"event": "ranks_silent", **self._identity(), "seconds": BOUND_SECONDS / 2})
+            self._emit({"event": "ranks_silent", **self._identity, "seconds": BOUND_SECONDS / 2})
         for rank in self._ranks.values():
             with suppress(OSError):  # it is gone: `_hear` handles that
                 if silence.ask:
@@ -297,6 +298,3 @@ class _TorchRun:
         self._ended = event
         self._emit(event)
         return event
-
-    def _identity(self) -> dict[str, Any]:
-        return {**self._assignment.piece.identity, "worker": 0}

@@ -14,11 +14,12 @@ from torch import nn
 
 from tests.jobs import job_of
 from tests.trainer.train.ranks.ranks import TwoRanks
+from tests.trainer.train.rosters import Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.loop import Run, train
 from trainer.train.packs.layout import ONE, Layout
-from trainer.train.packs.pack import Member, ModelState
+from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.readers import Evaluate, Reader, outputs_of, reader_of
 from trainer.train.ranks.group import AgreedClock, Ranks
@@ -74,10 +75,8 @@ def losses_of(
     pack = form_pack([member], job, layout)
     losses = [float(total(pack.step([True], [starts]))[0]) for starts in batches_of(job, member)]
     state = pack.snapshot(0)
-    return [
-        *losses,
-        *(sum(float(one.double().sum()) for one in part.values()) for part in (state.weights, state.average)),
-    ]
+    parts = (state.weights, state.average)
+    return [*losses, *(sum(float(one.double().sum()) for one in part.values()) for part in parts)]
 
 
 def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
@@ -94,23 +93,6 @@ def test_two_ranks_with_accumulation_and_without_have_the_losses_of_one(two_rank
             first, second = two_ranks(losses_on_rank, job_for(name, **slices), dtype)
             assert first == second, "ranks have drifted apart"
             np.testing.assert_allclose(first, alone, rtol=tolerance)
-
-
-class Kept:
-    """A roster of one run, which notes when its checkpoints are due."""
-
-    def __init__(self, run: Run) -> None:
-        self._waiting, self.checkpoints = [run], list[int]()
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting, []
-        return joined
-
-    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        self.checkpoints.append(state.batches)
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        pass
 
 
 def parts_of(member: Member, job: Job) -> list[tuple[np.ndarray, Reader]]:
@@ -149,7 +131,7 @@ def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
     ticks, outputs, events = iter(range(10_000)), list[np.ndarray](), list[dict[str, Any]]()
     run = run_of_noise(job, shared_outputs(ranks, 1), outputs)
     clock = AgreedClock(ranks, clock=lambda: next(ticks) * (1.0 - 0.7 * ranks.rank))
-    roster = Kept(run)
+    roster = Roster(run)
     form = partial(form_pack, job=job, layout=DataParallel(ranks, job))
     train(roster, form, job, events.append, clock=clock, total=ranks.sum_)
     told = [(event["event"], event.get("step"), event.get("rate")) for event in events]
@@ -160,7 +142,7 @@ def test_ranks_whose_clocks_differ_decide_the_same_and_stop_where_one_process_do
     job = job_for("lstm", epochs=12, patience=2, checkpoint_seconds=2)
     outputs: list[np.ndarray] = []
     alone = run_of_noise(job, outputs_of, outputs)
-    train(Kept(alone), lambda members: form_pack(members, job), job, lambda event: None)
+    train(Roster(alone), lambda members: form_pack(members, job), job, lambda event: None)
     first, second = two_ranks(train_on_rank, job)
     for one, other in zip(first[:4], second[:4], strict=True):
         assert one == other
@@ -185,7 +167,7 @@ def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
     run = run_of_noise(job, shared_outputs(ranks, 1), [])
     clock = AgreedClock(ranks, clock=lambda: 0.0)  # it stands still: nothing is due
     form = partial(form_pack, job=job, layout=DataParallel(ranks, job))
-    train(Kept(run), form, job, count, clock=clock, total=ranks.sum_)
+    train(Roster(run), form, job, count, clock=clock, total=ranks.sum_)
     steps = -(-run.num_windows // job.train.batch) * (run.epoch - 1)
     return steps, run.epoch - 1, begun[-1] - begun[0]
 

@@ -18,9 +18,10 @@ from torch import nn
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
+from tests.trainer.train.rosters import MARK, Killed, Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.train.checkpoint import CheckpointWriter, newest
+from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state
@@ -30,7 +31,6 @@ from trainer.train.ranks.layout import DataParallel, FullySharded
 
 STEPS = 20
 NETS = Path(__file__).parents[2] / "outside" / "nets.py"
-MARK = "the same job, data and code"
 TRANSFORMER = job_of(
     model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2
 )
@@ -123,34 +123,18 @@ def test_a_module_of_a_users_own_is_not_divided(two_ranks: TwoRanks):
     }
 
 
-class Killed(Exception):
-    """What happens to a training."""
+class Continued(Roster):
+    """A roster that writes a checkpoint each step by a writer, and dies at a step."""
 
-
-class Continued:
-    """A roster of one run, which goes on from its newest checkpoint, writes one each step, and dies at a
-    step.
-    """
-
-    def __init__(self, run: Run, folder: Path, writer: Any, *, dies_at: int) -> None:
-        self._waiting, self._folder, self._writer, self._dies_at = [run], folder, writer, dies_at
-        self.resumed_at = 0
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting, []
-        for run in joined:
-            if (found := newest(self._folder, run.member.name, MARK)) is not None:
-                found.put_into(run)
-                self.resumed_at = found.state.batches
-        return joined
+    def __init__(self, run: Run, folder: Path, writer: CheckpointWriter, *, dies_at: int) -> None:
+        super().__init__(run, folder=folder)
+        self._writer, self._dies_at = writer, dies_at
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        self.checkpoints.append(state.batches)
         self._writer.submit(run, state, MARK, snapshot_seconds=snapshot_seconds)
         if state.batches == self._dies_at:
             raise Killed
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        pass
 
 
 def go_on(
@@ -159,14 +143,14 @@ def go_on(
     """Train until a step, or the end; return where it went on and the history."""
     member: Member = member_of(torch.float64)
     firsts = reads_of(job, member)[:75]  # ten steps an epoch, the last of three samples
-    run = Run(member=member, title="S", reads=firsts, validate=lambda model: _loss(model), learning_rate=3e-4)
+    run = Run(member=member, title="S", reads=firsts, validate=_loss, learning_rate=3e-4)
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
     roster = Continued(run, folder, writer, dies_at=dies_at)
     with suppress(Killed):
-        form = lambda members: form_pack(members, job, layout)  # noqa: E731
+        form = partial(form_pack, job=job, layout=layout)
         train(roster, form, job, lambda event: None, clock=lambda: next(ticks), **total)
     writer.flush()
-    return roster.resumed_at, run.history
+    return roster.resumed.get(member.name, 0), run.history
 
 
 def _loss(model: nn.Module) -> float:

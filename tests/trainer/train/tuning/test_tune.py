@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,9 +28,12 @@ Speed = Callable[[Candidate], float]  # windows a second; 0: out of memory
 
 
 @pytest.fixture(autouse=True)
-def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles" / "gpu_profiles.toml"))
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing_of, "ROWS", 500)
+
+
+def option(strategy: str = "sequential", pack: int = 1, micro_batch: int = 32) -> Candidate:
+    return Candidate(strategy=strategy, pack=pack, micro_batch=micro_batch)
 
 
 class Device:
@@ -47,20 +49,12 @@ class Device:
         assert len(members) == option.pack
         if not (speed := self.speed(option)):
             return Timing(candidate=option, excluded="out of memory")
-        return Timing(
-            candidate=option, windows_per_second=speed, steps_per_second=speed / option.of(job).train.batch
-        )
+        steps = speed / option.of(job).train.batch
+        return Timing(candidate=option, windows_per_second=speed, steps_per_second=steps)
 
     def tune(self, job: Job, *, seconds: float = 20.0, batch_limit: int = 0) -> list[Timing]:
-        return tune(
-            job,
-            CPU,
-            seconds=seconds,
-            say=lambda line: None,
-            batch_limit=batch_limit,
-            measured=self.measure,
-            clock=lambda: self.now,
-        )
+        keys = {"seconds": seconds, "batch_limit": batch_limit, "measured": self.measure}
+        return tune(job, CPU, **keys, say=lambda line: None, clock=lambda: self.now)
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,11 +103,7 @@ def test_what_there_is_no_time_for_is_not_begun_and_said_so():
 
 
 def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
-    options = [
-        Candidate(strategy="sequential", pack=1, micro_batch=32),
-        Candidate(strategy="fused", pack=2, micro_batch=32),
-    ]
-    monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
+    monkeypatch.setattr(tuning, "candidates", lambda job, kind: [option(), option("fused", 2)])
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "its losses differ by 1.0e-01")
     said: list[str] = []
     first, last = tune(JOB, CPU, seconds=0.1, say=said.append, measured=Device(lambda option: 1.0).measure)
@@ -122,48 +112,31 @@ def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
 
 
 def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed(monkeypatch):
-    options = [
-        Candidate(strategy="sequential", pack=1, micro_batch=32),
-        Candidate(strategy="streams", pack=2, micro_batch=32),
-    ]
-    monkeypatch.setattr(tuning, "candidates", lambda job, kind: options)
+    monkeypatch.setattr(tuning, "candidates", lambda job, kind: [option(), option("streams", 2)])
 
     def form(members: Sequence[Member], job: Job) -> Pack:
         raise RuntimeError(
-            "CUDA error: operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`"
+            "CUDA error: not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`"
         )
 
     monkeypatch.setattr(tuning, "form_pack", form)
-    first, last = tune(
-        JOB, CPU, seconds=0.1, say=lambda line: None, measured=Device(lambda option: 1.0).measure
-    )
+    first, last = Device(lambda option: 1.0).tune(JOB)
     assert first.candidate.strategy == "sequential"
-    assert last.excluded == "it fails here: CUDA error: operation not permitted when stream is capturing"
+    assert last.excluded == "it fails here: CUDA error: not permitted when stream is capturing"
 
 
 def test_what_is_out_of_memory_loses_and_does_not_end_it():
     timings = Device(lambda option: 0 if option.micro_batch > 128 else option.micro_batch).tune(JOB)
-    assert [(timing.candidate.micro_batch, timing.excluded) for timing in timings] == [
-        (128, ""),
-        (64, ""),
-        (256, "out of memory"),
-    ]
+    answers = [(timing.candidate.micro_batch, timing.excluded) for timing in timings]
+    assert answers == [(128, ""), (64, ""), (256, "out of memory")]
 
 
 def test_where_nothing_fits_smaller_slices_are_tried_and_checkpointing_only_then(monkeypatch):
     on_a_gpu(monkeypatch)
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "")
     small = Device(lambda option: 5.0 if option.strategy == "sequential" and option.micro_batch <= 64 else 0)
-    first = small.tune(JOB)[0].candidate
-    assert (first.strategy, first.pack, first.micro_batch, first.activation_checkpointing) == (
-        "sequential",
-        1,
-        64,
-        False,
-    )
-    smaller = Device(
-        lambda option: 5.0 if option.activation_checkpointing and option.micro_batch <= 128 else 0
-    )
+    assert small.tune(JOB)[0].candidate == option(micro_batch=64)
+    smaller = Device(lambda option: 5.0 * (option.activation_checkpointing and option.micro_batch <= 128))
     first = smaller.tune(JOB)[0].candidate
     assert (first.micro_batch, first.activation_checkpointing) == (128, True)
     assert all(timing.excluded == "out of memory" for timing in Device(lambda option: 0).tune(JOB))
@@ -173,29 +146,21 @@ def test_checkpointing_is_chosen_where_it_is_faster(monkeypatch):
     on_a_gpu(monkeypatch)
 
     def speed(option: Candidate) -> float:  # without it, only slices of 4 chunks fit
-        return (
-            option.micro_batch * 0.7
-            if option.activation_checkpointing
-            else 4.0
-            if option.micro_batch == 4
-            else 0
-        )
+        if option.activation_checkpointing:
+            return option.micro_batch * 0.7
+        return 4.0 if option.micro_batch == 4 else 0
 
     tiny = job_of(model="tcn", width=8, blocks=2, chunk=32, batch=16)
     first = Device(speed).tune(tiny)[0].candidate
     assert (first.micro_batch, first.activation_checkpointing) == (16, True)
-    assert (
-        not Device(lambda option: 9.0 - option.activation_checkpointing)
-        .tune(tiny)[0]
-        .candidate.activation_checkpointing
-    )
+    first = Device(lambda option: 9.0 - option.activation_checkpointing).tune(tiny)[0].candidate
+    assert not first.activation_checkpointing
 
 
 def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_limit():
     auto = job_of(hidden=4, lookback=6, batch=0)
-    rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01).tune(
-        auto, batch_limit=4096
-    )
+    rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01)
+    rising = rising.tune(auto, batch_limit=4096)
     assert rising[0].candidate.batch == 4096
     flat = Device(lambda option: 100.0 + min(option.batch or 256, 512)).tune(auto, batch_limit=4096)
     assert flat[0].candidate.batch == 512
@@ -205,9 +170,7 @@ def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_lim
 
 
 def test_the_answer_is_kept_for_this_shape_on_this_profile():
-    best = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=1234.56
-    )
+    best = Timing(candidate=option(micro_batch=64), windows_per_second=1234.56)
     remember(choose("cpu", None), JOB, best)
     entry = known_here("cpu", JOB, torch=torch.__version__)
     assert entry is not None and (entry["micro_batch"], entry["windows_per_second"]) == (64, 1234.6)
@@ -235,10 +198,8 @@ def test_the_answer_comes_back_and_is_kept_on_this_machine(forked_children):
 @pytest.mark.slow
 def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch, forked_children):
     monkeypatch.setattr(tuning, "tune_and_tell", die)
-    assert (
-        run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0).failure
-        == "its process ended with exit code 7"
-    )
+    died = run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0)
+    assert died.failure == "its process ended with exit code 7"
     monkeypatch.setattr(tuning, "tune_and_tell", hang)
     monkeypatch.setattr(tuning, "LIMIT_SECONDS", 0.1)
     assert run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0).failure == "it was not done after 0 s"
