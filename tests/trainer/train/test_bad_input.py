@@ -115,11 +115,8 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     }
     assert set(found.reasons) == set(said)
     for symbol, words in said.items():
-        assert (
-            words in found.reasons[symbol]
-            and symbol in found.reasons[symbol]
-            and f"{symbol}  failed: " in found.stderr
-        )
+        reason = found.reasons[symbol]
+        assert words in reason and symbol in reason and f"{symbol}  failed: " in found.stderr
     (ended,) = [event for event in found.events if event["event"] == "ended"]
     assert (ended["done"], ended["failed"], ended["retries"]) == (3, 4, 0)
     # A feature that never moves is scaled to nothing, not to NaN.

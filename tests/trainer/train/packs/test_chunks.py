@@ -35,14 +35,8 @@ def member(dtype: torch.dtype = torch.float32, name: str = "tcn_A_1m") -> Member
     labels_T[torch.arange(ROWS) % 3 == 0] = torch.nan
     labels_T[-40:] = torch.nan
     rows_TF, labels_TK = rows_TF.to(dtype), labels_T.to(dtype)[:, None]
-    return Member(
-        name=name,
-        rows_TF=rows_TF,
-        labels_TK=labels_TK,
-        mean_F=rows_TF.mean(0),
-        std_F=rows_TF.std(0),
-        seed=JOB.train.seed,
-    )
+    scaler = {"mean_F": rows_TF.mean(0), "std_F": rows_TF.std(0)}
+    return Member(name=name, rows_TF=rows_TF, labels_TK=labels_TK, **scaler, seed=JOB.train.seed)
 
 
 def batch(step: int) -> torch.Tensor:
@@ -58,9 +52,8 @@ def test_thirty_steps_are_those_of_plain_torch():
     job, item = with_settings(JOB, dropout=0.0), member(torch.float64)
     ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
     model = new_model(item, job)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
-    )
+    rates = {"lr": job.train.learning_rate, "weight_decay": job.train.weight_decay}
+    optimizer = torch.optim.AdamW(model.parameters(), **rates)
     scaled = (item.rows_TF - item.mean_F) / item.std_F
     for step in range(STEPS):
         errors = []
@@ -134,10 +127,8 @@ def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped()
         assert torch.equal(told[0], alone.step([True], [batch(step)])[0]) and torch.isnan(told[1])
     now = pack.snapshot(1)
     assert all(torch.equal(now.weights[name], weight) for name, weight in still.weights.items())
-    assert (
-        all(torch.equal(now.average[name], weight) for name, weight in still.average.items())
-        and still.average
-    )
+    assert all(torch.equal(now.average[name], weight) for name, weight in still.average.items())
+    assert still.average
 
 
 def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
@@ -152,9 +143,8 @@ def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
 def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was():
     item = member()
     item.rows_TF[300] = torch.inf
-    pack = Chunks(
-        [replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB, micro_batch=4
-    )
+    broken = replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))
+    pack = Chunks([broken], JOB, micro_batch=4)
     before = pack.snapshot(0).weights
     assert torch.isnan(pack.step([True], [batch(0)])).all()
     assert all(torch.equal(pack.snapshot(0).weights[name], weight) for name, weight in before.items())

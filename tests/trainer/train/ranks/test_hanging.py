@@ -53,9 +53,8 @@ class Hanging:
     def emit(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         if event["event"] == "checkpoint" and not self._stopped:
-            self._stopped = next(
-                one["pid"] for one in self.events if one["event"] == "rank_started" and one["worker"] == 1
-            )
+            started = [one for one in self.events if one["event"] == "rank_started"]
+            (self._stopped,) = (one["pid"] for one in started if one["worker"] == 1)
             os.kill(self._stopped, signal.SIGSTOP)
 
     def clock(self) -> float:
@@ -71,25 +70,14 @@ def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_the
 ):
     (tmp_path / "candles").mkdir()
     write_candles(tmp_path / "candles", "A-USD", bars=900)
-    keys = {
-        "layers": 1,
-        "hidden": 4,
-        "lookback": 20,
-        "batch": 64,
-        "epochs": 500,
-        "patience": 500,
-        "checkpoint_seconds": 1,
-    }
-    job = job_of(**keys, distributed="always", retries=0, timeframe="1m")
+    small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
+    endless = {"epochs": 500, "patience": 500, "checkpoint_seconds": 1}
+    job = job_of(**small, **endless, distributed="always", retries=0)
     data = open_data(job, tmp_path / "candles", scratch=tmp_path, plan=None)
     hanging = Hanging()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
-    known = {
-        "kind": "cpu",
-        "ranks": 2,
-        "settings": settings,
-        "sharded": True,
-    }  # by FSDP2, from the source to a checkpoint
+    # By FSDP2, from the source to a checkpoint.
+    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True}
     with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor:
         outcome = supervisor.run(survey(job, data.plan).pieces)
     (failed,) = outcome.failed.values()
