@@ -93,9 +93,7 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["sequential", "fused"])
-def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(
-    candles, tmp_path, strategy, python
-):
+def test_bad_symbols_are_reported_and_the_others_trained(candles, tmp_path, strategy, python):
     candles("GOOD-USD", seed=1)
     candles("STILL-USD", still_volume, seed=2)
     candles("HUGE-USD", volume_beyond_float64, seed=3)
@@ -137,9 +135,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     ],
     ids=["too few bars", "one class", "batch larger than the data", "a price that is not a number"],
 )
-def test_where_nothing_can_be_trained_the_job_ends_with_one_error_before_it_begins(
-    candles, tmp_path, capsys, change, bars, settings, said
-):
+def test_a_job_that_cannot_train_ends_with_one_error(candles, tmp_path, capsys, change, bars, settings, said):
     candles("TINY-USD", change, bars=bars)
     assert main(["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"), *SMALL, *settings]) == 2
     (line,) = capsys.readouterr().err.splitlines()

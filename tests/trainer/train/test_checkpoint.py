@@ -66,9 +66,7 @@ def _killed(
         (Streams, 41, 2, 0.0),
     ],
 )
-def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(
-    tmp_path, strategy, dies_after, places, ema
-):
+def test_a_resumed_run_ends_bit_identically(tmp_path, strategy, dies_after, places, ema):
     job = with_settings(JOB, ema=ema)
     whole = _train(tmp_path / "whole", strategy, places, job)
     _killed(tmp_path / "cut", dies_after, strategy, places, job=job)
@@ -82,7 +80,7 @@ def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(
 
 
 @pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
-def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_path, later):
+def test_another_strategy_continues_a_checkpoint(tmp_path, later):
     whole = _train(tmp_path / "whole", SequentialPack, 1)
     _killed(tmp_path / "cut", 25, Fused, 2)
     resumed = _train(tmp_path / "cut", later, 2)
@@ -92,7 +90,7 @@ def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
+def test_safetensors_reads_our_file(tmp_path, dtype):
     weights = {
         "a": torch.randn(3, 5, dtype=dtype),
         "turned": torch.randn(4, 2, dtype=dtype).T,
@@ -107,7 +105,7 @@ def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
     assert newest(tmp_path, "m0", MARK) is not None
 
 
-def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
+def test_a_damaged_checkpoint_is_passed_over_for_the_previous(tmp_path):
     _killed(tmp_path, 9)
     places = sorted((tmp_path / "m0").iterdir())
     assert len(places) == 2  # older ones are dropped
@@ -137,7 +135,7 @@ def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
     assert _train(tmp_path, SequentialPack, 1, mark="another job").resumed == {}
 
 
-def test_checkpoints_of_another_job_that_came_farther_do_not_push_out_those_of_this_one(tmp_path):
+def test_later_checkpoints_of_another_job_are_dropped_first(tmp_path):
     _killed(tmp_path, 9)
     _killed(tmp_path, 3, mark="another job")
     found = newest(tmp_path, "m0", "another job")
@@ -146,7 +144,7 @@ def test_checkpoints_of_another_job_that_came_farther_do_not_push_out_those_of_t
     assert len(list((tmp_path / "m0").iterdir())) == 2
 
 
-def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
+def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
     def of(keys: dict[str, Any], data: bytes = b"1234", code: str = "c") -> str:
         return fingerprint(with_settings(JOB, **keys), data={"close": data}, code_sha256=code)
 
@@ -157,7 +155,7 @@ def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast()
     assert {key for key, _, _ in job_keys(JOB)} >= _NOT_THE_MODEL
 
 
-def test_a_file_of_the_users_own_counts_by_its_hash_and_its_settings_and_not_by_its_place():
+def test_an_own_file_counts_by_hash_and_settings_not_by_path():
     own = job_of(model="a/net.py:Net", **{"model.sha256": "1" * 64, "model.hidden": 3})
     model = own.own_files["model"]
 
@@ -169,7 +167,7 @@ def test_a_file_of_the_users_own_counts_by_its_hash_and_its_settings_and_not_by_
     assert len({of(model), *(of(replace(model, **keys)) for keys in others)}) == 4
 
 
-def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):
+def test_the_writer_reports_the_cost_of_a_checkpoint(tmp_path):
     events: list[dict[str, Any]] = []
     run = _run(0)
     state = SequentialPack([run.member], JOB).snapshot(0)
@@ -183,7 +181,7 @@ def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tm
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_models_that_are_due_together_are_written_beside_the_training_and_one_twice_waits_for_its_first(
+def test_each_model_has_at_most_one_state_waiting_for_the_disk(
     tmp_path,
 ):
     events: list[dict[str, Any]] = []
@@ -207,7 +205,7 @@ def test_models_that_are_due_together_are_written_beside_the_training_and_one_tw
     assert all(event["waited_seconds"] >= 0 for event in events)
 
 
-def test_a_disk_that_refuses_costs_the_checkpoint_and_is_told(tmp_path):
+def test_a_disk_error_costs_the_checkpoint_and_is_reported(tmp_path):
     events: list[dict[str, Any]] = []
     (tmp_path / "file").touch()
     run = _run(0)

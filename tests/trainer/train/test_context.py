@@ -38,7 +38,7 @@ def test_only_plain_models_of_windows_read_a_context():
         assert not (home.reads_context and (home.has_stacked_form or home.reads == CHUNKS))
 
 
-def test_series_laid_end_to_end_keep_their_numbers_and_the_pack_gathers_the_last_bars():
+def test_a_pack_gathers_each_series_own_number():
     job = job_of(**SMALL, dropout=0.0, hide_series=0.0)
     parts = [
         prepare(synthetic_candles(name, bars=900, timeframe="1h", seed=2), job, series=n)
@@ -64,7 +64,7 @@ def test_series_laid_end_to_end_keep_their_numbers_and_the_pack_gathers_the_last
     assert torch.equal(asked[0], laid.context_RC[starts + 7].long())
 
 
-def test_models_that_do_not_declare_it_get_none():
+def test_models_that_read_no_context_get_none():
     job = job_of(model="lstm", lookback=8)
     data = alone(prepare(synthetic_candles("A", bars=900, timeframe="1h", seed=2), job))
     assert data.context_RC is None and data.series[0].context_TC is None
@@ -95,7 +95,7 @@ def test_the_context_is_counted_among_the_rows():
 
 
 @pytest.mark.slow
-def test_a_model_of_several_series_predicts_what_its_card_was_scored_by(tmp_path, write_candles, train_piece):
+def test_a_pooled_model_predicts_by_each_series_own_number(tmp_path, write_candles, train_piece):
     for number, symbol in enumerate(("AAA", "BBB")):
         write_candles(tmp_path, symbol, bars=1500, seed=number, signal=1.0)
     job = job_of(name="mix", target="direction", horizon=1, learning_rate=1e-2, pooled=True, **SMALL)

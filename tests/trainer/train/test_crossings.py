@@ -105,5 +105,5 @@ def test_a_card_of_before_there_were_targets_says_the_same(
 
 
 @pytest.mark.parametrize("pair", CROSSED)
-def test_a_planted_signal_is_found_in_the_crossings(pair: str) -> None:
+def test_a_planted_signal_is_found_by_other_pairs(pair: str) -> None:
     assert crossed(pair, seed=0, quick=True)["found"] > 0.9

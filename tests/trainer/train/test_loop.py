@@ -82,7 +82,7 @@ def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
     return run, events
 
 
-def test_training_stops_when_validation_has_not_improved_for_as_long_as_patience_allows():
+def test_training_stops_when_patience_is_exhausted():
     # The third epoch is the best: see `_run`.
     run, events = _train(Scripted([1, 2, 3, 2.5, 2.9, 9]), epochs=10, patience=2)
     assert run.epoch == 5 and run.best_epoch == 3
@@ -90,12 +90,12 @@ def test_training_stops_when_validation_has_not_improved_for_as_long_as_patience
     assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1, 2, 3, 4, 5]
 
 
-def test_training_stops_after_the_last_epoch_with_the_best_weights():
+def test_the_last_epoch_ends_training_with_the_best_weights():
     run, _ = _train(Scripted([1, 3, 2]), epochs=3, patience=3)
     assert (run.epoch, run.best_epoch, run.failure) == (3, 2, "")
 
 
-def test_every_epoch_visits_every_training_window_once_in_another_order():
+def test_every_epoch_visits_every_window_once_in_another_order():
     pack = Scripted([1, 2, 3])
     _train(pack, epochs=2)
     orders = [torch.cat(pack.visited[:1]), torch.cat(pack.visited[1:2])]
@@ -103,14 +103,14 @@ def test_every_epoch_visits_every_training_window_once_in_another_order():
     assert not torch.equal(orders[0], orders[1])
 
 
-def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model():
+def test_broken_losses_lower_the_rate_and_then_fail_the_model():
     pack = Scripted([], broken=True)
     run, _ = _train(pack, batch=1, learning_rate=0.8)
     assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and MAX_LOWERED == 3
     assert "not finite" in run.failure and len(pack.visited) == (MAX_SKIPPED_STEPS + 1) * (MAX_LOWERED + 1)
 
 
-def test_a_model_that_takes_no_step_in_an_epoch_however_short_is_lowered_and_not_called_done():
+def test_an_epoch_without_a_step_lowers_the_rate():
     pack = Scripted([], broken=True)
     run, events = _train(pack, epochs=100, patience=100, learning_rate=0.8)  # one step an epoch
     assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1]
@@ -153,7 +153,7 @@ def _histories(
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted(ema):
+def test_free_places_are_filled_and_thin_packs_compacted(ema):
     job = with_settings(REAL_JOB, ema=ema)
     alone, one_by_one = _histories(SequentialPack, places=1, job=job)
     packed, sizes = _histories(SequentialPack, places=2, job=job)
@@ -166,9 +166,7 @@ def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compact
 
 @pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_packs_train(
-    strategy, places, ema
-):
+def test_refilled_stacked_packs_train_as_sequential_ones(strategy, places, ema):
     job = with_settings(REAL_JOB, ema=ema)
     alone, _ = _histories(SequentialPack, places=1, job=job)
     stacked, sizes = _histories(strategy, places=places, job=job)
@@ -178,7 +176,7 @@ def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_pa
             assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_both_never():
+def test_a_pack_is_freed_before_the_next_is_formed():
     formed: list[weakref.ref[SequentialPack]] = []
 
     def form(members: Sequence[Member], job: Job) -> SequentialPack:
@@ -191,7 +189,7 @@ def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_bo
     assert len(formed) > 1
 
 
-def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_train_on():
+def test_the_average_is_validated_and_kept():
     job, pack = with_settings(REAL_JOB, epochs=3, ema=0.9), list[SequentialPack]()
     states: list[ModelState] = []
 
@@ -217,7 +215,7 @@ def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(
+def test_broken_steps_are_skipped_and_neighbours_train_on(
     strategy,
 ):
     job = with_settings(REAL_JOB, batch=8, ema=0.9)
@@ -242,7 +240,7 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
             assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
+def test_learning_rates_follow_warm_up_and_schedule():
     pack = Scripted([1, 2, 3])
     run, job = _run(batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
     Roster(run).train(lambda members, job: pack, job)

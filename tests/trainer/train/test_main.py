@@ -42,7 +42,7 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
-def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
+def test_a_worker_killed_twice_fails_its_model_alone(start, data):
     training = start(data, "--workers", "1", *sets("train.epochs=8", "train.patience=8"))
     for count in (1, 2):
         os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 
 
-def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_reported(start, data):
+def test_a_dead_workers_pack_is_retried_together_then_one_by_one(start, data):
     training = start(data, "--workers", "1", *ENDLESS, *sets("expert.pack=2", "expert.strategy=fused"))
     for count in (1, 2):  # both models in one worker, which dies twice
         pids = {
@@ -88,9 +88,7 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     await_end_of(family)
 
 
-def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(
-    tmp_path, data, capsys, write_candles
-):
+def test_bad_data_exits_2_at_a_desk_and_100_on_a_node(tmp_path, data, capsys, write_candles):
     write_candles(tmp_path, "TINY-USD", bars=100)
     desk = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(desk) == 2
@@ -115,7 +113,7 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
         (["--out", f"{__file__}/models"], "test_main.py is a file). Name a folder"),
     ],
 )
-def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, monkeypatch, arguments, said):
+def test_bad_input_at_a_desk_is_one_line_and_exit_2(tmp_path, data, capsys, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deep.json").write_text("[" * 100_000)
     assert main(["--data", str(data), "--out", str(tmp_path), "--device", "cpu", *arguments]) == 2

@@ -63,7 +63,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @EVERY
-def test_a_module_that_depends_on_slices_is_found_out_and_never_sliced(name):
+def test_a_module_that_depends_on_slices_is_never_sliced(name):
     job = job_for(name)
     assert job.cost.may_slice == NETS[name]
     pack = form_pack([run_of(0, job).member], job)
@@ -84,7 +84,7 @@ def test_a_batch_of_one_window_has_statistics_too():
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @EVERY
-def test_it_resumes_and_repacks_bit_by_bit_and_feels_no_neighbour(tmp_path, name, ema):
+def test_own_models_resume_and_repack_bit_identically(tmp_path, name, ema):
     job = job_for(name, ema=ema)
     before = torch.random.get_rng_state()
     whole = trained(job, 1, folder=tmp_path / "alone").done["m1"]
@@ -104,7 +104,7 @@ def test_it_resumes_and_repacks_bit_by_bit_and_feels_no_neighbour(tmp_path, name
 
 
 @EVERY
-def test_a_step_that_is_not_taken_leaves_no_trace(name):
+def test_a_skipped_step_leaves_no_trace_in_buffers(name):
     job = job_for(name)
     run = run_of(0, job)
     run.member.rows_TF[50] = torch.nan
@@ -117,7 +117,7 @@ def test_a_step_that_is_not_taken_leaves_no_trace(name):
 
 
 @EVERY
-def test_a_broken_epoch_begins_again_from_the_best_weights_with_their_buffers(name):
+def test_a_restart_takes_the_best_weights_with_their_buffers(name):
     job = job_for(name, ema=0.5)
     run = run_of(0, job)
     pack = form_pack([run.member], job)
@@ -131,7 +131,7 @@ def test_a_broken_epoch_begins_again_from_the_best_weights_with_their_buffers(na
     assert state.updates == 0 and not state.steps
 
 
-def test_chance_follows_from_seed_step_and_slice():
+def test_random_numbers_follow_from_seed_step_and_slice():
     job = with_settings(job_for("Attention"), micro_batch=5)
     run = run_of(0, job)
     starts = torch.arange(10)
@@ -153,9 +153,7 @@ def test_a_weight_of_another_shape_is_not_put_back():
 
 
 @EVERY
-def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
-    tmp_path, name, write_candles, train
-):
+def test_an_own_model_predicts_its_cards_scores(tmp_path, name, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = job_for(name, batch=64 if name != "Chunks" else 4)
     model = job.to_dict()["model"]
@@ -179,9 +177,7 @@ def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
         predict_file(trained.file, tmp_path, model_file=Path(__file__))
 
 
-def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach_the_run(
-    tmp_path, write_candles, python
-):
+def test_the_command_takes_own_files_and_copies_them(tmp_path, write_candles, python):
     data, out, net, target = (tmp_path / name for name in ("data", "out", "my_net.py", "my_target.py"))
     data.mkdir()
     write_candles(data, "SIG-USD", bars=1200, signal=1.0)

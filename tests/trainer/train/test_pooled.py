@@ -49,7 +49,7 @@ def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
-def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name, data):
+def test_a_pool_of_one_series_trains_its_plain_model(name, data):
     job = JOBS[name]
     (single,) = _series(job, data, "SIG-USD")
     (symbol_data,) = single.series
@@ -63,7 +63,7 @@ def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name,
 
 
 @pytest.mark.parametrize("name", ["windows", "chunks"])
-def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, data):
+def test_a_series_is_read_alike_at_any_offset(name, data):
     job = JOBS[name]
     parts = _series(job, data, "SIG-USD", "LOW-USD")
     both = lay([part.series[0] for part in parts], rows=[1500, 1350], padding=job.model.bars_out)
@@ -93,7 +93,7 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
         assert both.train_labels_TK[end : end + job.model.bars_out].isnan().all()
 
 
-def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
+def test_series_stay_views_of_shared_rows_on_another_device(data):
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
     source = read_source(piece_of(job, "SIG-USD", "LOW-USD"), job, open_data(job, data, scratch=data))
     moved = on_device(source, "meta").folds[1]
@@ -102,7 +102,7 @@ def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
     assert all(one.rows_TF._base is moved.rows_TF for one in moved.series)
 
 
-def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_path, write_candles):
+def test_a_symbol_refused_by_planning_fails_its_pool(data, tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=1500)
     write_candles(tmp_path, "NEW-USD", bars=1500, first=1400)
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
@@ -113,9 +113,7 @@ def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it_was_scored_by(
-    data, tmp_path, train_piece
-):
+def test_a_pooled_model_is_scored_on_each_series_and_on_all(data, tmp_path, train_piece):
     job = job_of(
         name="mix", lookback=20, hidden=8, batch=64, epochs=2, learning_rate=1e-2, horizon=1, pooled=True
     )

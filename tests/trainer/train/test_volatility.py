@@ -80,7 +80,7 @@ def test_a_planted_volatility_is_found_by_a_tcn(capsys):
     assert 0.2 < low < high < 1
 
 
-def test_the_last_bar_alone_tells_next_to_nothing_of_the_planted_volatility():
+def test_the_last_bar_does_not_reveal_the_planted_volatility():
     data = prepared(JOB, bars=6000)
     rows = ((data.rows_TF - data.mean_F) / data.std_F).double()
     fit, scored = (data.bars(span) for span in ("train", "test"))
@@ -90,7 +90,7 @@ def test_the_last_bar_alone_tells_next_to_nothing_of_the_planted_volatility():
     assert auc is not None and auc < 0.6
 
 
-def test_the_same_seed_gives_the_same_losses_and_another_seed_others():
+def test_a_tcns_losses_follow_from_the_seed():
     job = with_settings(JOB, epochs=2, dropout=0.2)
     data = prepared(job, bars=3000)
     histories = [trained(data, with_settings(job, seed=seed))[1].history for seed in (0, 0, 1)]
@@ -106,7 +106,7 @@ def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     assert run.validate(model) == min(losses)
 
 
-def test_simple_forecasts_see_nothing_after_their_bar_and_learn_from_training_alone():
+def test_baselines_see_nothing_after_their_bar():
     data = prepared(JOB, bars=4000)
     cut = data.bars("test")[100]
     close = data.candles.close.copy()
@@ -159,7 +159,7 @@ def model_file(
     return folder / "out" / done["file"], data, done
 
 
-def test_the_card_tells_what_was_made(model_file):
+def test_the_card_describes_the_tcn(model_file):
     file, _, done = model_file
     card = read_card(file)
     sizes = {"features": len(card.features), "width": 8, "dilations": [1, 2, 4], "dropout": 0.1, "outputs": 1}
@@ -189,7 +189,7 @@ def _scored(data: Path, span: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
     return prepared.labels("test")[:, 0], [time_text(candles.timestamp[bar]) for bar in bars]
 
 
-def test_a_forecast_needs_no_bar_before_what_it_sees_and_none_after(model_file, tmp_path):
+def test_a_forecast_depends_only_on_the_bars_it_sees(model_file, tmp_path):
     file, data, _ = model_file
     candles = read_candles(data)["VOL-USD"]
     whole = {found.bar: found.values["volatility"] for found in predict_file(file, data)}

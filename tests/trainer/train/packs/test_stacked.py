@@ -69,9 +69,7 @@ def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_thirty_steps_give_the_losses_of_models_trained_one_after_another(
-    strategy: Strategy, dtype: torch.dtype
-) -> None:
+def test_stacked_packs_have_the_losses_of_sequential_ones(strategy: Strategy, dtype: torch.dtype) -> None:
     expected = _trained(SequentialPack, dtype)
     torch.testing.assert_close(_trained(strategy, dtype), expected, rtol=RELATIVE[dtype], atol=0)
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
@@ -87,7 +85,7 @@ def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: to
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(strategy: Strategy) -> None:
+def test_a_stopped_and_a_broken_model_do_not_move(strategy: Strategy) -> None:
     members = _members()
     pack = strategy(members, with_settings(JOB, ema=0.9))
     for step in range(5):
@@ -146,7 +144,7 @@ def test_learning_rates_are_per_model(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> None:
+def test_a_members_module_has_its_current_weights(strategy: Strategy) -> None:
     members = _members()
     pack = strategy(members, JOB)
     pack.step([True] * MODELS, _batches(members, 1))
@@ -183,7 +181,7 @@ def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(
+def test_a_loss_scale_changes_nothing_and_is_halved_if_too_large(
     strategy: Strategy,
 ) -> None:
     members = _members()
@@ -223,7 +221,7 @@ def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: t
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(strategy: Strategy) -> None:
+def test_the_average_follows_its_formula_and_changes_nothing(strategy: Strategy) -> None:
     members, decay = _members(torch.float64), 0.7
     plain, averaged = strategy(members, JOB), strategy(members, with_settings(JOB, ema=decay))
     expected = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
@@ -242,9 +240,7 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
 
 @pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
 @pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
-def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(
-    first: Strategy, later: Strategy
-) -> None:
+def test_an_average_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
     _averaged(begun, members, range(10))
@@ -258,7 +254,7 @@ def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) -> None:
+def test_a_restarted_model_restarts_its_average(strategy: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     pack = strategy(members, job)
     (best, *_) = _averaged(pack, members, range(5))
@@ -274,7 +270,7 @@ def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) 
     torch.testing.assert_close(_row(state.average), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_members_that_share_rows_share_their_place() -> None:
+def test_members_that_share_rows_store_them_once() -> None:
     members = _members()
     twin = replace(members[0], name="twin")
     pack = Fused([members[0], twin, members[1]], JOB)

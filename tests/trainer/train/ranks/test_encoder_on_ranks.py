@@ -93,7 +93,7 @@ def before(candles: Candles, time: int) -> Candles:
 
 
 @pytest.mark.slow
-def test_a_panels_head_goes_on_from_a_panels_encoder_on_two_ranks(python, train_piece, tmp_path: Path):
+def test_a_panels_head_trains_on_a_panels_encoder_on_two_ranks(python, train_piece, tmp_path: Path):
     panel = planted_panel(0, series=8, dates=400)  # two series begin late, or end early
     ends = int(panel[0].timestamp[220])
     sets = {"early": [one for candles in panel if len(one := before(candles, ends))], "all": panel}

@@ -85,7 +85,7 @@ def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-def test_two_ranks_with_accumulation_and_without_have_the_losses_of_one(two_ranks: TwoRanks, name: str):
+def test_two_ranks_have_the_losses_of_one_process(two_ranks: TwoRanks, name: str):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         alone = losses_of(job_for(name), dtype, ONE, lambda losses: losses)
         assert all(np.isfinite(alone)) and len({round(loss, 6) for loss in alone[:STEPS]}) > STEPS // 2
@@ -138,7 +138,7 @@ def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
     return run.history, run.best_epoch, roster.checkpoints, told, outputs
 
 
-def test_ranks_whose_clocks_differ_decide_the_same_and_stop_where_one_process_does(two_ranks: TwoRanks):
+def test_ranks_whose_clocks_differ_decide_the_same(two_ranks: TwoRanks):
     job = job_for("lstm", epochs=12, patience=2, checkpoint_seconds=2)
     outputs: list[np.ndarray] = []
     alone = run_of_noise(job, outputs_of, outputs)
@@ -196,7 +196,7 @@ def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
     return losses, sum(float(weight.sum()) for weight in pack.snapshot(0).weights.values())
 
 
-def test_a_step_whose_loss_is_not_finite_on_one_rank_is_skipped_by_all(two_ranks: TwoRanks):
+def test_all_ranks_skip_a_step_that_is_broken_on_one(two_ranks: TwoRanks):
     (first, weights), (second, others) = two_ranks(step_over_a_hole, job_for("lstm"))
     assert (
         [np.isfinite(loss) for loss in first] == [np.isfinite(loss) for loss in second] == [True, False, True]

@@ -34,7 +34,7 @@ assert not threads(), threads()
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are listed in /proc")
-def test_the_groups_threads_end_with_it_and_not_with_the_interpreter(python):
+def test_the_groups_threads_end_with_it(python):
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(
         [*python, "-c", LEAVING], cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True
@@ -44,7 +44,7 @@ def test_the_groups_threads_end_with_it_and_not_with_the_interpreter(python):
 
 @given(count=st.integers(0, 300), ranks=st.integers(1, 16), micro_batch=st.integers(1, 50))
 @settings(deadline=None, max_examples=60)
-def test_ranks_take_every_row_once_in_order_and_about_as_many_each(count, ranks, micro_batch):
+def test_ranks_take_every_row_once_in_equal_shares(count, ranks, micro_batch):
     shares = [share(count, rank=rank, ranks=ranks) for rank in range(ranks)]
     assert [row for part in shares for row in part] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -59,7 +59,7 @@ def test_ranks_take_every_row_once_in_order_and_about_as_many_each(count, ranks,
         assert max(len(rows) for rows, _ in slices) <= micro_batch
 
 
-def test_agreement_is_about_twice_a_second_however_fast_steps_are():
+def test_ranks_agree_on_the_time_about_twice_a_second():
     assert readings_until_next(1, elapsed=3.0) == 1
     # At most twice as many as before: one slow step may have been chance.
     assert readings_until_next(8, elapsed=0.01) == 16

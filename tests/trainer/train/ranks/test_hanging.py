@@ -19,7 +19,7 @@ from trainer.train.ranks.supervisor import RankSupervisor
 from trainer.train.workers.assignment import WorkerSettings
 
 
-def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs():
+def test_a_silent_rank_is_asked_once_then_counts_as_hung():
     watch = HangWatch(heard_at=100.0, bound_seconds=60.0)
     assert watch.look([0, 1], 129.0) == Silence()
     assert watch.look([0, 1], 130.0) == Silence(ask=True)
@@ -28,7 +28,7 @@ def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs
     assert watch.look([0, 1], 160.0) == Silence(hung=(1,))
 
 
-def test_ranks_that_answer_may_go_on_and_any_event_ends_the_silence():
+def test_an_answer_or_an_event_ends_the_silence():
     watch = HangWatch(heard_at=0.0, bound_seconds=60.0)
     assert watch.look([0, 1], 30.0).ask
     watch.answer(0)
@@ -65,7 +65,7 @@ class Hanging:
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_they_wait(
+def test_a_stopped_rank_is_killed_after_stacks_are_logged(
     tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], forked_children: None
 ):
     (tmp_path / "candles").mkdir()

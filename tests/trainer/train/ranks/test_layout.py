@@ -100,7 +100,7 @@ def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
     return held / whole, [broken, float(ranks.sum_(pack.step([True], [starts]))[0])]
 
 
-def test_each_rank_holds_its_part_and_a_loss_that_is_no_number_is_every_ranks(two_ranks: TwoRanks):
+def test_each_rank_holds_its_part_and_all_see_a_nan_loss(two_ranks: TwoRanks):
     (share, first), (other_share, second) = two_ranks(parts_held, job_for("lstm"))
     assert share + other_share == pytest.approx(1) and 0.3 < share < 0.7
     assert np.isnan(first[0]) and np.isnan(second[0])
@@ -169,9 +169,7 @@ def go_on_as_rank(
     return go_on(job, layout_of(ranks, name, job), folder, writer, dies_at, total=ranks.sum_)
 
 
-def test_two_ranks_then_one_then_two_go_on_with_the_same_order_and_losses(
-    two_ranks: TwoRanks, tmp_path: Path
-):
+def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_path: Path):
     job = with_settings(job_for("lstm"), epochs=4, patience=4, checkpoint_seconds=1)
     _, alone = go_on(
         job, ONE, tmp_path / "alone", CheckpointWriter(tmp_path / "alone", lambda event: None), 0

@@ -29,7 +29,7 @@ def with_one(**changes: Any) -> Links:
     return replace(WHOLE, devices=(*WHOLE.devices[:3], replace(A100, **changes), *WHOLE.devices[4:]))
 
 
-def test_a_whole_machine_has_no_fault_and_nothing_is_expected_of_cpus():
+def test_a_sound_machine_and_cpus_have_no_fault():
     assert faults(WHOLE, P4D, on_gpu=True) == []
     bare = DeviceSeen(name="NVIDIA T4")  # of which the driver tells nothing
     two = Links(devices=(bare, bare), bus_gb_per_s=3.0, expected_gb_per_s=None)
@@ -49,7 +49,7 @@ def test_a_whole_machine_has_no_fault_and_nothing_is_expected_of_cpus():
         (replace(WHOLE, bus_gb_per_s=22.0), "an all-reduce reaches 22.0 GB/s where about 230 are expected"),
     ],
 )
-def test_a_machine_that_is_not_as_it_should_be_is_named_by_its_fault(seen, fault):
+def test_each_fault_of_a_machine_is_named(seen, fault):
     assert faults(seen, P4D, on_gpu=True) == [fault]
 
 
@@ -71,7 +71,7 @@ def injected_on_rank(ranks: Ranks) -> str:
     return ""
 
 
-def test_ranks_measure_their_link_and_all_of_them_refuse_a_machine(two_ranks: TwoRanks):
+def test_ranks_measure_links_and_all_refuse_a_faulty_machine(two_ranks: TwoRanks):
     first, second = two_ranks(measured_on_rank)
     assert first == second and first["bus_gb_per_s"] > 0 and first["expected_gb_per_s"] is None
     assert [device["name"] for device in first["devices"]] == ["cpu", "cpu"]

@@ -55,9 +55,7 @@ def pids_of(training: Any, *, count: int) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervisor_leaves_no_process(
-    start, data
-):
+def test_a_killed_rank_is_retried_and_no_rank_is_left_behind(start, data):
     training = start(data, *TOGETHER, *LONG)
     first = pids_of(training, count=1)
     training.await_event("checkpoint")
@@ -78,7 +76,7 @@ def test_a_killed_rank_is_retried_from_the_checkpoint_and_then_a_killed_supervis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_torchrun_is_retried_from_the_checkpoint_as_a_killed_rank_is(number, start, data):
+def test_a_killed_torchrun_is_retried_from_the_checkpoint(number, start, data):
     training = start(data, *TOGETHER, *LONG)
     first = pids_of(training, count=1)
     training.await_event("checkpoint")
@@ -94,7 +92,7 @@ def test_a_killed_torchrun_is_retried_from_the_checkpoint_as_a_killed_rank_is(nu
 
 
 @pytest.mark.slow
-def test_ranks_leave_one_model_and_a_second_start_keeps_it(start, data):
+def test_ranks_write_one_model_and_a_second_start_keeps_it(start, data):
     short = (*TOGETHER, "--epochs", "1")
     training = start(data, *short)
     assert training.end() == 0
@@ -152,7 +150,7 @@ time.sleep(1000)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own way")
-def test_a_child_in_a_session_of_its_own_ends_with_a_parent_that_is_killed(tmp_path):
+def test_a_child_in_its_own_session_ends_with_a_killed_parent(tmp_path):
     ready = tmp_path / "ready"
     command = [sys.executable, "-c", PARENT, CHILD % str(ready)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
@@ -177,9 +175,7 @@ def test_more_ranks_than_samples_are_refused(windows, batch, line):
     check_ranks([piece("S", windows=windows)], job_of(batch=batch), ranks=min(windows, batch))
 
 
-def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_training(
-    data, tmp_path, write_candles
-):
+def test_a_symbol_refused_by_planning_fails_alone(data, tmp_path, write_candles):
     folder = tmp_path / "candles"
     folder.mkdir()
     for file in data.iterdir():
@@ -197,7 +193,7 @@ def test_a_symbol_that_planning_refused_fails_alone_and_keeps_no_other_from_trai
     assert told[0]["event"] == "model_failed" and told[0]["reason"].startswith("SHORT has 100 bars")
 
 
-def test_an_error_that_only_says_that_another_rank_is_gone_is_not_the_first():
+def test_an_error_about_another_rank_is_not_the_first_cause():
     gloo = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
     for error in (RuntimeError(gloo), RuntimeError("NCCL error in ...: remote process exited")):
         assert follows_another(error)

@@ -57,7 +57,7 @@ def test_ranks_share_the_evaluation_for_the_scores(keys: dict[str, Any], two_ran
     ranks=st.integers(1, 9),
 )
 @settings(deadline=None, max_examples=60)
-def test_every_output_of_a_validation_is_evaluated_once_and_no_batch_is_divided(sizes, batch, ranks):
+def test_ranks_evaluate_every_output_once_in_whole_batches(sizes, batch, ranks):
     units = [np.arange(size) // batch for size in sizes]
     seen: list[tuple[int, int]] = []
     loads = []

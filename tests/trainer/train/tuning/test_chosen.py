@@ -108,7 +108,7 @@ def estimate(job: Job = Job(), rate: float = 2_000.0) -> bool:
     return seconds == pytest.approx(4 * 15 * 300_000 / rate / 2)
 
 
-def test_a_run_is_estimated_by_the_rate_measured_here_else_the_profiles(tmp_path):
+def test_a_runs_seconds_follow_from_the_measured_rate(tmp_path):
     assert estimate()
     keep_here("cpu", shape_of(Job()), entry_of(replace(SLICES, windows_per_second=4_000.0)))
     assert estimate(rate=4_000) and not estimate(job_of(hidden=128), rate=4_000)  # another shape
@@ -124,7 +124,7 @@ def test_workers_that_share_a_gpu_share_its_rate():
     assert seconds[0] == seconds[1]
 
 
-def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
+def test_a_tcns_run_is_estimated_by_its_bars():
     """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for
     a tuner.
     """
@@ -135,7 +135,7 @@ def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
     assert 5 < seconds < 100
 
 
-def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing_open_is_not(tmp_path):
+def test_tune_never_and_always_and_a_fixed_job_are_respected(tmp_path):
     never, always, named = (Choosing(tmp_path, SLICES) for _ in range(3))
     never(job_of(tune="never"))
     assert not never.asked
@@ -145,7 +145,7 @@ def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing
     assert not named.asked
 
 
-def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_path):
+def test_earlier_settings_are_not_measured_again(tmp_path):
     keep_here("cpu", shape_of(Job()), entry_of(SLICES))
     choosing = Choosing(tmp_path)
     chosen = choosing(Job())
@@ -156,7 +156,7 @@ def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_pat
 
 
 @pytest.mark.parametrize("failure", ["its process ended with exit code -9", "it was not done after 60 s"])
-def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_path, failure):
+def test_a_failed_trial_leaves_the_defaults(tmp_path, failure):
     choosing = Choosing(tmp_path, failure=failure)
     chosen = choosing(job_of(tune="always"), H200)
     assert (chosen.job.expert.strategy, choosing.events[-1]["failure"]) == ("sequential", failure)
@@ -170,7 +170,7 @@ def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
     assert 1 <= chosen.job.expert.pack < 16 and chosen.choice["from"]["pack"] == "memory"
 
 
-def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wins(tmp_path):
+def test_a_tcns_slices_follow_the_formula_unless_measured(tmp_path):
     job = job_of(model="tcn", batch=200, tune="never")
     whole = Choosing(tmp_path)(job, H200)
     assert settings_of(whole)[1:] == (1, 200) and whole.choice["from"]["micro_batch"] == "default"
@@ -184,7 +184,7 @@ def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wi
     assert measured.choice["memory_per_model_gib"] == 17.0, "for who goes on with it"
 
 
-def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_this_chip(tmp_path):
+def test_a_jobs_gpu_strategy_must_first_agree_on_this_chip(tmp_path):
     job = job_of(strategy="fused", tune="never", epochs=1)
     good = Choosing(tmp_path, FUSED)
     chosen = good(job, H200, surveyed(job, models=1))
@@ -217,7 +217,7 @@ def checkpoint(out: Path, chosen: Chosen) -> None:
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
-def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_remembers(tmp_path):
+def test_a_resumed_training_keeps_its_checkpoints_settings(tmp_path):
     auto = job_of(batch=0)
     first = Choosing(tmp_path, LARGE)(auto)
     checkpoint(tmp_path, first)
@@ -235,7 +235,7 @@ def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_r
     assert other(job_of(hidden=32, batch=128)).job.expert.micro_batch == 64 and other.asked
 
 
-def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(tmp_path):
+def test_a_checkpoints_batch_for_more_data_is_not_kept(tmp_path):
     auto = job_of(batch=0)
     checkpoint(tmp_path, Choosing(tmp_path, LARGE)(auto))
     few = surveyed(auto, windows={**WINDOWS, "train": 6_700})
@@ -243,7 +243,7 @@ def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(
 
 
 @pytest.mark.slow
-def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles, python):
+def test_the_chosen_auto_batch_is_in_event_and_card(tmp_path, write_candles, python):
     write_candles(tmp_path, "SIG-USD", bars=4000)
     command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     command += ["--events", str(tmp_path / "events"), "--device", "cpu", "--epochs", "1"]
@@ -258,7 +258,7 @@ def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_can
     assert (training["strategy"], training["pack"], training["micro_batch"]) == ("sequential", 1, 16)
 
 
-def test_a_torn_checkpoint_says_nothing(tmp_path):
+def test_a_damaged_checkpoint_is_ignored(tmp_path):
     place = tmp_path / "checkpoints" / "lstm_C0_1m" / "000000000001"
     place.mkdir(parents=True)
     for text in ("{", "{}", '{"choice": {}}', '{"choice": {"shape": 3}}'):
@@ -283,7 +283,7 @@ def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, work
     return placed(job, site, tuned=tuned or job, bars=A_YEAR)
 
 
-def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
+def test_a_gpu_trains_as_many_models_as_fit():
     alone = place(Job())
     assert (alone.expert.pack, alone.expert.micro_batch, alone.train.batch) == (7, 0, 256)
     assert 1 <= place(Job(), 3.0, workers_per_gpu=2).expert.pack < alone.expert.pack
@@ -292,7 +292,7 @@ def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
     assert place(job_of(pack=3)).expert.pack == 3
 
 
-def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_word():
+def test_tuned_settings_are_taken_as_far_as_they_fit():
     tuned = job_of(strategy="fused", pack=32, micro_batch=128)
     assert place(Job(), 141.0, tuned=tuned) == tuned
     small = place(Job(), 3.0, tuned=tuned)
@@ -300,7 +300,7 @@ def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_w
     assert place(job_of(pack=2), 3.0, tuned=job_of(pack=2, micro_batch=128)).expert.pack == 2
 
 
-def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_path):
+def test_ranks_divide_only_a_model_that_fits_no_gpu(tmp_path):
     job = job_of(model="tcn", width=2048, batch=64, tune="never", distributed="always")
 
     def chosen(memory_gib: float) -> Chosen:
@@ -316,7 +316,7 @@ def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_pa
     assert "layout" not in Choosing(tmp_path)(job_of(tune="never")).choice
 
 
-def test_ranks_time_their_share_of_the_batch_as_a_plain_module_and_slice_it_as_the_trial_found(tmp_path):
+def test_ranks_are_tuned_by_their_share_of_the_batch(tmp_path):
     ranks = replace(CPU, workers=4, together=True)
     job = job_of(batch=1000, tune="always", distributed="always", strategy="fused")
     choosing = Choosing(tmp_path, SLICES)

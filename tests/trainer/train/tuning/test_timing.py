@@ -26,7 +26,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing_of, "CHUNKS", 8)
 
 
-def test_windows_a_second_are_steps_a_second_times_what_a_step_takes():
+def test_windows_per_second_are_steps_times_batch():
     option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     found = measure(option, make_members(1, JOB, CPU), JOB, 0.01)
     assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
@@ -48,7 +48,7 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
     assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
 
-def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_its_rows():
+def test_a_tcns_timed_chunks_lie_within_its_rows():
     members = make_members(1, STREAM, CPU)
     (starts,) = batches(members, STREAM, 0)
     last = int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1
@@ -75,9 +75,7 @@ def _while_recording(error: RuntimeError) -> RuntimeError:
         _while_recording(torch.OutOfMemoryError("CUDA out of memory")),
     ],
 )
-def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_none_of_plain_modules(
-    monkeypatch, error
-):
+def test_only_errors_of_plain_modules_are_raised(monkeypatch, error):
     def form(members, job):
         raise error
 
@@ -91,7 +89,7 @@ def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_n
         measure(option, members, JOB, 0.01)
 
 
-def test_a_strategy_that_agrees_with_plain_modules_passes_and_one_that_does_not_is_told_by_how_much():
+def test_a_disagreeing_strategy_is_reported_with_its_error():
     members = make_members(3, JOB, CPU)
     assert disagreement(Fused(members, JOB), members, JOB) == ""
     broken = Fused(members, JOB)

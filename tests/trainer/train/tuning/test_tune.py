@@ -63,13 +63,13 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: found(job, "cuda"))
 
 
-def test_on_a_cpu_one_models_slices_are_timed_and_none_is_larger_than_the_batch():
+def test_a_cpus_candidates_are_slices_within_the_batch():
     assert [option.micro_batch for option in candidates(job_of(batch=1024), "cpu")] == [64, 128, 256, 512]
     assert [option.micro_batch for option in candidates(job_of(batch=100), "cpu")] == [64, 100]
     assert {(option.strategy, option.pack) for option in candidates(Job(), "cpu")} == {("sequential", 1)}
 
 
-def test_on_a_gpu_every_strategy_is_timed_with_several_packs_and_what_the_job_names_is_not_varied():
+def test_a_gpus_candidates_keep_the_jobs_settings():
     options = candidates(Job(), "cuda")
     assert {option.strategy for option in options} == {"sequential", "streams", "fused"}
     assert {option.pack for option in candidates(job_of(pack=6), "cuda")} == {6}
@@ -78,7 +78,7 @@ def test_on_a_gpu_every_strategy_is_timed_with_several_packs_and_what_the_job_na
     assert {option.activation_checkpointing for option in options} == {False}
 
 
-def test_a_tcn_is_timed_in_slices_of_chunks_on_a_gpu_with_checkpointing_too():
+def test_a_tcns_candidates_are_slices_with_checkpointing():
     options = candidates(STREAM, "cuda")
     assert {option.micro_batch for option in options} == {4, 8, 16}
     assert {option.activation_checkpointing for option in options} == {False, True}
@@ -86,14 +86,14 @@ def test_a_tcn_is_timed_in_slices_of_chunks_on_a_gpu_with_checkpointing_too():
     assert {(option.strategy, option.pack) for option in options} == {("sequential", 1)}
 
 
-def test_the_most_windows_a_second_win_and_the_time_is_kept():
+def test_the_fastest_candidate_wins_within_the_time():
     device = Device(lambda option: 1000 / abs(option.micro_batch - 120))
     first, *others = device.tune(job_of(hidden=4, lookback=6, batch=1024), seconds=4.0)
     assert first.candidate.micro_batch == 128 and [timing.excluded for timing in others] == ["", "", ""]
     assert device.now <= 4.0 and len(device.measured) == 4
 
 
-def test_what_there_is_no_time_for_is_not_begun_and_said_so():
+def test_candidates_without_time_left_are_not_begun():
     device = Device(lambda option: 100.0)
     device.measure = lambda option, members, job, seconds: (  # type: ignore[method-assign]
         setattr(device, "now", device.now + 3.0) or Timing(candidate=option, windows_per_second=1.0)
@@ -102,7 +102,7 @@ def test_what_there_is_no_time_for_is_not_begun_and_said_so():
     assert [timing.excluded for timing in timings] == ["", "", "", "no time left"]
 
 
-def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
+def test_a_disagreeing_strategy_is_excluded_and_logged(monkeypatch):
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: [option(), option("fused", 2)])
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "its losses differ by 1.0e-01")
     said: list[str] = []
@@ -111,7 +111,7 @@ def test_a_strategy_that_disagrees_is_excluded_and_the_log_says_so(monkeypatch):
     assert said == ["fused is excluded: its losses differ by 1.0e-01"]
 
 
-def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed(monkeypatch):
+def test_a_strategy_that_fails_on_this_chip_is_excluded(monkeypatch):
     monkeypatch.setattr(tuning, "candidates", lambda job, kind: [option(), option("streams", 2)])
 
     def form(members: Sequence[Member], job: Job) -> Pack:
@@ -125,13 +125,13 @@ def test_a_strategy_that_fails_on_this_chip_is_excluded_and_the_others_are_timed
     assert last.excluded == "it fails here: CUDA error: not permitted when stream is capturing"
 
 
-def test_what_is_out_of_memory_loses_and_does_not_end_it():
+def test_a_candidate_out_of_memory_loses():
     timings = Device(lambda option: 0 if option.micro_batch > 128 else option.micro_batch).tune(JOB)
     answers = [(timing.candidate.micro_batch, timing.excluded) for timing in timings]
     assert answers == [(128, ""), (64, ""), (256, "out of memory")]
 
 
-def test_where_nothing_fits_smaller_slices_are_tried_and_checkpointing_only_then(monkeypatch):
+def test_smaller_slices_are_tried_if_nothing_fits(monkeypatch):
     on_a_gpu(monkeypatch)
     monkeypatch.setattr(tuning, "disagreement", lambda other, members, job: "")
     small = Device(lambda option: 5.0 if option.strategy == "sequential" and option.micro_batch <= 64 else 0)
@@ -142,7 +142,7 @@ def test_where_nothing_fits_smaller_slices_are_tried_and_checkpointing_only_then
     assert all(timing.excluded == "out of memory" for timing in Device(lambda option: 0).tune(JOB))
 
 
-def test_checkpointing_is_chosen_where_it_is_faster(monkeypatch):
+def test_checkpointing_is_chosen_only_if_faster(monkeypatch):
     on_a_gpu(monkeypatch)
 
     def speed(option: Candidate) -> float:  # without it, only slices of 4 chunks fit
@@ -157,7 +157,7 @@ def test_checkpointing_is_chosen_where_it_is_faster(monkeypatch):
     assert not first.activation_checkpointing
 
 
-def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_limit():
+def test_an_auto_batch_is_the_smallest_of_the_fastest():
     auto = job_of(hidden=4, lookback=6, batch=0)
     rising = Device(lambda option: min(option.batch or 256, 512) * 1.0 + option.batch * 0.01)
     rising = rising.tune(auto, batch_limit=4096)
@@ -169,7 +169,7 @@ def test_an_auto_batch_is_the_smallest_that_is_as_fast_as_any_and_within_the_lim
     assert few[0].candidate.batch == 32 and few[0].candidate.micro_batch <= 32
 
 
-def test_the_answer_is_kept_for_this_shape_on_this_profile():
+def test_a_measurement_is_kept_by_shape_and_profile():
     best = Timing(candidate=option(micro_batch=64), windows_per_second=1234.56)
     remember(choose("cpu", None), JOB, best)
     entry = known_here("cpu", JOB, torch=torch.__version__)
@@ -188,7 +188,7 @@ def hang(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_the_answer_comes_back_and_is_kept_on_this_machine(forked_children):
+def test_a_child_process_returns_and_keeps_the_trial(forked_children):
     found = run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0)
     assert found.failure == "" and {timing.candidate.micro_batch for timing in found.timings} == {64, 128}
     entry = known_here("cpu", SMALL, torch=torch.__version__)
@@ -196,7 +196,7 @@ def test_the_answer_comes_back_and_is_kept_on_this_machine(forked_children):
 
 
 @pytest.mark.slow
-def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch, forked_children):
+def test_a_crashed_or_late_trial_is_a_failure(monkeypatch, forked_children):
     monkeypatch.setattr(tuning, "tune_and_tell", die)
     died = run_tuner(SMALL, device="cpu", seconds=1.0, batch_limit=0)
     assert died.failure == "its process ended with exit code 7"
@@ -206,6 +206,6 @@ def test_a_crash_is_told_and_a_delay_ends_with_its_time(monkeypatch, forked_chil
 
 
 @pytest.mark.slow
-def test_a_job_that_can_not_be_tuned_here_says_why(forked_children):
+def test_a_job_that_cannot_be_tuned_here_says_why(forked_children):
     found = run_tuner(job_of(gpu_profile="h200"), device="auto", seconds=1.0, batch_limit=0)
     assert "h200 is for a GPU" in found.failure or found.timings

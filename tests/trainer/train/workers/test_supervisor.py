@@ -143,9 +143,7 @@ class Workers:
                 self.given.append((number, message.source))
 
 
-def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(
-    monkeypatch, tmp_path
-):
+def test_500_symbols_train_once_and_no_worker_idles(monkeypatch, tmp_path):
     workers = Workers(8, 500)
     monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
     pieces = [piece(f"C{number:03d}-USD", estimate=420 + number % 100) for number in range(500)]
@@ -186,9 +184,7 @@ def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, wri
 
 
 @pytest.mark.slow
-def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_and_disturb_no_other(
-    start, data, whole
-):
+def test_killed_workers_resume_from_their_checkpoints(start, data, whole):
     chance = random.Random(20)
     training = start(data, *LONG)
     for kill in range(3):
@@ -222,7 +218,7 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
 
 
 @pytest.mark.slow
-def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
+def test_the_events_of_a_training_name_models_and_workers(whole):
     lines = (whole.parent / "events" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     (started,) = [event for event in events if event["event"] == "started"]
@@ -237,9 +233,7 @@ def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_had_not_been(
-    start, data, whole
-):
+def test_a_stopped_training_resumes_when_started_again(start, data, whole):
     stopped = start(data, *LONG)
     stopped.await_event("model_done", symbol="SHORT-USD")
     stopped.let_it_save(symbol="LONG-USD")
@@ -263,9 +257,7 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a worker on every core reads nothing ahead")
-def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_without(
-    start, tmp_path, write_candles
-):
+def test_the_next_symbol_is_read_ahead_with_the_same_model(start, tmp_path, write_candles):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
     settings = ("--workers", "1", "--epochs", "1", "--set", "expert.strategy=sequential")
@@ -283,7 +275,7 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
 
 
 @pytest.mark.skipif(num_cores() < 2, reason="needs a second core")
-def test_a_model_alone_trains_on_all_cores_and_is_the_same_as_on_one(start, data, tmp_path):
+def test_a_single_model_trains_on_all_cores(start, data, tmp_path):
     hidden = ("--epochs", "1", "--symbols", "SHORT-USD")
     hidden += sets("model.hidden=64", "model.layers=1", "train.batch=256")
     alone = start(data, *hidden, name="alone")

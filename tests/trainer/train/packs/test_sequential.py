@@ -76,7 +76,7 @@ def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
     assert sum(whole[-5:]) < sum(whole[:5])
 
 
-def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
+def test_a_model_trains_bit_identically_alone_and_in_a_pack():
     alone = SequentialPack([_member("a", 0)], _job())
     packed = SequentialPack([_member("b", 1), _member("a", 0)], _job())
     assert _losses(alone, 0, 1) == _losses(packed, 1, 2)
@@ -84,7 +84,7 @@ def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
         assert torch.equal(tensor, packed.model(1).state_dict()[name])
 
 
-def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
+def test_weights_follow_from_seed_and_name_alone():
     torch.manual_seed(1)
     first = SequentialPack([_member("a", 0)], _job())
     torch.manual_seed(2)
@@ -95,9 +95,7 @@ def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
 
 
 @pytest.mark.slow
-def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(
-    tmp_path, write_candles, train, python
-):
+def test_the_command_keeps_and_scores_the_average(tmp_path, write_candles, train, python):
     write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
     command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
@@ -125,7 +123,7 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(
     )
 
 
-def test_a_step_that_the_device_skips_is_the_one_that_the_host_would_have_skipped():
+def test_the_device_skips_the_steps_the_host_would_skip():
     """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can
     on a CPU, too.
     """
