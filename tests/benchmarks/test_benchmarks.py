@@ -1,6 +1,7 @@
-"""That every benchmark runs, prints ratios and writes JSON; not what it finds, which a busy machine decides.
+"""Every benchmark runs, prints ratios and writes JSON. Its figures depend on the machine and are not
+tested.
 
-Those that take a minute also in their quick form only show their help here.
+Benchmarks whose quick form takes a minute show only their help here.
 """
 
 from __future__ import annotations

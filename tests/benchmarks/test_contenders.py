@@ -1,4 +1,4 @@
-"""That contenders do the same work: what the others train on is, number by number, what ours trains on."""
+"""Contenders of benchmarks.packs train on the same numbers as ours."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The memory formula against a count of what autograd keeps and of what a step allocates, on this CPU: within
-10 %.
-"""
+"""The memory formula is within 10 % of a count of what autograd keeps and a step allocates, on this CPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Shared by the tests of training: candles with and without a signal, one small model trained on the former,
-the command.
-"""
+"""Fixtures for tests of training: candles with and without a signal, a small trained model, the command."""
 
 from __future__ import annotations
 

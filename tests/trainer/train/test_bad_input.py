@@ -1,6 +1,4 @@
-"""Bad input among good, through the command as it is run: what is wrong is said by name, and its neighbours
-are trained.
-"""
+"""Bad symbols among good, through the command: each is reported by name, and the others are trained."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ Change = Callable[[dict[str, np.ndarray]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a training said, by symbol where an event has one."""
+    """The answer of a training: by symbol where an event has one."""
 
     exit_code: int
     stderr: str

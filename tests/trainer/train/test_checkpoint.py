@@ -1,4 +1,4 @@
-"""Checkpoints: a resumed run ends as one that was never interrupted, and only a whole and fitting one is
+"""Checkpoints: a resumed run ends as an uninterrupted one, and only a sound checkpoint of the same job is
 resumed.
 """
 

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest is read strictly, and its shards count only as it names them."""
+"""A checkpoint's manifest is read strictly, and its shards must have their hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that are started here leave Ctrl-C to their parent."""
+"""Child processes leave Ctrl-C to their parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that read a context: each series' own number through training, scores and predict; no look-ahead;
+"""Models that read a context: each series' own number in training, scores and predict; no look-ahead;
 memory.
 """
 

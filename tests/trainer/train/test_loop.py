@@ -1,4 +1,4 @@
-"""The loop's rules, on a pack whose losses are written down beforehand."""
+"""The rules of the training loop, on a pack with given losses and on real ones."""
 
 from __future__ import annotations
 

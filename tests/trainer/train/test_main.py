@@ -1,4 +1,4 @@
-"""The trainer as a command: its files, its exit codes, and workers that are killed, one or all."""
+"""The training command: files, exit codes, and workers that are killed."""
 
 from __future__ import annotations
 

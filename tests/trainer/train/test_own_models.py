@@ -1,6 +1,4 @@
-"""Modules of a user's own train, re-pack, die, resume and predict as ours do: nothing of them is lost, no
-neighbour is felt.
-"""
+"""Modules of a user's own train, re-pack, die, resume and predict as ours do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model from candles to file: it learns what is there, nothing that is not, and the same every time."""
+"""One model from candles to file: it learns a planted signal, nothing from noise, and the same every time."""
 
 from __future__ import annotations
 

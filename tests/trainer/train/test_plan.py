@@ -1,6 +1,4 @@
-"""A training plans its data where nobody has, follows a plan that it is given, and asks it which models are
-finished.
-"""
+"""A training plans its data, or follows a given plan, and asks it for finished models."""
 
 from __future__ import annotations
 

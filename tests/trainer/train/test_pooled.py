@@ -1,4 +1,4 @@
-"""One model of several symbols: laid end to end, scored singly and together, and asked for one of them."""
+"""One model of several symbols: laid end to end, scored singly and together, and predicting one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers that a model is multiplied in: by the job's word, else by the chip."""
+"""The number format of matrix products: the job's, else by chip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers belong to a seed and a purpose, and to nothing else."""
+"""Random numbers follow from a seed and a purpose alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Volatility forecasts: metrics by hand, the simple forecasts, a planted signal that is found, and a model
-file that agrees.
-"""
+"""Volatility forecasts of a TCN: a planted signal is found, baselines, the card, predict and the command."""
 
 from __future__ import annotations
 

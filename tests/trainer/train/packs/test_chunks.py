@@ -1,5 +1,5 @@
-"""The step over chunks: against plain torch, in slices, with activations computed again, gone on with, and
-its inputs.
+"""The step over chunks: against plain torch, in slices, with activation checkpointing, resumed; its
+inputs.
 """
 
 from __future__ import annotations

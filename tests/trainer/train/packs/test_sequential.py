@@ -1,6 +1,4 @@
-"""A pack's step: the gradient of the whole batch whatever its slices, and a result that no neighbour
-touches.
-"""
+"""The step of plain modules: the gradient of the whole batch for any slices, independent of other models."""
 
 from __future__ import annotations
 

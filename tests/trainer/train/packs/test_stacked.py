@@ -1,4 +1,4 @@
-"""The strategies against each other: whatever a pack is made of, a model trains as it does alone."""
+"""A model trains alike in every strategy and pack."""
 
 from __future__ import annotations
 

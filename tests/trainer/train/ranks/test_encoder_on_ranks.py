@@ -1,4 +1,4 @@
-"""Heads on a pretrained encoder, of a panel and on two ranks: what one process trains, whatever is frozen."""
+"""Heads on a pretrained encoder, of a panel and on two ranks, train as in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any number of ranks trains what one process trains: the same losses, the same validation, the same end."""
+"""Two ranks train what one process trains: the same losses, validation and end."""
 
 from __future__ import annotations
 

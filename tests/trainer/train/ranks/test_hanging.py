@@ -1,4 +1,4 @@
-"""A rank that hangs is found within a bound: all are asked where they are, and who does not answer is
+"""A rank that hangs is found within a bound: all ranks are asked for their stacks, and a silent one is
 killed.
 """
 

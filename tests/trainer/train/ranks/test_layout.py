@@ -1,6 +1,4 @@
-"""FSDP2 trains what DDP trains; and a training that goes from two ranks to one and back ends as one that
-never stopped.
-"""
+"""FSDP2 trains what DDP trains, and a training resumes on another number of ranks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is measured before a training: a machine that is not as it should be ends the run, and says which GPU
-it is.
-"""
+"""The check of devices and links before training: a faulty machine ends the run, and the fault is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that ranks write together are read as wholes by any number of them, and hold no pickle."""
+"""Checkpoints that ranks write together are read as whole tensors by any number of ranks."""
 
 from __future__ import annotations
 

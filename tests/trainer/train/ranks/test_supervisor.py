@@ -1,4 +1,4 @@
-"""A training whose ranks die, and one whose supervisor does: it goes on, says why, and leaves no process."""
+"""A training whose ranks or supervisor die resumes, reports why, and leaves no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of torchrun: on loopback alone, and a new one for each start of the ranks."""
+"""The store of torchrun is on loopback alone, and new for each start of the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks evaluate together what a model is scored on, with the outputs of one process, bit by bit."""
+"""Ranks evaluate a model together with the outputs of one process, bit for bit."""
 
 from __future__ import annotations
 

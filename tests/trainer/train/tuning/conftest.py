@@ -1,4 +1,4 @@
-"""Measurements that tests of the tuner keep are their own."""
+"""Keep each test's measurements in a file of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the TCN: its rows, what does not fit, and the arithmetic of an epoch."""
+"""The benchmark of the TCN: its rows, exclusions, and the arithmetic of an epoch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How a training is chosen: which source wins, when a tuner is worth its time, and what is said of it. No
-tuner runs here.
+"""The choice of training settings: precedence of sources, when to run a trial, and the events. No trial
+runs here.
 """
 
 from __future__ import annotations

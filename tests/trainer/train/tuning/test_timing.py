@@ -1,6 +1,4 @@
-"""What one way to train is timed on, and the ten steps in which a strategy has to agree with plain
-modules.
-"""
+"""Timing of one candidate, and the comparison of a strategy with plain modules over ten steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The tuner: what it times, what it excludes, what it chooses and keeps. Candidates are timed by a table, not
-by a clock.
+"""The trial: its candidates, exclusions, choice and cache. A table has the candidates' speed, so no clock
+is read.
 """
 
 from __future__ import annotations

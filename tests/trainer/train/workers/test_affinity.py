@@ -1,4 +1,4 @@
-"""Which cores a worker gets, by trees of sysfs as machines show them."""
+"""The cores of a worker, by trees of sysfs as machines have them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The device and profile of a training."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""What a worker is given of the machine."""
+"""A worker's share of the machine: threads, memory, cores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Many models on many workers, workers that die at any moment, and a command that is stopped and
-given again.
-"""
+"""Many models on many workers, workers that die at any moment, and a command that is stopped and resumed."""
 
 from __future__ import annotations
 
