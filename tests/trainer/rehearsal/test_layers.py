@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.aws.clock import StoppedClock
+from tests.records import rung
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, parameter_name
@@ -35,7 +36,7 @@ from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
-from trainer.runs.record import Rung, iso, utc_now
+from trainer.runs.record import iso, utc_now
 from trainer.runs.store import create_record
 
 pytestmark = pytest.mark.slow
@@ -137,24 +138,18 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
     digest = hashlib.sha256(data.getvalue()).hexdigest()
     s3 = net.access.client("s3")
     s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
-    rung = Rung(
-        instance_type="p3.8xlarge",
-        availability_zone="us-east-1a",
+    image = net.access.client("ssm").get_parameter(Name=net.outputs.image_parameter)["Parameter"]["Value"]
+    one = rung(
+        "p3.8xlarge",
         subnet_id=net.outputs.subnets["us-east-1a"],
-        market="on_demand",
-        price_usd_per_hour=1.0,
-        on_demand_usd_per_hour=1.0,
-        gpu_count=4,
         launch_template_id=net.outputs.launch_template,
-        image_id=net.access.client("ssm").get_parameter(Name=net.outputs.image_parameter)["Parameter"][
-            "Value"
-        ],
+        image_id=image,
     )
     code = {
         "bundle_key": f"code/{digest}.whl",
         "bundle_sha256": digest,
         "bucket": net.outputs.bucket,
-        "ladder": (rung,),
+        "ladder": (one,),
     }
     now = net.cloud.clock.now()
     aws = AwsCloud(net.access, net.outputs)
@@ -318,27 +313,5 @@ def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
 
 
 def _outputs(role: str) -> StackOutputs:
-    names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
-    nothing: dict[str, Any] = {
-        "launch_template": "",
-        "image_line": "",
-        "image_parameter": "",
-        "subnets": {},
-        "security_group": "",
-        "sweeper_arn": "",
-    }
-    nothing |= {"control_arn": ""} | {"control_types": [], "retrains": [], "retrain_format": 1}
-    nothing |= {
-        "instance_role_id": "AROA1",
-        "prepare_role_id": "AROA2",
-        "prepare_template": "",
-        "prepare_type": "t3.large",
-    }
-    return StackOutputs(
-        format=3,
-        **names,
-        **nothing,
-        schedule_group="default",
-        scheduler_role_arn=role,
-        max_lifetime_minutes=60,
-    )
+    named = {"project": "mayfly", "stack": "dev", "region": "us-east-1", "bucket": "none"}
+    return StackOutputs(**named, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60)
