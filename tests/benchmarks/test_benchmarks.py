@@ -38,24 +38,11 @@ def _quickly(python: list[str], name: str, *arguments: str, out: Path) -> tuple[
     return done.stdout, json.loads(out.read_text())
 
 
-def test_a_save_is_compared_with_none_and_changes_no_step(quickly, tmp_path):
-    said, found = quickly("checkpoint_overhead", "--rounds", "1", out=tmp_path / "found.json")
-    (table,) = found["tables"]
-    assert table["rows"].keys() == {"no saves", "ours, background", "torch.save inside"}
-    assert table["rows"]["no saves"]["ratio"] == 1 and table["write_seconds"] > 0
-    assert RATIO.search(said) and found["machine"]["date"]
-
-
 def test_the_tuners_choice_is_compared_with_a_larger_grid(quickly, tmp_path):
     said, found = quickly("tuner", "--seconds", "0.2", out=tmp_path / "found.json")
     (table,) = found["tables"]
     assert len(table["windows_per_second"]) > 4 and table["ratio"] > 0
     assert "<- the tuner's choice" in said and RATIO.search(said)
-
-
-def test_the_gather_is_compared_with_data_loaders(quickly, tmp_path):
-    said, found = quickly("input_pipeline", out=tmp_path / "found.json")
-    assert RATIO.search(said) and found["machine"]["chip"]
 
 
 def test_the_memory_formula_is_set_beside_what_a_step_takes(quickly, tmp_path):

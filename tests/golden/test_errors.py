@@ -309,7 +309,7 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
             resolved=(),
             brought=(),
         ),
-        lambda _: target_of("my-own-line", given="", rehearsal=False),
+        lambda _: target_of("my-own-line", given="", here=False),
         lambda _: resolve(
             read_list("requirements.txt", b"gone"),
             Target(python="3.13"),

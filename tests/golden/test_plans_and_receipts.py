@@ -23,12 +23,12 @@ from trainer.cli.views.receipt import receipt_view
 from trainer.job.job import job_from
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.known_times import KnownTimes
-from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
+from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
-from trainer.machines.rates import Rate
+from trainer.machines.rates import EARLIER_RUN, Rate
 from trainer.machines.storage import storage_cost
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of

@@ -15,7 +15,7 @@ import pytest
 
 from infra import control, packing, wheels
 from trainer.base.code_files import code_files
-from trainer.rehearsal.pulumi_archives import zip_archive
+from trainer.rehearsal.pulumi_shapes import zip_archive
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded

@@ -113,28 +113,12 @@ def account(
     """
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
     outputs = StackOutputs(
-        format=3,
         project="mayfly",
         stack="dev",
-        owner="me",
         region="us-east-1",
         bucket=bucket,
-        launch_template="",
-        image_line="",
-        image_parameter="",
-        subnets={},
-        security_group="",
         schedule_group="mayfly-runs",
         instance_role_id="AROA1",
-        prepare_template="lt-2",
-        prepare_role_id="AROA2",
-        prepare_type="t3.large",
-        scheduler_role_arn="",
-        sweeper_arn="",
-        control_arn="",
-        control_types=["g6.*"],
-        retrains=[],
-        retrain_format=1,
         max_lifetime_minutes=720,
         experiment_days=180,
     )

@@ -92,7 +92,7 @@ _session_lock = threading.Lock()
 def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
-    own = access.place is REHEARSAL or (access.endpoint_url or "").startswith(_LOOPBACK)
+    own = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": total_max_attempts},
         connect_timeout=10,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from trainer.base.errors import (
     CapacityError,
@@ -168,195 +168,173 @@ SDK_FAILED = Meaning(  # botocore failed in a way that no row names: the request
     step_after_exception="replay",
 )
 
+
+def _row(known: Meaning, *codes: str, **changed: Any) -> tuple[Meaning, tuple[str, ...]]:
+    """Return a row: a meaning, with some of its fields changed, and its codes."""
+    return replace(known, **changed) if changed else known, codes
+
+
 ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
-    (
+    _row(
         CAPACITY,
-        (
-            "InsufficientInstanceCapacity",
-            "InsufficientCapacity",
-            "UnfulfillableCapacity",
-            "ReservationCapacityExceeded",
-            EMPTY_FLEET,
-        ),
+        "InsufficientInstanceCapacity",
+        "InsufficientCapacity",
+        "UnfulfillableCapacity",
+        "ReservationCapacityExceeded",
+        EMPTY_FLEET,
     ),
-    (
-        replace(CAPACITY, remedy="Free addresses in the stack's subnet, or give it a larger one in Pulumi."),
-        ("InsufficientFreeAddressesInSubnet",),
+    _row(
+        CAPACITY,
+        "InsufficientFreeAddressesInSubnet",
+        remedy="Free addresses in the stack's subnet, or give it a larger one in Pulumi.",
     ),
-    (QUOTA, ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")),
-    (
-        replace(
-            QUOTA,
-            remedy=(
-                "Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon"
-                " EC2."
-            ),
-        ),
-        ("MaxFleetCountExceeded",),
+    _row(QUOTA, "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded"),
+    _row(
+        QUOTA,
+        "MaxFleetCountExceeded",
+        remedy="Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon"
+        " EC2.",
     ),
-    (TYPE, ("Unsupported", "InvalidInstanceType", "InvalidParameterValue")),
-    (
-        replace(
-            TYPE, remedy="Name another --instance: this type is not sold in this zone, or not on this market."
-        ),
-        ("InvalidFleetConfiguration",),
+    _row(TYPE, "Unsupported", "InvalidInstanceType", "InvalidParameterValue"),
+    _row(
+        TYPE,
+        "InvalidFleetConfiguration",
+        remedy="Name another --instance: this type is not sold in this zone, or not on this market.",
     ),
-    (PRICE, ("SpotMaxPriceTooLow",)),
-    (
-        replace(CONFIG, remedy="Set another image line in Pulumi, then pulumi up."),
-        ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"),
-    ),
-    (
-        replace(
-            CONFIG, remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up."
-        ),
-        ("InvalidSnapshot.NotFound",),
-    ),
-    (
-        replace(CONFIG, remedy=f"The stack's subnet {_GONE}"),
-        ("InvalidSubnetID.NotFound",),
-    ),
-    (
-        replace(CONFIG, remedy=f"The stack's security group {_GONE}"),
-        ("InvalidGroup.NotFound",),
-    ),
-    (
-        replace(CONFIG, remedy=f"The stack's launch template {_GONE}"),
-        (
-            "InvalidLaunchTemplateId.NotFound",
-            "InvalidLaunchTemplateId.Malformed",
-            "InvalidLaunchTemplateId.VersionNotFound",
-            "InvalidLaunchTemplateName.NotFoundException",
-        ),
-    ),
-    (
+    _row(PRICE, "SpotMaxPriceTooLow"),
+    _row(
         CONFIG,
-        (
-            "InvalidUserData.Malformed",
-            "InvalidParameterCombination",
-            "MissingParameter",
-            "ParamValidationError",  # botocore's: the request never left this machine
-        ),
+        "InvalidAMIID.NotFound",
+        "InvalidAMIID.Malformed",
+        "InvalidAMIID.Unavailable",
+        remedy="Set another image line in Pulumi, then pulumi up.",
     ),
-    (
-        replace(
-            CONFIG,
-            remedy="Subscribe the account to this image or region in the AWS console, then launch again.",
-        ),
-        ("OptInRequired",),
+    _row(
+        CONFIG,
+        "InvalidSnapshot.NotFound",
+        remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up.",
     ),
-    (replace(CONFIG, remedy="Set AWS_REGION, such as us-east-1."), ("NoRegionError",)),
-    (PERMISSION, ("AccessDenied", "AccessDeniedException", "403")),
-    (
-        replace(
-            PERMISSION,
-            remedy="Ask for the permission that aws sts decode-authorization-message finds in this message.",
-        ),
-        ("UnauthorizedOperation",),
+    _row(CONFIG, "InvalidSubnetID.NotFound", remedy=f"The stack's subnet {_GONE}"),
+    _row(CONFIG, "InvalidGroup.NotFound", remedy=f"The stack's security group {_GONE}"),
+    _row(
+        CONFIG,
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateId.Malformed",
+        "InvalidLaunchTemplateId.VersionNotFound",
+        "InvalidLaunchTemplateName.NotFoundException",
+        remedy=f"The stack's launch template {_GONE}",
     ),
-    (
-        replace(
-            PERMISSION,
-            remedy=(
-                "Create the role once: aws iam create-service-linked-role --aws-service-name"
-                " spot.amazonaws.com, or launch with --on-demand."
-            ),
-        ),
-        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted",),
+    # the last is botocore's: the request never left this machine
+    _row(
+        CONFIG,
+        "InvalidUserData.Malformed",
+        "InvalidParameterCombination",
+        "MissingParameter",
+        "ParamValidationError",
     ),
-    (
-        replace(PERMISSION, remedy=_SIGN_IN),
-        (
-            *("AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId"),
-            *("SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "RequestExpired"),
-        ),
+    _row(
+        CONFIG,
+        "OptInRequired",
+        remedy="Subscribe the account to this image or region in the AWS console, then launch again.",
     ),
-    (
-        replace(
-            PERMISSION,
-            remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse.",
-        ),
-        ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "ProfileNotFound"),
+    _row(CONFIG, "NoRegionError", remedy="Set AWS_REGION, such as us-east-1."),
+    _row(PERMISSION, "AccessDenied", "AccessDeniedException", "403"),
+    _row(
+        PERMISSION,
+        "UnauthorizedOperation",
+        remedy="Ask for the permission that aws sts decode-authorization-message finds in this message.",
     ),
-    (
+    _row(
+        PERMISSION,
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        remedy="Create the role once: aws iam create-service-linked-role --aws-service-name"
+        " spot.amazonaws.com, or launch with --on-demand.",
+    ),
+    _row(
+        PERMISSION,
+        "AuthFailure",
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        remedy=_SIGN_IN,
+    ),
+    _row(
+        PERMISSION,
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "TokenRetrievalError",
+        "ProfileNotFound",
+        remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse.",
+    ),
+    _row(
         THROTTLING,
-        (
-            *(
-                "RequestLimitExceeded",
-                "Throttling",
-                "ThrottlingException",
-                "ThrottledException",
-                "RequestThrottled",
-            ),
-            *("RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException", "SlowDown"),
-        ),
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "EC2ThrottledException",
+        "TooManyRequestsException",
+        "SlowDown",
     ),
-    (
+    _row(
         AWS_FAILED,
-        (
-            "InternalError",
-            "InternalFailure",
-            "ServerInternal",
-            "Unavailable",
-            "ServiceUnavailable",
-            "RequestTimeout",
-        ),
+        "InternalError",
+        "InternalFailure",
+        "ServerInternal",
+        "Unavailable",
+        "ServiceUnavailable",
+        "RequestTimeout",
     ),
-    (
-        replace(
-            AWS_FAILED,
-            remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one.",
-        ),
-        ("DiskFull",),  # the embedded AWS's own
+    # the embedded AWS's own
+    _row(
+        AWS_FAILED,
+        "DiskFull",
+        remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one.",
     ),
-    (
-        replace(
-            AWS_FAILED,
-            remedy="Free space on the folder's disk, or check that it is there and yours to write.",
-        ),
-        ("FolderFailed",),  # of a folder instead of a bucket
+    # of a folder instead of a bucket
+    _row(
+        AWS_FAILED,
+        "FolderFailed",
+        remedy="Free space on the folder's disk, or check that it is there and yours to write.",
     ),
-    (UNCLEAR, (NO_CLEAR_ANSWER,)),
-    (
-        replace(
-            ACCOUNT,
-            remedy=(
-                "AWS is still verifying the account for this region: wait for its e-mail, then launch again."
-            ),
-        ),
-        ("PendingVerification",),
+    _row(UNCLEAR, NO_CLEAR_ANSWER),
+    _row(
+        ACCOUNT,
+        "PendingVerification",
+        remedy="AWS is still verifying the account for this region: wait for its e-mail, then launch again.",
     ),
-    (
-        replace(
-            ACCOUNT, remedy="AWS blocked the account: open a case with AWS Support, Account and billing."
-        ),
-        ("Blocked",),
+    _row(
+        ACCOUNT,
+        "Blocked",
+        remedy="AWS blocked the account: open a case with AWS Support, Account and billing.",
     ),
-    (
-        replace(ACCOUNT, remedy="Set the image line's root device and disk size in Pulumi, then pulumi up."),
-        ("InvalidBlockDeviceMapping",),
+    _row(
+        ACCOUNT,
+        "InvalidBlockDeviceMapping",
+        remedy="Set the image line's root device and disk size in Pulumi, then pulumi up.",
     ),
-    (
-        replace(
-            ACCOUNT,
-            remedy=(
-                "The key of the account's default EBS encryption refuses: allow its use to the launcher, "
-                "or choose another key in the EC2 settings."
-            ),
-        ),
-        ("Client.InternalError",),
+    _row(
+        ACCOUNT,
+        "Client.InternalError",
+        remedy="The key of the account's default EBS encryption refuses: allow its use to the launcher,"
+        " or choose another key in the EC2 settings.",
     ),
-    (
-        replace(
-            ACCOUNT,
-            error=QuotaError,
-            remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS.",
-        ),
-        ("Client.VolumeLimitExceeded", "VolumeLimitExceeded"),
+    _row(
+        ACCOUNT,
+        "Client.VolumeLimitExceeded",
+        "VolumeLimitExceeded",
+        error=QuotaError,
+        remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS.",
     ),
-    (IDEMPOTENCY, ("IdempotentParameterMismatch", "IdempotentInstanceTerminated")),
-    (NOT_FOUND, tuple(sorted(NO_OBJECT | NO_INSTANCE | NO_SCHEDULE | NO_PARAMETER))),
-    (CONFLICT, tuple(sorted(LOST_RACE | SCHEDULE_EXISTS))),
+    _row(IDEMPOTENCY, "IdempotentParameterMismatch", "IdempotentInstanceTerminated"),
+    _row(NOT_FOUND, *sorted(NO_OBJECT | NO_INSTANCE | NO_SCHEDULE | NO_PARAMETER)),
+    _row(CONFLICT, *sorted(LOST_RACE | SCHEDULE_EXISTS)),
 )
 _BY_CODE: dict[str, Meaning] = {code: row for row, codes in ROWS for code in codes}
 _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)

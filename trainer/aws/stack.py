@@ -5,12 +5,11 @@ Every verb that needs an account starts here. Each failure is one line that name
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error, error_code, user_session
 from trainer.aws.error_codes import NO_PARAMETER
-from trainer.aws.stack_outputs import FORMAT, StackOutputs, parameter_name
+from trainer.aws.stack_outputs import StackOutputs, parameter_name
 from trainer.base.errors import ConfigError, PermissionDenied, nearest
 
 PROJECT = "mayfly"
@@ -39,41 +38,10 @@ def require_sign_in(access: Access) -> None:
     raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
 
 
-def folder_stack(folder: Path) -> StackOutputs:
-    """Return the outputs for a folder instead of a bucket, which has no stack: nothing can be
-    launched there.
-    """
-    return StackOutputs(
-        format=FORMAT,
-        project=PROJECT,
-        stack="local",
-        owner="",
-        bucket=str(folder),
-        region="",
-        launch_template="",
-        image_line="",
-        image_parameter="",
-        subnets={},
-        security_group="",
-        schedule_group="",
-        instance_role_id="",
-        prepare_template="",
-        prepare_role_id="",
-        prepare_type="",
-        scheduler_role_arn="",
-        sweeper_arn="",
-        control_arn="",
-        control_types=[],
-        retrains=[],
-        retrain_format=0,
-        max_lifetime_minutes=0,
-    )
-
-
 def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
     """Return this stack's outputs. Raises ConfigError if there are none, or of another version."""
     if access.folder is not None:
-        return folder_stack(access.folder)
+        return StackOutputs(project=PROJECT, stack="local", bucket=str(access.folder))  # nothing to launch by
     from botocore.exceptions import BotoCoreError, ClientError
 
     require_sign_in(access)

@@ -23,10 +23,12 @@ from trainer.bars.document import (
     settings_of,
     target_values,
 )
-from trainer.bars.one_split import cuts_of, plan_at, shortest_target
-from trainer.bars.panel_plan import follow_panel, plan_panel
-from trainer.bars.symbol_plan import BarTimes, Plan, follow, plan_folds, refuse_large_batch
+from trainer.bars.one_split import Cut, Timeline, plan_at, shortest_target
+from trainer.bars.panel_plan import calendar_of, plan_panel
+from trainer.bars.series_plan import BarTimes, Plan
+from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
+from trainer.base.settings import TargetSettings
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.reading import CandleFolder, FileRead
@@ -77,16 +79,12 @@ def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
     """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or
     counts.
     """
-    _refuse_other_bars(candles, entry)
     hole = np.zeros(len(candles), dtype=bool)
     for start, stop in entry.holes:
         hole[start:stop] = True
     clock = session_clock(candles.timestamp, candles.timeframe, entry.calendar)
-    time = BarTimes(calendar=entry.calendar, holes=hole, clock=clock)
-    spans = [fold.spans for fold in entry.folds]
-    plans = follow(candles, job, time, entry.target_of(job), horizon_bars=entry.horizon_bars, folds=spans)
-    _refuse_other_windows(plans, entry)
-    return plans
+    time = BarTimes(calendar=entry.calendar, clock=clock, holes=hole, breaks=hole)
+    return _follow(candles, job, entry, time, target=entry.target_of(job))
 
 
 def plans_of_panel(
@@ -95,13 +93,22 @@ def plans_of_panel(
     """Return the plans of a panel's series by symbol, derived from the job's plan. Raises DataError as
     `plans_of` does.
     """
+    calendar = calendar_of(panel.values(), job.data.calendar, next(iter(panel.values())).timeframe)
+    target, plans = entries[0].target_of(job), {}
     for entry in entries:
-        _refuse_other_bars(panel[entry.symbol], entry)
-    first, folds = entries[0], {entry.symbol: [fold.spans for fold in entry.folds] for entry in entries}
-    made = follow_panel(panel, job, target=first.target_of(job), horizon_bars=first.horizon_bars, folds=folds)
-    for entry in entries:
-        _refuse_other_windows(made[entry.symbol], entry)
-    return made
+        candles = panel[entry.symbol]
+        plans[entry.symbol] = _follow(candles, job, entry, calendar.times(candles), target=target)
+    return plans
+
+
+def _follow(
+    candles: Candles, job: Job, entry: SymbolPlan, time: BarTimes, *, target: TargetSettings
+) -> tuple[Plan, ...]:
+    _refuse_other_bars(candles, entry)
+    folds = [fold.spans for fold in entry.folds]
+    plans = follow(candles, job, time, target, horizon_bars=entry.horizon_bars, folds=folds)
+    _refuse_other_windows(plans, entry)
+    return plans
 
 
 def _refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
@@ -153,7 +160,7 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
     """Plan all symbols with one split and one target: that of the symbol with the shortest possible
     horizon.
     """
-    cuts = cuts_of(job, folder)
+    cuts = _cuts(job, folder)
     planned = {
         symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts))
         for symbol in folder.symbols
@@ -172,6 +179,20 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
             where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
             refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
     return planned
+
+
+def _cuts(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
+    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one
+    at a time.
+    """
+    timeline = Timeline()
+    for symbol in folder.symbols:
+        try:
+            candles = folder.read(symbol)
+        except DataError:  # reported when this symbol is planned
+            continue
+        timeline.add(candles.timestamp[warmup_of(candles, job) :])
+    return timeline.cuts(job.data)
 
 
 def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:

@@ -235,7 +235,7 @@ class ModelSettings(HomeSettings):
     # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
     # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py). Its activations
     # are not computed again, and by default it multiplies in full precision: autocast would run an RNN in
-    # fp16 and its loss unscaled (lstm/network.py).
+    # fp16 and its loss unscaled (trainer/models/lstm/network.py).
     is_any_module: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 

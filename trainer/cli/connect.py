@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.aws.access import Access, own_access
+from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
 
@@ -72,4 +73,4 @@ def _folder_access(local: str, *, rehearse: bool) -> Access:
         raise UsageError(
             f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do
         )
-    return Access(folder=folder.resolve())
+    return Access(folder=folder.resolve(), place=HERE)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
+from trainer.job.pieces import kind_of
 from trainer.launch.inputs import Input
 from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
@@ -34,7 +35,7 @@ def unindexed(inputs: Iterable[Input]) -> list[Input]:
 
 def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
     """Return whether a scheduled run needs a prepare run first."""
-    return bool(job.data.refresh) or bool(unindexed(inputs))
+    return kind_of(job).reads_candles and bool(job.data.refresh or unindexed(inputs))
 
 
 def plan_prepare(account: Account, *, budget_usd: float, pinned_image: str = "") -> tuple[Offers, RunPlan]:

@@ -38,7 +38,7 @@ class Status:
     scripts: list[dict[str, Any]] = field(default_factory=list)  # ends of the pieces that the agent started
     python_packages: str = ""  # where its command's packages came from; empty: the agent's
     boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
-    inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
+    inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `origins.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
     message: str = ""

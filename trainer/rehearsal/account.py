@@ -16,11 +16,10 @@ from typing import Any
 
 from trainer.rehearsal import wire
 from trainer.rehearsal.clock import Clock
-from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.kept_bucket import KeptBucket
 from trainer.rehearsal.keys import REGION as REGION
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
-from trainer.rehearsal.stored_settings import StoredSettings
+from trainer.rehearsal.memory import InstanceLog, StoredSettings
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError, Delays, Firing, Instance, Pool, World
 

@@ -39,7 +39,7 @@ _ID = re.compile(
     r"|\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b"
 )
 Send = Callable[[str, str, dict[str, Any]], dict[str, Any]]  # (service, operation, parameters) -> answer
-_OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is created again
+OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is created again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Recorder:
         self._body = {"Body": params["Body"]} if "Body" in params else {}
 
     def _answered(self, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-        if http_response.status_code < 300 or parsed.get("Error", {}).get("Code") == _OWNED_ALREADY:
+        if http_response.status_code < 300 or parsed.get("Error", {}).get("Code") == OWNED_ALREADY:
             call = RecordedCall(
                 service=model.service_model.service_name,
                 operation=model.name,
@@ -178,7 +178,7 @@ def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, An
         try:
             answer = send(call.service, call.operation, with_identifiers(call.params, replaced))
         except AwsError as error:
-            if error.code != _OWNED_ALREADY:
+            if error.code != OWNED_ALREADY:
                 raise
             continue
         replaced.update(zip(call.identifiers, identifiers(answer), strict=True))

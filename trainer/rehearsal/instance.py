@@ -29,7 +29,8 @@ from typing import Literal
 
 from trainer.base.environment import processor_settings
 from trainer.base.files import whole_file
-from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
+from trainer.rehearsal.forks import SERVER as FORK_SERVER
+from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, start_python
 from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
 
 STUBS = Path(__file__).with_name("stubs")
@@ -116,44 +117,46 @@ def _start_supervisor(
     forks: ForkServerProcess | None,
 ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, bytes]:
     """Start a node's first process; return it with the line that it prints, the user data's process group."""
-    words = [str(script), str(sandbox / "var/log/cloud-init-output.log")]
-    if forks is None:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), *words],
-            cwd=sandbox / "home",
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        with process.stdout:
-            return process, process.stdout.readline()
-    path = scratch / "forks"
-    forking = sandbox / "bin" / "mayfly-python"
-    shutil.copyfile(FORKING_PYTHON, forking)
-    forking.chmod(0o755)
-    variables |= {
-        "MAYFLY_DESK_PYTHON": str(forking),
-        "MAYFLY_REAL_PYTHON": sys.executable,
-        "MAYFLY_FORK_SOCKET": str(path),
-        "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
-    }
+    socket = scratch / "forks"
+    words = (
+        "--supervise",
+        str(SUPERVISOR),
+        str(socket),
+        str(script),
+        str(sandbox / "var/log/cloud-init-output.log"),
+    )
     reader, writer = os.pipe()
     with (
-        os.fdopen(reader, "rb") as said,
+        os.fdopen(reader, "rb") as first_line,
         os.fdopen(writer, "wb") as stdout,
         Path(os.devnull).open("rb") as stdin,
     ):
-        forked = forks.start(
-            ("--supervise", str(SUPERVISOR), str(path), *words),
-            environment=variables,
-            folder=sandbox / "home",
-            files={0: stdin.fileno(), 1: stdout.fileno(), 2: 2},
-            name=instance_id,
-        )
+        files = {0: stdin.fileno(), 1: stdout.fileno(), 2: 2}
+        process: subprocess.Popen[bytes] | ForkedProcess
+        if forks is None:
+            process = start_python(
+                ("-I", "-S", str(FORK_SERVER), *words),
+                server=None,
+                environment=variables,
+                folder=sandbox / "home",
+                files=files,
+                name=instance_id,
+            )
+        else:
+            forking = sandbox / "bin" / "mayfly-python"
+            shutil.copyfile(FORKING_PYTHON, forking)
+            forking.chmod(0o755)
+            variables |= {
+                "MAYFLY_DESK_PYTHON": str(forking),
+                "MAYFLY_REAL_PYTHON": sys.executable,
+                "MAYFLY_FORK_SOCKET": str(socket),
+                "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
+            }
+            process = forks.start(
+                words, environment=variables, folder=sandbox / "home", files=files, name=instance_id
+            )
         stdout.close()
-        return forked, said.readline()
+        return process, first_line.readline()
 
 
 def prepare_sandbox(sandbox: Path) -> None:

@@ -82,10 +82,6 @@ class KeptBucket(FolderBucket):
         with self._lock:
             return [*self._versions.get(key, ())]
 
-    def is_empty(self) -> bool:
-        """Return whether no version is left."""
-        return not self._versions
-
     def list_objects(self, **arguments: Any) -> dict[str, Any]:
         """List as the first version of that call does."""
         return self.list_objects_v2(**arguments)

@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import logging
 import os
 import re
+import shutil
 import subprocess
-import sys
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules
-from trainer.rehearsal.forks import ForkedProcess, fork
-from trainer.rehearsal.function_code import keep, unpack
+from trainer.rehearsal.applied_program import open_folder
+from trainer.rehearsal.forks import ForkedProcess, start_python
 from trainer.rehearsal.wire import Answer, Call, collect, state_of
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
+UNUSED_SECONDS = 24 * 3600.0  # after which unpacked code is removed
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
@@ -81,6 +85,44 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGI
             folder=folder,
         )
     return {**answer, "CodeSize": size, "CodeSha256": sha256}
+
+
+def unpack(code: bytes, *, folder: Path) -> Path:
+    """Unpack a zip into a folder, named after its hash, unless that exists; return the folder."""
+    open_folder(folder.parent)
+    if not keep(folder):
+        partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
+        with zipfile.ZipFile(io.BytesIO(code)) as archive:
+            try:
+                archive.extractall(partial)
+            except OSError:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+        try:
+            partial.rename(folder)
+        except OSError:  # another process unpacked the same zip meanwhile
+            shutil.rmtree(partial, ignore_errors=True)
+            if not folder.exists():
+                raise
+        _forget_unused(folder.parent)
+    return folder
+
+
+def keep(folder: Path) -> bool:
+    """Mark a folder as in use; return whether it exists."""
+    try:
+        os.utime(folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _forget_unused(parent: Path) -> None:
+    """Remove the code that no server has used for a day."""
+    for folder in parent.iterdir():
+        with suppress(FileNotFoundError):  # another server was faster
+            if folder.stat().st_mtime < time.time() - UNUSED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
@@ -197,8 +239,16 @@ def run(
         event.write(payload)
         event.seek(0)
         files = {0: event.fileno(), 1: answers.fileno(), 2: output.fileno()}
-        words = (str(function.folder), function.handler, json.dumps(context))
-        process = _start_runner(cloud, words, environment=environment, folder=function.folder, files=files)
+        # Isolated and without site-packages: it imports the standard library and the zip, as on AWS.
+        runner = ("-I", "-S", "-c", RUNNER.read_text(encoding="utf-8"))
+        process = start_python(
+            (*runner, str(function.folder), function.handler, json.dumps(context)),
+            server=cloud.fork_functions() if cloud.fork_functions else None,
+            environment=environment,
+            folder=function.folder,
+            files=files,
+            name="lambda",
+        )
         _processes.add(process)
         try:
             exit_code = process.wait(timeout=function.timeout_seconds)
@@ -219,34 +269,6 @@ def run(
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
     return dict(answer)
-
-
-def _start_runner(
-    cloud: EmbeddedAccount,
-    words: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    files: Mapping[int, int],
-) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start the runner: a new Python, or a fork of one that has boto3 loaded where the account has a fork
-    server.
-    """
-    if cloud.fork_functions is not None:
-        code = ("-P", "-c", RUNNER.read_text(encoding="utf-8"), *words)
-        server = cloud.fork_functions()
-        return fork(
-            server, code, environment=environment, folder=folder, files=files, name="lambda", executable=""
-        )
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(RUNNER), *words],
-        stdin=files[0],
-        stdout=files[1],
-        stderr=files[2],
-        env=environment,
-        cwd=folder,
-        start_new_session=True,
-    )
 
 
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:

@@ -159,8 +159,7 @@ def _put(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
             target=params["Target"],
             enabled=params.get("State", "ENABLED") == "ENABLED",
             delete_after_completion=params.get("ActionAfterCompletion") == "DELETE",
-            start=max(params.get("StartDate") or now, now),
-            end=params.get("EndDate"),
+            start=now,
         )
     )
     return {"ScheduleArn": answer["ScheduleArn"]}

@@ -39,12 +39,11 @@ from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import RULES, Front
 from trainer.rehearsal.http_server import HttpServer
-from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
+from trainer.rehearsal.memory import InstanceLog, StoredSettings
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.processes import start_ticks
-from trainer.rehearsal.stored_settings import StoredSettings
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
 from trainer.rehearsal.world import AwsError, Delays, Instance
 

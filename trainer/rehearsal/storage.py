@@ -153,20 +153,6 @@ def _apply_setting(cloud: EmbeddedAccount, operation: str, params: dict[str, Any
         cloud.bucket_policies[name] = params["Policy"]
 
 
-def delete_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Delete an empty bucket and its stored settings."""
-    name = call.params["Bucket"]
-    with cloud.lock:
-        if name in cloud.buckets and not cloud.buckets[name].is_empty():
-            raise AwsError("BucketNotEmpty", "The bucket you tried to delete is not empty", 409)
-        answer = wire.collect(call.environ, call.account)
-        if answer[0] < 300:
-            cloud.bucket_policies.pop(name, None)
-            del cloud.buckets[name]
-            cloud.settings.drop(name)
-        return answer
-
-
 def put_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Keep a bucket's policy here."""
     bucket, policy = call.params["Bucket"], call.params["Policy"]
@@ -184,12 +170,6 @@ def get_bucket_policy(cloud: EmbeddedAccount, call: Call) -> Answer:
     if call.params["Bucket"] not in cloud.bucket_policies:
         raise AwsError("NoSuchBucketPolicy", "The bucket policy does not exist", 404)
     return 200, [("Content-Type", "application/json")], cloud.bucket_policies[call.params["Bucket"]].encode()
-
-
-def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Drop the policy."""
-    cloud.bucket_policies.pop(call.params["Bucket"], None)
-    return {}
 
 
 def restore(cloud: EmbeddedAccount) -> None:
@@ -257,10 +237,10 @@ RULES: Rules = {
     **{("s3", operation): refuse("keep that of objects") for operation in _NOT_KEPT},
     **{("s3", operation): set_up_bucket for operation in _BUCKET_SETTINGS},
     ("s3", "CopyObject"): copy_object,
-    ("s3", "DeleteBucket"): delete_bucket,
+    ("s3", "DeleteBucket"): refuse("delete buckets"),
     ("s3", "PutBucketPolicy"): put_bucket_policy,
     ("s3", "GetBucketPolicy"): get_bucket_policy,
-    ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
+    ("s3", "DeleteBucketPolicy"): refuse("delete policies of buckets"),
     ("ssm", "GetParameter"): get_parameters,
     ("ssm", "GetParameters"): get_parameters,
     ("ssm", "PutParameter"): put_parameter,

@@ -8,12 +8,12 @@ instance's description comes from outside; its states are decided here.
 from __future__ import annotations
 
 import copy
+import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.rehearsal.filters import matches
 from trainer.rehearsal.schedule_expressions import Expression, first_fire, next_fire
 
 MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (EC2 user guide)
@@ -125,7 +125,6 @@ class StoredSchedule:
     enabled: bool
     delete_after_completion: bool
     start: datetime
-    end: datetime | None
     next_at: datetime | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -313,14 +312,7 @@ class World:
             )
         chosen = [self.instances[one] for one in instance_ids] or list(self.instances.values())
         wanted = [(one["Name"], one.get("Values", [])) for one in filters]
-        try:
-            return [
-                one
-                for one in chosen
-                if all(matches(one.description, one.state(now), name, values) for name, values in wanted)
-            ]
-        except ValueError as error:
-            raise AwsError("InvalidParameterValue", str(error)) from error
+        return [one for one in chosen if all(matches(one, now, name, values) for name, values in wanted)]
 
     def _shut_down(self, instance: Instance, reason: tuple[str, str], now: datetime) -> None:
         if instance.shutting_down_at is None:
@@ -359,19 +351,36 @@ class World:
                 continue
             at = schedule.next_at
             schedule.next_at = next_fire(schedule.expression, start=schedule.start, after=now)
-            if schedule.end and (at > schedule.end or (schedule.next_at and schedule.next_at > schedule.end)):
-                schedule.next_at = None
             completed = schedule.next_at is None and schedule.delete_after_completion
             if completed:
                 del self.schedules[key]
-            if not schedule.end or at <= schedule.end or isinstance(schedule.expression, datetime):
-                firings.append(
-                    Firing(
-                        group=schedule.group,
-                        name=schedule.name,
-                        at=at,
-                        target=schedule.target,
-                        completed=completed,
-                    )
-                )
+            known = {"group": schedule.group, "name": schedule.name, "target": schedule.target}
+            firings.append(Firing(**known, at=at, completed=completed))
         return firings
+
+
+_FILTERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "instance-id": lambda one: one["InstanceId"],
+    "instance-type": lambda one: one["InstanceType"],
+    "availability-zone": lambda one: one["Placement"]["AvailabilityZone"],
+    "subnet-id": lambda one: one.get("SubnetId"),
+    "vpc-id": lambda one: one.get("VpcId"),
+    "instance-lifecycle": lambda one: one.get("InstanceLifecycle"),
+}
+
+
+def matches(instance: Instance, now: datetime, name: str, values: Sequence[str]) -> bool:
+    """Return whether an instance matches a filter, with wildcards * and ?. Raises AwsError for an unknown
+    one.
+    """
+    if name.startswith("tag:"):
+        candidates = [value for key, value in instance.tags.items() if key == name[4:]]
+    elif name == "tag-key":
+        candidates = list(instance.tags)
+    elif name == "instance-state-name":
+        candidates = [instance.state(now)]
+    elif name in _FILTERS:
+        candidates = [str(_FILTERS[name](instance.description) or "")]
+    else:
+        raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
+    return any(fnmatch.fnmatchcase(one, value) for one in candidates for value in values)

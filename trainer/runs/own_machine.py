@@ -40,18 +40,14 @@ def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tup
     return (Wait(why="waiting for the agent to stop" if record.stop_requested_at else ""),)
 
 
-def gone(record: RunRecord, now: datetime) -> RunRecord:
-    """Return the record of a run whose agent was killed, or whose machine went down, without a result."""
-    ending = _interrupted("its agent ended without a result", "it was killed, or its machine went down")
-    return record.ended(ending.outcome, ending.error, now)
-
-
 def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     if observed.result is not None:
         stopped = (
             observed.result.state == "stopped"
         )  # possibly from its own terminal, without a stored request
         return _stopped() if stopped else ending_by_result(record, observed.result)
+    if observed.agent_gone:
+        return _interrupted("its agent ended without a result", "it was killed, or its machine went down")
     if _heard_of(record, observed, now):
         return None
     if record.stop_requested_at is not None and now > record.stop_requested_at + STOP_GRACE:

@@ -16,10 +16,11 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
 _BEST = ("best_loss", "best_epoch", "history")
 
+Store = Callable[..., Path]  # with the arguments of `write`
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -99,9 +102,7 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
     return digest.hexdigest()
 
 
-def write(
-    folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None
-) -> Path:
+def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any]) -> Path:
     """Write a checkpoint, then delete all but the newest two of the model; return its folder.
 
     `choice` is the training strategy and where it came from; a resumed run keeps it.
@@ -127,14 +128,12 @@ def tensors_of_checkpoint(run: Run, state: ModelState) -> dict[str, torch.Tensor
     return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
 
-def manifest_of(
-    run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None
-) -> CheckpointManifest:
+def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any]) -> CheckpointManifest:
     """Return the manifest of a checkpoint whose tensors are still to be written."""
     return CheckpointManifest(
         model=run.member.name,
         fingerprint=mark,
-        choice=choice or {},
+        choice=choice,
         state={name: getattr(state, name) for name in _STATE},
         run={name: getattr(run, name) for name in (*_POSITION, *_BEST)},
         shards={},
@@ -209,8 +208,11 @@ class CheckpointWriter:
     on copying, waiting and writing.
     """
 
-    def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
-        self._folder, self._report, self._choice = folder, report, choice
+    def __init__(
+        self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None, store: Store = write
+    ) -> None:
+        """`choice` is stored with each checkpoint; `store` writes one: `write`, or that of ranks."""
+        self._folder, self._report, self._store = folder, report, partial(store, choice=choice or {})
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: dict[str, Future[None]] = {}  # by model
 
@@ -236,7 +238,7 @@ class CheckpointWriter:
         identity = {"model": run.member.name, "piece": run.title}
         began = time.perf_counter()
         try:
-            place = write(self._folder, run, state, mark, choice=self._choice)
+            place = self._store(self._folder, run, state, mark)
         except OSError as error:
             # A full disk costs the checkpoint, not the model.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})

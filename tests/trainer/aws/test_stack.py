@@ -31,7 +31,7 @@ def test_a_rehearsal_is_not_advised_to_be_one(applied):
 def test_outputs_of_another_version_say_what_they_lack(applied):
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
     with pytest.raises(
-        ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"
+        ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs have format 1"
     ):
         read_stack(applied, stack="old")
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.symbol_plan import chunk_grid, count_separate, plan_symbol
+from trainer.bars.series_plan import chunk_grid, count_separate
+from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.reading import read_candles
@@ -83,7 +84,7 @@ def test_bars_after_which_nothing_moves_are_counted_and_left_out(make_candles):
 
 
 def test_chunks_are_those_of_a_grid_that_hold_a_bar():
-    assert chunk_grid(np.array([100, 101, 140, 260]), first=100, chunk=40).tolist() == [100, 140, 260]
+    assert chunk_grid(np.array([100, 101, 140, 260]), 100, 40).tolist() == [100, 140, 260]
 
 
 def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_candles):

@@ -88,7 +88,7 @@ def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job
     plan, folder = planned(job, data)
     plan = read_plan(plan.to_bytes())
     wanted = {symbol: plans.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
-    for name in ("infer_calendar", "holes", "split", "walk_forward", "_choose"):
+    for name in ("infer_calendar", "holes", "walk_forward", "choose_target"):
         monkeypatch.setattr(plans, name, lambda *_, **__: pytest.fail("chosen again"))
     for symbol in folder.symbols:
         derived = plans_of(folder.read(symbol), job, plan.symbols[symbol])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.symbol_plan import longest_stretch, plan_folds, plan_symbol
+from trainer.bars.series_plan import longest_stretch
+from trainer.bars.symbol_plan import plan_folds, plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.job.job import Job

@@ -16,6 +16,7 @@ import pytest
 from trainer.base import symbols
 from trainer.base.errors import DataError
 from trainer.data.read import bounds, sources
+from trainer.data.read.headers import open_source
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
 from trainer.data.read.writing import write_candles
@@ -88,7 +89,7 @@ def test_a_file_of_other_symbols_than_when_it_was_opened_is_refused(
     path = tmp_path / "all_1m.parquet"
     write_candles(path, [make_candles(50, symbol=symbol) for symbol in ("AAA", "BBB")])
     with pytest.raises(DataError, match="all_1m.parquet holds other symbols than when it was opened"):
-        read_parts("AAA", "1m", [Part(path=path, file=path.name)])
+        read_parts("AAA", "1m", [Part(header=open_source(path), timeframe="1m")])
 
 
 @pytest.mark.parametrize("name", [b"A\xff_1m.csv", b"A\n_1m.csv", b"A" * 201 + b"_1m.csv"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trainer.base.errors import DataError
+from trainer.data.read.candles import commonest_step
 from trainer.data.read.file_names import parse_name
-from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import canonical, step_of
 
 

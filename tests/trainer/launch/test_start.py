@@ -45,31 +45,15 @@ OFFERS = Offers(
     priced=table_prices([instance_type("g6.xlarge")]),
 )
 OUTPUTS = StackOutputs(
-    format=3,
     project="mayfly",
     stack="dev",
     owner="ada",
     region="us-east-1",
     bucket="bucket",
-    launch_template="lt-1",
-    image_line="line",
-    image_parameter="/image",
     subnets={"us-east-1a": "subnet-a"},
-    security_group="sg-1",
-    schedule_group="mayfly-dev",
     instance_role_id="AROA1",
-    prepare_template="lt-2",
-    prepare_role_id="AROA2",
-    prepare_type="t3.large",
-    scheduler_role_arn="arn",
-    sweeper_arn="arn",
-    control_arn="arn",
-    control_types=["g6.*"],
-    retrains=[],
-    retrain_format=1,
     max_lifetime_minutes=720,
 )
-
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False)
 
 

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,7 +25,8 @@ from trainer.node.cache import (
     InputCache,
     open_cache,
 )
-from trainer.node.stage import Origins, fetch_inputs
+from trainer.node.origins import Origins
+from trainer.node.stage import fetch_inputs
 from trainer.runs.manifest import ManifestInput
 
 BARS = b"bars of BTC-USD"
@@ -56,6 +58,13 @@ class Bucket:
         return {"Body": Body(self.content)}
 
 
+def stage(bucket: Bucket, folder: Path, *, origins: Origins, entry: ManifestInput = ENTRY) -> None:
+    """Fetch the input into a folder as a node does."""
+    uplink = SimpleNamespace(s3=bucket, bucket="b")
+    node = SimpleNamespace(uplink=uplink, origins=origins, is_stopping=lambda: False)
+    fetch_inputs(cast(Any, node), [entry], folder)
+
+
 @pytest.fixture
 def mount(tmp_path: Path) -> Path:
     """The folder that plays the file system."""
@@ -72,14 +81,7 @@ def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
 
     def fetch(bucket: Bucket | None = None, entry: ManifestInput = ENTRY) -> Origins:
         origins, folder = Origins(cache=open_cache(mount)), tmp_path / f"node-{next(nodes)}"
-        fetch_inputs(
-            bucket or Bucket(),
-            bucket="b",
-            inputs=[entry],
-            folder=folder,
-            stopped=lambda: False,
-            origins=origins,
-        )
+        stage(bucket or Bucket(), folder, origins=origins, entry=entry)
         assert (folder / entry.stored_as).read_bytes() == (bucket.content if bucket else BARS)
         return origins
 
@@ -143,14 +145,7 @@ def test_bytes_that_s3_itself_gave_wrong_are_an_error_and_never_reach_the_cache(
 ) -> None:
     origins = Origins(cache=open_cache(mount))
     with pytest.raises(DataError, match="sha256"):
-        fetch_inputs(
-            Bucket(OTHER),
-            bucket="b",
-            inputs=[ENTRY],
-            folder=tmp_path / "n",
-            stopped=lambda: False,
-            origins=origins,
-        )
+        stage(Bucket(OTHER), tmp_path / "n", origins=origins)
     assert not list((mount / LAYOUT).iterdir())
 
 
@@ -181,9 +176,7 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     gone = open_cache(mount)
     os.close(gone.folder)
     origins = Origins(cache=gone)
-    fetch_inputs(
-        Bucket(), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins
-    )
+    stage(Bucket(), tmp_path / "n", origins=origins)
     assert (tmp_path / "n" / ENTRY.stored_as).read_bytes() == BARS
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from tests.manifests import command
-from tests.nodes import NOW, bundle, listed, node, reported, start
+from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
 from tests.processes import alive, cut_name
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import command as module
-from trainer.node import command_run, events
+from trainer.node import events, piece_run
 from trainer.node import own_user as own_user_module
 from trainer.node.command_process import CommandOutput, CommandProcess
 from trainer.node.events import CommandEvents, EventFile, StepRate
@@ -34,7 +34,7 @@ from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.runs.reports import heartbeat
 
-__all__ = ["bundle", "node", "start"]  # fixtures
+__all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
 PYTHON = Path("/usr/bin/python3")
 
 
@@ -345,13 +345,13 @@ def test_a_name_that_is_not_utf_8_is_told_and_spoils_no_result(node, start):
 
 def test_a_result_is_readable_whatever_the_script_reported_and_left(node, start, monkeypatch):
     monkeypatch.setattr(environment, "image_python", lambda: f"/{'a' * 300}/python")
-    decide = command_run.CommandRun._decide
+    decide = piece_run.PieceRun._decide
 
-    def decided(run: Any, life: Any) -> None:
-        life.note = "it failed on GPU 1 first"
-        decide(run, life)
+    def decided(run: Any) -> None:
+        run._note = "it failed on GPU 1 first"
+        decide(run)
 
-    monkeypatch.setattr(command_run.CommandRun, "_decide", decided)
+    monkeypatch.setattr(piece_run.PieceRun, "_decide", decided)
     node.place = HERE
     text = """echo '{"score": 2000000000000000000, "step": 7}' > $MAYFLY_EVENTS; echo no >> $MAYFLY_EVENTS"""
     start(f"{text}; for i in $(seq 50); do touch $MAYFLY_OUT/.$i; done")
@@ -360,7 +360,7 @@ def test_a_result_is_readable_whatever_the_script_reported_and_left(node, start,
 
 
 def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node, start, monkeypatch):
-    def fails(_: Node, *, venv: Path, **__: Any) -> None:
+    def fails(*_: Any, venv: Path, **__: Any) -> None:
         (venv / "lib").mkdir(parents=True)
         raise TrainingFailed("can't install")
 
@@ -396,15 +396,8 @@ def test_one_that_the_machine_can_not_run_says_so_and_has_no_exit_code(node, sta
     )
 
 
-def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, monkeypatch):
-    follow = command_run.CommandRun._follow
-
-    def stop_once_ready(run: Any, life: Any) -> None:
-        follow(run, life)
-        if (node.work / "command" / "out" / "ready").exists():
-            node.stop("stop.json")
-
-    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, stop_when):
+    stop_when((node.work / "command" / "out" / "ready").exists)
     text = (
         "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05;"
         " done"
@@ -436,10 +429,10 @@ def test_a_process_with_half_a_letter_in_its_name_hides_nobody(tmp_path: Path) -
     os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
 )
 def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_path, monkeypatch):
-    ran: list[tuple[str, ...]] = []
+    ran: list[str] = []
     monkeypatch.setattr(own_user_module, "ETC", tmp_path)
     (tmp_path / "at.deny").write_text("daemon\n")
-    monkeypatch.setattr(own_user_module, "_run", lambda *words: ran.append(words) or 0)
+    monkeypatch.setattr(own_user_module, "_run", lambda line: ran.append(line) or 0)
     monkeypatch.setattr(
         own_user_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321)
     )
@@ -448,19 +441,19 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_pa
         with pytest.raises(ConfigError, match="the script can't be kept from the machine's credentials"):
             make_own_user(metadata=False)
     assert make_own_user(metadata=False) == OwnUser(uid=64_321, gid=64_321)  # nothing answers there any more
-    assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
-    rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
+    assert [line.split()[0] for line in ran] == ["useradd", "iptables", "ip6tables"] * 2
+    rule = "-m owner --uid-owner 64321 -j REJECT"
     assert ran[4:] == [
-        ("iptables", "-I", "OUTPUT", "-d", "127.0.0.1", *rule),
-        ("ip6tables", "-I", "OUTPUT", "-d", "fd00:ec2::254", *rule),
+        f"iptables -I OUTPUT -d 127.0.0.1 {rule}",
+        f"ip6tables -I OUTPUT -d fd00:ec2::254 {rule}",
     ]
     assert (tmp_path / "at.deny").read_text() == "daemon\nmayfly-script\n"
     assert (tmp_path / "cron.deny").read_text() == "mayfly-script\n"
-    monkeypatch.setattr(own_user_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
+    monkeypatch.setattr(own_user_module, "_run", lambda line: 3 if line.startswith("iptables") else 0)
     with pytest.raises(
         ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so its"
     ):
         make_own_user(metadata=False)
-    monkeypatch.setattr(own_user_module, "_run", lambda *words: 1)
+    monkeypatch.setattr(own_user_module, "_run", lambda line: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
         make_own_user(metadata=False)

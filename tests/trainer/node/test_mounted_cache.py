@@ -29,7 +29,7 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.tasks import training_task
 from trainer.rehearsal.account import EmbeddedAccount, Principal
-from trainer.rehearsal.file_systems import mount
+from trainer.rehearsal.nodes import mount
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import iso
 from trainer.runs.record_json import to_json

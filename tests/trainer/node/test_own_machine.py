@@ -20,12 +20,11 @@ from tests.processes import cut_name
 from trainer.aws.place import HERE
 from trainer.base.environment import temporary_folder
 from trainer.base.errors import UsageError
-from trainer.node.agent import end_at_deadline
 from trainer.node.command import machine_document
 from trainer.node.devices import Devices
+from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity
-from trainer.node.own_machine import WorkFolder, open_work, prune
-from trainer.node.scratch import make_scratch, remove_scratch
+from trainer.node.work_folder import WorkFolder, make_scratch, open_work, prune, remove_scratch
 from trainer.runs.record import utc_now
 from trainer.train.machine_file import MachineFacts, read_machine
 
@@ -68,17 +67,16 @@ def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, z
     assert given(tmp_path, document).usd_per_hour == price
 
 
-def test_the_deadline_ends_a_run_whose_machine_slept_meanwhile() -> None:
-    now, stops = [utc_now()], list[str]()
-    identity = SimpleNamespace(deadline=now[0] + timedelta(hours=8))
-    node = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity), stop=stops.append))
-
-    def pause(seconds: float) -> None:
-        assert seconds <= 10, "a timer of eight hours would end in the evening"
-        now[0] += timedelta(hours=9)
-
-    end_at_deadline(node, now=lambda: now[0], pause=pause)
-    assert stops == ["deadline"]
+def test_the_deadline_ends_a_run_whose_machine_slept(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.place, now = HERE, [node.status.identity.deadline - timedelta(hours=8)]
+    monkeypatch.setattr("trainer.node.heartbeat.utc_now", lambda: now[0])
+    node.uplink.exists = lambda key: False
+    thread = HeartbeatThread(node, node.work / "node.log")
+    thread._beat()
+    assert not node.is_stopping()
+    now[0] += timedelta(hours=9)
+    thread._beat()
+    assert node.stop_reason == "deadline"
 
 
 def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path) -> None:
@@ -105,7 +103,7 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("trainer.node.own_machine.shutil.copyfile", killed)
+        patch.setattr("trainer.node.work_folder.shutil.copyfile", killed)
         work.lay_out(EMPTY_BUNDLE, {"run_id": "r1"}, [(source, "inputs/b")])
     work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(source, "inputs/b")])
     assert [path.read_text() for path in (work.path / "inputs").iterdir()] == ["all of it"]

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests.nodes import NOW, bundle, listed, node, reported, start
+from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import ScriptSettings
 from trainer.node import command as module
-from trainer.node import command_run
+from trainer.node import command_run, piece_run
 from trainer.node.devices import Devices
 from trainer.node.own_user import OwnUser
 from trainer.node.report import progress
 from trainer.runs.lease import Lease
 from trainer.runs.reports import heartbeat
 
-__all__ = ["bundle", "node", "start"]  # fixtures
+__all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
 VALUE = """
 name=$MAYFLY_VALUE_SYMBOL-$MAYFLY_VALUE_SEED
 echo "$name $CUDA_VISIBLE_DEVICES $MAYFLY_DEVICES $1" >> ../../starts
@@ -57,13 +57,15 @@ def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_
     monkeypatch,
 ):
     at_once: list[int] = []
-    look = command_run.CommandRun._has_ended
+    work, look = command_run.CommandRun._run, piece_run.PieceRun.has_ended
+    runs: list[Any] = []
 
-    def counted(run: Any, life: Any) -> bool:
-        at_once.append(len(run._running) if len(run._queue) else 8)
-        return look(run, life)
+    def counted(piece: Any) -> bool:
+        at_once.append(len(runs[0]._running) if len(runs[0]._queue) else 8)
+        return look(piece)
 
-    monkeypatch.setattr(command_run.CommandRun, "_has_ended", counted)
+    monkeypatch.setattr(command_run.CommandRun, "_run", lambda run: work(runs.append(run) or run))
+    monkeypatch.setattr(piece_run.PieceRun, "has_ended", counted)
     with pytest.raises(
         TrainingFailed,
         match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol",
@@ -124,18 +126,9 @@ def test_more_gpus_than_the_machine_has_is_one_line(eight, start):
 
 
 def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_is_done(
-    eight,
-    start,
-    monkeypatch,
+    eight, start, stop_when
 ):
-    follow = command_run.CommandRun._follow
-
-    def stop_once_ready(run: Any, life: Any) -> None:
-        follow(run, life)
-        if len(list((eight.work / "command" / "out").glob("*/ready"))) == 8:
-            eight.stop("stop.json")
-
-    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+    stop_when(lambda: len(list((eight.work / "command" / "out").glob("*/ready"))) == 8)
     with pytest.raises(Stopped) as stopped:
         start("trap 'exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.02; done", over=OVER)
     read = reported(eight, stopped.value, unfinished=ENDED)

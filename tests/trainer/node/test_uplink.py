@@ -156,12 +156,14 @@ def test_models_wait_together_while_s3_refuses_and_no_model_keeps_the_others_wai
         raise ConnectTimeoutError(endpoint_url="s3")
 
     monkeypatch.setattr(uplink, "put_file", put_file)
-    monkeypatch.setattr("trainer.node.announced.time", SimpleNamespace(monotonic=lambda: 0.0))
+    now = [0.0]
+    monkeypatch.setattr("trainer.node.announced.time", SimpleNamespace(monotonic=lambda: now[0]))
     for name in "ABC":
         (model.parent / name).write_bytes(CONTENT)
         (model.parent / f"{name}.json").write_text("{}")
         uploads.add({**EVENT, "file": name})
-    for expected in ("A", "AB", "ABC", "ABC"):  # one a look, and none is due again
+    for at, expected in ((0, "A"), (0.9, "A"), (1, "AB"), (2.9, "AB"), (3, "ABC"), (7, "ABCA")):
+        now[0] = at  # one a try, after growing pauses
         uploads.send()
         assert "".join(tried) == expected
 

@@ -318,27 +318,5 @@ def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
 
 
 def _outputs(role: str) -> StackOutputs:
-    names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
-    nothing: dict[str, Any] = {
-        "launch_template": "",
-        "image_line": "",
-        "image_parameter": "",
-        "subnets": {},
-        "security_group": "",
-        "sweeper_arn": "",
-    }
-    nothing |= {"control_arn": ""} | {"control_types": [], "retrains": [], "retrain_format": 1}
-    nothing |= {
-        "instance_role_id": "AROA1",
-        "prepare_role_id": "AROA2",
-        "prepare_template": "",
-        "prepare_type": "t3.large",
-    }
-    return StackOutputs(
-        format=3,
-        **names,
-        **nothing,
-        schedule_group="default",
-        scheduler_role_arn=role,
-        max_lifetime_minutes=60,
-    )
+    named = {"project": "mayfly", "stack": "dev", "region": "us-east-1", "bucket": "none"}
+    return StackOutputs(**named, schedule_group="default", scheduler_role_arn=role, max_lifetime_minutes=60)

@@ -67,7 +67,7 @@ class Worker:
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         if self.dies_after is None:
             return
-        write(self.folder, run, state, self.mark)
+        write(self.folder, run, state, self.mark, choice={})
         self.steps += 1
         if self.steps == self.dies_after:
             raise Killed
@@ -167,7 +167,7 @@ def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
     }
     weights["shared"] = weights["a"][1:]
     state = ModelState(weights=weights, exp_avg=weights, exp_avg_sq=weights, updates=1, batches=1)
-    place = write(tmp_path, _run(0), state, MARK)
+    place = write(tmp_path, _run(0), state, MARK, choice={})
     found = safetensors.torch.load_file(place / "data.safetensors")
     for part in ("weights", "exp_avg", "exp_avg_sq"):
         assert all(torch.equal(found[f"{part}.{name}"], weight) for name, weight in weights.items())

@@ -84,7 +84,7 @@ class Worker:
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         if self._dies_after is None:
             return
-        write(self._folder, run, state, MARK)
+        write(self._folder, run, state, MARK, choice={})
         self._steps += 1
         if self._steps == self._dies_after:
             raise Killed

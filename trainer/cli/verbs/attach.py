@@ -12,7 +12,6 @@ from trainer.attach.keys import find_key, forget_ended
 from trainer.attach.request import AttachRequest, Forward, parse_forward, shell_line
 from trainer.attach.ssm import attach_by_session_manager
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
@@ -68,13 +67,9 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
         forget_ended(cloud.objects, ended=[run_id])
         do = f"mayfly logs {run_id} and mayfly pull {run_id} have what it left."
         raise UsageError(f"{run_id} has ended: there is no machine to attach to", do=do)
-    if access.place is REHEARSAL:
-        why = "its machine is simulated by processes on this one"
-        raise UsageError(
-            f"there is nothing to attach to in a rehearsal: {run_id}",
-            why=why,
-            do="mayfly status, logs and pull show it.",
-        )
+    if why := access.place.no_attach:
+        do = "mayfly status, logs and pull show it."
+        raise UsageError(f"there is no machine to attach to: {run_id}", why=why, do=do)
     if outputs.attach == "off":
         raise ConfigError(
             f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW

@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 from trainer.aws.access import own_access
-from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import say_json, warn
@@ -24,9 +23,10 @@ CLI = "https://www.pulumi.com/docs/install/"
 def run(arguments: argparse.Namespace) -> int:
     """Refuse while a run is open, then run `pulumi destroy --exclude-protected`, which keeps the bucket."""
     access = own_access()
-    if access.place is REHEARSAL:
+    if access.place.no_down:
         raise UsageError(
-            "this shell rehearses: there is no stack to take down", do="mayfly rehearse --stop ends its AWS."
+            f"this shell's AWS is a {access.place.name}: there is no stack to take down",
+            do=access.place.no_down,
         )
     pulumi = shutil.which("pulumi")
     if pulumi is None:

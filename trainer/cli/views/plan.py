@@ -222,6 +222,6 @@ def _baking(baking: Baking) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured and not plan.is_script
-    why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
+    alone = stop.cause == "max_duration" and not plan.first.rate.has_run
+    why = CAUSES[stop.cause] + (" alone: no run has measured it on this chip" if alone else "")
     return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."

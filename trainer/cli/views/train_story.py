@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
+from trainer.aws.place import HERE
 from trainer.cli.terminal import Console, is_terminal, show
 from trainer.control.progress import RunProgress
 from trainer.node.progress import Progress, advance
@@ -68,6 +69,7 @@ class TrainStory(Story):
             state="running",
             outcome=None,
             phase="train",
+            place=HERE,
             elapsed_seconds=self._clock() - self._since,
             spent_usd=0.0,
             deadline=NEVER,

@@ -15,17 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from trainer.base.errors import DataError, nearest
-from trainer.data.read.arrays import ARRAY, append, close, load
-from trainer.data.read.candles import Candles, candles_of
+from trainer.data.read.candles import Candles, commonest_step, join, resample
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
-from trainer.data.read.parts import Part, series_of
+from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Held, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol
-from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import can_resample, canonical, step_of
 
 
@@ -58,7 +56,7 @@ class _CandleFile:
     source: CandleHeader
     timeframe: str
     written: Mapping[str, str]  # symbol -> its name in the file
-    arrays: Mapping[str, Path] | None = None
+    arrays: Mapping[str, Path] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
 
 
@@ -83,7 +81,10 @@ class CandleFolder:
         columns: Sequence[str] = (),
         files: Collection[str] = (),
     ) -> None:
-        self._scratch, self._bars, self._columns, self._path = scratch, bars, tuple(columns), path
+        self._path = path
+        self._scratch = scratch
+        self._bars = bars
+        self._columns = tuple(columns)
         self._notes: list[DataNote] = []
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
@@ -131,35 +132,21 @@ class CandleFolder:
     def parts(self, symbol: str) -> tuple[Part, ...]:
         """Return the files with the symbol's bars, for `read_parts`, possibly in another process."""
         return tuple(
-            Part(
-                path=file.source.path if file.arrays is None else file.arrays[symbol],
-                file=file.source.file,
-                timeframe=file.timeframe if file.timeframe != self.timeframe else "",
-                is_adjusted=bool(file.source.adjusted),
-            )
+            Part(header=file.source, timeframe=file.timeframe, array=file.arrays.get(symbol))
             for file in self._of[symbol]
         )
 
     def read(self, symbol: str) -> Candles:
         """Return the symbol's candles. Raises DataError for impossible bars, and for files that disagree."""
-        parts = self.parts(symbol)
-        series = series_of(symbol, parts, self._columns)
-        for file, one in zip(self._of[symbol], series, strict=True):
+        files = self._of[symbol]
+        series = [part.read(symbol, self._columns) for part in self.parts(symbol)]
+        for file, one in zip(files, series, strict=True):
             name = FileSymbol(symbol=symbol, written=file.written[symbol])
             file.held.setdefault(symbol, held_of(name, one.timestamp))
-        notes: list[DataNote] = []
-        base = parts[0].timeframe
-        candles = candles_of(
-            symbol,
-            self.timeframe,
-            series,
-            self._bars,
-            self._columns,
-            base=base,
-            look=lambda *bars: notes.extend(oddities(*bars)),
-        )
-        self._notes += [note for note in notes if note not in self._notes]
-        return candles
+        is_base = files[0].timeframe == self.timeframe
+        candles = join(symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0)
+        self._notes += [note for note in oddities(candles) if note not in self._notes]
+        return candles if is_base else resample(candles, self.timeframe).rows(-self._bars)
 
     def rows(self, symbol: str) -> int:
         """Return the number of rows in the files of a symbol that was read, before joining and cutting to the
@@ -239,7 +226,7 @@ class CandleFolder:
         if not timeframe:
             longest = max(held.values(), key=lambda item: item.bars)
             if longest.bars > 1:
-                timeframe = commonest_step(np.sort(load(arrays[longest.symbol])["timestamp"]))
+                timeframe = commonest_step(np.sort(load_array(arrays[longest.symbol])["timestamp"]))
         written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
         return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
 
@@ -252,15 +239,15 @@ class CandleFolder:
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
         held: dict[str, Held] = {}
-        for series, holds in stream_series(source, symbols, self._columns):
+        for series, holds in stream_series(source.with_columns(self._columns), symbols):
             for item in holds:
                 held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
             for part in series:
                 # By number: a symbol may not be a valid file name.
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
-                append(path, part)
+                append_array(path, part)
         for symbol, path in arrays.items():
-            close(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
+            close_array(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
         return arrays, held
 
     def _note_files(self) -> None:
@@ -322,8 +309,11 @@ def read_parts(
     symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()
 ) -> Candles:
     """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
-    base = parts[0].timeframe if parts else ""
-    return candles_of(symbol, timeframe, series_of(symbol, parts, columns), bars, columns, base=base)
+    base = parts[0].timeframe
+    series = [part.read(symbol, columns) for part in parts]
+    if base == timeframe:
+        return join(symbol, base, series, columns, bars=bars)
+    return resample(join(symbol, base, series, columns), timeframe).rows(-bars)
 
 
 def read_candles(

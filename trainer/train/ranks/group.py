@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -32,6 +32,13 @@ class Ranks:
     rank: int
     count: int
     device: torch.device
+    group: dist.ProcessGroup | None = None  # None: the default one
+
+    def in_background(self, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)) -> Ranks:
+        """Return the same ranks with a gloo group of their own, for another thread: its collectives may run
+        during the training's.
+        """
+        return replace(self, group=dist.new_group(backend="gloo", timeout=timeout))
 
     @property
     def is_first(self) -> bool:
@@ -40,13 +47,13 @@ class Ranks:
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks, in place; return it. The sum is bit-identical on all of them."""
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def numbers_of_first(self, numbers: Sequence[float]) -> list[float]:
         """Return rank 0's numbers, on every rank."""
         tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.broadcast(tensor, src=0)
+        dist.broadcast(tensor, src=0, group=self.group)
         return [float(number) for number in tensor.tolist()]
 
     def any(self, flag: bool) -> bool:
@@ -56,7 +63,7 @@ class Ranks:
     def most(self, number: float) -> float:
         """Return the largest of all ranks' numbers."""
         tensor = torch.tensor([number], dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return float(tensor.item())
 
     def texts(self, text: str) -> list[str]:
@@ -65,11 +72,11 @@ class Ranks:
         """
         content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-        dist.all_gather(sizes, torch.tensor([len(content)]))
+        dist.all_gather(sizes, torch.tensor([len(content)]), group=self.group)
         padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
         padded[: len(content)] = content
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
-        dist.all_gather(gathered, padded)
+        dist.all_gather(gathered, padded, group=self.group)
         return [
             bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)
         ]
@@ -81,7 +88,7 @@ class Ranks:
         padded = torch.zeros(max(counts), rows.shape[1], dtype=torch.float64)
         padded[: len(rows)] = torch.from_numpy(rows)
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
-        dist.all_gather(gathered, padded)
+        dist.all_gather(gathered, padded, group=self.group)
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)]).numpy()
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -34,7 +34,7 @@ from trainer.train.ranks.group import Ranks, process_group
 from trainer.train.ranks.layout import compiles, data_parallel
 from trainer.train.ranks.links import check_links
 from trainer.train.ranks.sharding import FullySharded
-from trainer.train.ranks.shards import ShardedCheckpointWriter
+from trainer.train.ranks.shards import write_shards
 from trainer.train.ranks.validation import shared_outputs
 from trainer.train.ranks.voice import Assignment, Voice
 from trainer.train.workers.devices import device_of
@@ -80,10 +80,8 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
         links = check_links(ranks, settings.machine)
         report({**links.to_event(), **piece.identity})
-        # For checkpoints only: their collectives run during the training's.
-        group = dist.new_group(backend="gloo", timeout=bound)
-        writer = ShardedCheckpointWriter(settings.checkpoints, report, group=group, choice=settings.choice)
-        files = PieceFiles(settings, device, report, writer)
+        store = partial(write_shards, ranks=ranks.in_background(bound))
+        files = PieceFiles(settings, device, report, store=store)
         roster = _Roster(voice, ranks, files)
         layout = layout_for(ranks, assignment)
         clock = AgreedClock(ranks)

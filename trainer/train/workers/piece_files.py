@@ -4,13 +4,13 @@ worker or rank.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from trainer.base.errors import TrainerError
 from trainer.job.pieces.piece import Piece
-from trainer.train.checkpoint import CheckpointWriter, forget, newest
+from trainer.train.checkpoint import CheckpointWriter, Store, forget, newest, write
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
@@ -19,25 +19,16 @@ from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.workers.assignment import WorkerSettings
 
 
-class Writer(Protocol):
-    """Writes checkpoints in the background."""
-
-    def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
-        """Queue this state. `run` is a copy that nothing else changes."""
-
-    def flush(self) -> None:
-        """Wait until everything queued is on disk."""
-
-
 class PieceFiles:
     """Files of the pieces that this process trains, in the folder of the models."""
 
     def __init__(
-        self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None
+        self, settings: WorkerSettings, device: str, report: Report, *, store: Store = write
     ) -> None:
+        """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._device, self._report = settings, device, report
         self._folder = settings.checkpoints
-        self._writer = writer or CheckpointWriter(self._folder, report, choice=settings.choice)
+        self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def resume(self, opened: Opened) -> None:
         """Resume a run from its newest checkpoint of the same job, data and code, if there is one."""

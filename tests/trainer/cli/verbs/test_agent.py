@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from trainer.cli.main import main
-from trainer.cli.verbs.agent import _where as next_commands
 from trainer.cli.verbs.agent import python_of
+from trainer.cli.verbs.launch import _where as next_commands
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="rehearsals and agents need Linux")
 LAUNCH = ("launch", "--rehearse", "--instance", "g6.xlarge")

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.jobs import job_of
+from trainer.aws.place import ACCOUNT
 from trainer.cli.parser import build_parser
-from trainer.cli.sources.desk import Desk
+from trainer.cli.sources.desk import CandleDesk
 from trainer.cli.terminal import Console
-from trainer.cli.verbs.launch import _end
+from trainer.cli.verbs.launch import end_of_run
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.receipt import receipt_view
 from trainer.targets.direction import Direction
@@ -242,10 +242,11 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
     checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
-    desk = Desk(job_of(path=data), Console(plain=True), ExitStack(), found=checked)
+    desk = CandleDesk(
+        job_of(path=data), Console(plain=True), ExitStack(), ACCOUNT, found=checked, is_fetched=not named
+    )
     account: Any = SimpleNamespace(objects=None)
-    looks = partial(desk.looks, given=data)
-    assert _end(arguments, RECEIPT, account, looks, Console(plain=True)) == 100
+    assert end_of_run(arguments, RECEIPT, account, desk, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
         "logs run-1 --rehearse",

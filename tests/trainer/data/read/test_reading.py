@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.base.errors import DataError
-from trainer.data.read import arrays, parts, reading, sources
+from trainer.data.read import parts, reading, sources
 from trainer.data.read.candles import Candles
 from trainer.data.read.headers import open_source
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
@@ -81,14 +81,12 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
     )
     streamed: list[str] = []
 
-    def counted(source: Any, symbols: Any, columns: Any) -> Iterator[Any]:
+    def counted(source: Any, symbols: Any) -> Iterator[Any]:
         streamed.append(source.path.name)
-        return sources.stream_series(source, symbols, columns)
+        return sources.stream_series(source, symbols)
 
     monkeypatch.setattr(reading, "stream_series", counted)
-    monkeypatch.setattr(
-        parts, "read_series", lambda source, columns: pytest.fail(f"{source.path} is read whole")
-    )
+    monkeypatch.setattr(parts, "read_series", lambda source: pytest.fail(f"{source.path} is read whole"))
     folder = CandleFolder(tmp_path, scratch)
     for symbol in folder.symbols:
         folder.read(symbol)
@@ -159,7 +157,7 @@ def test_a_spoilt_order_is_found_where_two_parts_of_the_file_meet(tmp_path, make
 def test_an_array_file_is_read_without_pickle(scratch):
     np.save(scratch / "0.npy", np.array([{"not": "numbers"}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
-        arrays.load(scratch / "0.npy")
+        parts.load_array(scratch / "0.npy")
 
 
 def test_a_series_grows_part_by_part(scratch):
@@ -168,8 +166,8 @@ def test_a_series_grows_part_by_part(scratch):
         series = Series(
             file="f", symbol="A", timestamp=timestamp, values=np.full((len(FIELDS), 10), float(first))
         )
-        arrays.append(scratch / "0.npy", series)
-    arrays.close(scratch / "0.npy", values=len(FIELDS), bars=30)
+        parts.append_array(scratch / "0.npy", series)
+    parts.close_array(scratch / "0.npy", values=len(FIELDS), bars=30)
     rows = np.load(scratch / "0.npy", allow_pickle=False)
     assert rows["timestamp"].tolist() == list(range(30))
     assert rows["values"][:, 0].tolist() == [0.0] * 10 + [10.0] * 10 + [20.0] * 10

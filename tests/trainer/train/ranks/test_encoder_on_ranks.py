@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.panel import planted_panel
+from benchmarks.planted import planted_panel
 from tests.jobs import job_of
 from tests.models import SETTINGS, make_model
 from tests.pieces import piece_of

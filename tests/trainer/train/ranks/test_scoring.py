@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.panel import planted_panel
+from benchmarks.planted import planted_panel
 from tests.trainer.train.inputs.test_panel_rows import job_with, prepared
 from tests.trainer.train.ranks.ranks import TwoRanks
 from trainer.job.job import Job

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,11 +179,10 @@ def go_on_as_rank(
     ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int
 ) -> tuple[int, list[dict[str, Any]]]:
     """Train as one of two ranks, by one of their layouts."""
-    import torch.distributed as dist
+    from trainer.train.ranks.shards import write_shards
 
-    from trainer.train.ranks.shards import ShardedCheckpointWriter
-
-    writer = ShardedCheckpointWriter(folder, lambda event: None, group=dist.new_group(backend="gloo"))
+    store = partial(write_shards, ranks=ranks.in_background())
+    writer = CheckpointWriter(folder, lambda event: None, store=store)
     return go_on(job, layout_of(ranks, name), folder, writer, dies_at, total=ranks.sum_)
 
 

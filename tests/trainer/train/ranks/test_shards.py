@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.train.ranks.ranks import TwoRanks
-from trainer.train.checkpoint import newest
+from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.checkpoint_files import MANIFEST
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
@@ -39,16 +40,15 @@ def state(batches: int) -> tuple[Run, ModelState]:
 
 def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
     """Write three checkpoints as one of the ranks, then one on a disk that refuses; return the events."""
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    from trainer.train.ranks.shards import ShardedCheckpointWriter
+    from trainer.train.ranks.shards import write_shards
 
     mesh = init_device_mesh("cpu", (ranks.count,))
     events: list[dict[str, Any]] = []
-    group = dist.new_group(backend="gloo")
-    writer = ShardedCheckpointWriter(folder / "checkpoints", events.append, group=group)
+    store = partial(write_shards, ranks=ranks.in_background())
+    writer = CheckpointWriter(folder / "checkpoints", events.append, store=store)
 
     def divided(tensors: Any) -> dict[str, torch.Tensor]:
         cut = ("halved", "one_row", "half")
@@ -63,7 +63,7 @@ def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
         parts = {"weights": divided(plain.weights), "exp_avg": divided(plain.exp_avg), "exp_avg_sq": {}}
         writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MARK, snapshot_seconds=0.5)
     writer.flush()
-    refused = ShardedCheckpointWriter(folder / "file", events.append, group=group)
+    refused = CheckpointWriter(folder / "file", events.append, store=store)
     refused.submit(run, ModelState(**parts, updates=1, batches=1), MARK, snapshot_seconds=0.5)
     refused.flush()
     return events
@@ -97,7 +97,7 @@ def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
     ]  # older are dropped
     place = folder / "m0" / "000000000009"
     shards = [f"shard-{number}-of-2.safetensors" for number in (1, 2)]
-    assert sorted(file.name for file in place.iterdir()) == [MANIFEST, *shards]  # and no pickle of DCP's
+    assert sorted(file.name for file in place.iterdir()) == [MANIFEST, *shards]
     tensors = {row["name"]: row["chunks"] for row in json.loads((place / MANIFEST).read_text())["tensors"]}
     assert [chunk[1:] for chunk in sorted(tensors["weights.halved"])] == [[[0, 0], [3, 3]], [[3, 0], [2, 3]]]
     assert {chunk[0] for chunk in tensors["weights.halved"]} == set(shards)

@@ -1,16 +1,18 @@
-"""Log of instances: their last states, kept over a restart of the server for the hour that AWS would show
-them.
+"""Memory of an account over a restart of its server: settings of buckets and parameters, and last states of
+instances, for the hour that AWS would show them. One JSON file for each setting and instance.
 
-One JSON file an instance. An instance without an end, because the server was killed, is read back as
-terminated: `instance.reap` has ended its processes by then.
+An instance without an end, because the server was killed, is read back as terminated: `instance.reap` has
+ended its processes by then.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,31 @@ from trainer.runs.record import from_iso, iso
 
 _ID = re.compile(r"i-[0-9a-f]{17}")
 _INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "terminated_at")
+
+
+class StoredSettings:
+    """Folder of the requests that made an account's settings; a later session replays them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, service: str, operation: str, about: str, params: dict[str, Any]) -> None:
+        """Store a request about a bucket or a parameter, in place of an earlier one."""
+        rank = 0 if operation == "CreateBucket" else 1
+        name = hashlib.sha256(f"{operation} {about}".encode()).hexdigest()[:24]
+        saved = {"service": service, "operation": operation, "params": params}
+        with whole_file(self._folder / f"{rank}-{name}.json") as new:
+            new.write_text(json.dumps(saved), encoding="utf-8")
+
+    def read(self) -> Iterable[tuple[Path, str, str, dict[str, Any]]]:
+        """Yield the stored requests, those that create a bucket first: (file, service, operation,
+        parameters). Raises ConfigError for a file that can't be read.
+        """
+        for path in sorted(self._folder.glob("*.json")):
+            with reading(path):
+                saved = json.loads(path.read_text(encoding="utf-8"))
+                service, operation, params = saved["service"], saved["operation"], dict(saved["params"])
+            yield path, service, operation, params
 
 
 class InstanceLog:

@@ -1,5 +1,4 @@
-"""The agent on the caller's own machine: its process, and its work folder, which is kept until the work is
-done.
+"""The work folder of an agent on the caller's own machine, kept until the work is done; the agent's start.
 
     <MAYFLY_HOME>/here/<hash of the work>/   lock (held by the agent), here.json (its run), agent.out, code/,
                                              inputs/ (checked by hash), command/
@@ -15,12 +14,13 @@ import fcntl
 import json
 import os
 import shutil
-import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,7 +29,7 @@ from pathlib import Path
 from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.base.files import whole_file
-from trainer.node.scratch import remove_scratch
+from trainer.node.own_user import agents_user
 from trainer.node.shared import COMMAND
 from trainer.runs.manifest import ManifestInput
 from trainer.runs.record import utc_now
@@ -39,7 +39,10 @@ STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
 _KEPT = {LOCK, STATE, "inputs", COMMAND}
 _KEPT_OF_A_COMMAND = {"checkpoints", "out"}
 UNUSED_SECONDS = 30 * 24 * 3600.0
-KILL_SECONDS = 10.0  # a process that waits for a disk can't be killed
+# A script's temporary files are directly below the system's folder for such: the path of a socket, which
+# DataLoader workers open there, has at most 107 bytes. The work folder has a link to theirs, so that the next
+# run can remove what a killed agent left.
+SCRATCH_PREFIX, SCRATCH_LINK = "mayfly-script-", "tmp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,9 @@ class WorkFolder:
         """Remove what no run can resume from and kill the processes that a dead agent left; return their
         number.
         """
-        killed = _kill_left(self.path)
+        marks = (f"MAYFLY_WORK={self.path}", f"MAYFLY_OUT={self.path / COMMAND / 'out'}")
+        left = list(agents_user().processes(*marks))
+        agents_user().kill_all(*marks)
         remove_scratch(self.path)
         for place in self.path.iterdir():
             if place.name not in _KEPT:
@@ -76,7 +81,7 @@ class WorkFolder:
         for place in command.iterdir() if command.is_dir() else ():
             if place.name not in _KEPT_OF_A_COMMAND:
                 _remove(place)
-        return killed
+        return len(left)
 
     def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
         """Prepare the cleared folder for a new run: code, identity, and copies of the desk's files, which are
@@ -158,35 +163,35 @@ def prune(root: Path) -> None:
                     os.close(lock)
 
 
-def _kill_left(work: Path) -> int:
-    """Kill the processes that a dead agent left in a work folder; return their number. The caller holds the
-    folder's lock.
+def inputs_here(inputs: Iterable[ManifestInput], places: Mapping[str, Path]) -> list[tuple[Path, str]]:
+    """Return (file at the desk, place in the work folder) of the inputs that the desk has, by sha256."""
+    return [(places[item.sha256], f"inputs/{item.stored_as}") for item in inputs if item.sha256 in places]
+
+
+def make_scratch(work: Path) -> Path:
+    """Make a script's temporary folder, linked from the work folder, and return its path."""
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=environment.temporary_folder()))
+    (work / SCRATCH_LINK).symlink_to(folder)
+    return folder
+
+
+def remove_scratch(work: Path) -> None:
+    """Remove the link, and its folder if that is this user's, directly in the temporary folder and named by
+    us.
     """
-    killed: set[int] = set()
-    ends = time.monotonic() + KILL_SECONDS
-    while time.monotonic() < ends and (left := list(_processes_of(work))):
-        for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        killed.update(left)
-        time.sleep(0.02)  # killed processes take a moment to end
-    return len(killed)
-
-
-def _processes_of(work: Path) -> Iterator[int]:
-    """Yield the ids of processes that have a path in the work folder in one of their MAYFLY_ variables."""
-    folder = str(work).encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with suppress(OSError):  # another user's, or it has just ended
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                values = [one.partition(b"=")[2] for one in variables if one.startswith(b"MAYFLY_")]
-                # A name is cut after 15 bytes, maybe in the middle of a letter.
-                state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-                if state not in "ZX" and any(
-                    value == folder or value.startswith(folder + b"/") for value in values
-                ):
-                    yield int(entry.name)
+    link = work / SCRATCH_LINK
+    with suppress(OSError):
+        folder = link.readlink()
+        about = folder.lstat()
+        ours = (
+            stat.S_ISDIR(about.st_mode)
+            and about.st_uid == os.geteuid()
+            and folder.name.startswith(SCRATCH_PREFIX)
+        )
+        if ours and folder.parent == environment.temporary_folder():
+            shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        link.unlink()
 
 
 def _locked(path: Path) -> int | None:
@@ -204,8 +209,3 @@ def _remove(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
     else:
         place.unlink(missing_ok=True)
-
-
-def inputs_here(inputs: Iterable[ManifestInput], places: Mapping[str, Path]) -> list[tuple[Path, str]]:
-    """Return (file at the desk, place in the work folder) of the inputs that the desk has, by sha256."""
-    return [(places[item.sha256], f"inputs/{item.stored_as}") for item in inputs if item.sha256 in places]
