@@ -1,6 +1,6 @@
 """Receipts from the bucket: read strictly, with every field checked that is shown or used.
 
-A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/receipt.md`
+A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/reference.md`
 describes them.
 """
 
