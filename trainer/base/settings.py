@@ -1,7 +1,7 @@
 """Declare, read and check the keys of a job's tables; base classes of the settings of models and targets.
 
 Standard library only: the control plane reads and prices a job by these. A home is described in
-docs/models-and-targets.md.
+docs/models.md.
 """
 
 from __future__ import annotations
