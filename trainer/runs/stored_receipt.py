@@ -70,6 +70,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "exit_code": fields.whole("exit_code", most=255),
         "error": read_error(fields),
         "deadline": fields.text("deadline", most=40),
+        "deadline_cause": fields.text("deadline_cause"),
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
         "models": [_model(item, run_id, job.values) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [_failed(item, job.values) for item in fields.rows("failed", most=MOST_MODELS)],
@@ -81,13 +82,12 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
+        "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "host": fields.text("host", ""),
         "note": fields.text("note", "", most=MOST_TEXT),
         "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }
-    if "deadline_cause" in checked:
-        fields.text("deadline_cause")
     if fields.values.get("closed_at") is not None:
         fields.instant("closed_at")
     for key in ("data.folds", "train.seeds", "train.seed"):
@@ -113,8 +113,8 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
 def _instance(fields: Fields) -> dict[str, Any]:
     names = ("instance_id", "instance_type", "market", "availability_zone", "state")
     texts = {name: fields.text(name) for name in names}
-    fields.number("price_usd_per_hour", least=0)  # since 2026-11-22
-    return {**fields.values, **texts, "proof": fields.text("proof", "")}
+    price = fields.number("price_usd_per_hour", least=0)
+    return {**fields.values, **texts, "price_usd_per_hour": price, "proof": fields.text("proof", "")}
 
 
 def _model(fields: Fields, run_id: str, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from trainer.base.extras import needs
 from trainer.cli.connect import connected
 from trainer.cli.output import ask, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.cli.views.table import FittedTable
 from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
 from trainer.launch.health import stack_checks
 from trainer.runs.record import utc_now
@@ -31,7 +31,6 @@ from trainer.runs.store import open_objects
 
 OK, NOTE, UNKNOWN, FAILED = "ok", "note", "unknown", "failed"
 MARKS = {OK: "✓", NOTE: "!", UNKNOWN: "?", FAILED: "✗"}
-COLUMNS = (TableColumn(title=""), TableColumn(title="check"), TableColumn(title="finding", wraps=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"checks": [asdict(one) for one in findings], "deleted": [asdict(one) for one in deleted]})
     else:
-        show(FittedTable(COLUMNS, [(MARKS[one.state], one.check, _words(one)) for one in findings]))
+        rows = [{"": MARKS[one.state], "check": one.check, "finding": _words(one)} for one in findings]
+        show(FittedTable(rows, wraps=("finding",)))
     return next((one.exit_code for one in findings if one.state == FAILED), 0)
 
 

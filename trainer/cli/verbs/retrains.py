@@ -21,7 +21,7 @@ from trainer.cli.output import money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.verbs.publish import PlannedNow, plan_now, publish, swap
 from trainer.cli.views.plan import work_view
-from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.cli.views.table import FittedTable
 from trainer.control.published import publication
 from trainer.launch.work import Account
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
@@ -31,21 +31,6 @@ from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, open_objects
 
 SHOWN_TIMES = 3
-LISTED = (
-    TableColumn(title="retrain"),
-    TableColumn(title="next"),
-    TableColumn(title="UTC"),
-    TableColumn(title="state"),
-    TableColumn(title="last run"),
-    TableColumn(title="spent", right=True),
-)
-TOLD = (
-    TableColumn(title="scheduled"),
-    TableColumn(title="state"),
-    TableColumn(title="run"),
-    TableColumn(title="spent", right=True),
-    TableColumn(title="why"),
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -160,7 +145,7 @@ def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects
     if arguments.json:
         say_json({"retrains": documents})
     elif rows:
-        show(FittedTable(LISTED, rows))
+        show(FittedTable(rows, right=("spent",)))
     else:
         say("the stack has no retrains: add one to its setting `retrains`, and run pulumi up")
     return 0
@@ -171,7 +156,7 @@ def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: 
     if arguments.json:
         say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
     elif entries:
-        show(FittedTable(TOLD, [_history_row(entry) for entry in entries]))
+        show(FittedTable(map(_history_row, entries), right=("spent",)))
     else:
         say(f"{schedule.name} has not run yet")
     return 0
@@ -223,23 +208,28 @@ def _state(retrain: PublishedRetrain | None) -> str:
     return "never published" if retrain is None else "paused" if retrain.paused else "on"
 
 
-def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None) -> list[str]:
+def _row(
+    schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None
+) -> dict[str, str]:
     coming = next(schedule.times(utc_now()))
-    local = f"{schedule.local(coming):%a %Y-%m-%d %H:%M} {schedule.time_zone}"
-    ended = f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-"
-    spent = money(last.spent_usd) if last else "-"
-    return [schedule.name, local, f"{coming:%Y-%m-%d %H:%M}", _state(retrain), ended, spent]
+    return {
+        "retrain": schedule.name,
+        "next": f"{schedule.local(coming):%a %Y-%m-%d %H:%M} {schedule.time_zone}",
+        "UTC": f"{coming:%Y-%m-%d %H:%M}",
+        "state": _state(retrain),
+        "last run": f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-",
+        "spent": money(last.spent_usd) if last else "-",
+    }
 
 
-def _history_row(entry: ScheduledRun) -> list[str]:
-    why = str((entry.error or {}).get("what", "")) or "; ".join(entry.notes)
-    return [
-        f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC",
-        entry.state,
-        entry.run_id or "-",
-        money(entry.spent_usd),
-        why,
-    ]
+def _history_row(entry: ScheduledRun) -> dict[str, str]:
+    return {
+        "scheduled": f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC",
+        "state": entry.state,
+        "run": entry.run_id or "-",
+        "spent": money(entry.spent_usd),
+        "why": str((entry.error or {}).get("what", "")) or "; ".join(entry.notes),
+    }
 
 
 def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import share_done
 from trainer.cli.views.receipt import receipt_view, set_by
 from trainer.cli.views.sample import sample_view
-from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
+from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, styled
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
@@ -32,24 +33,6 @@ from trainer.runs.stored_receipt import read_receipt
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
 SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
-COLUMNS = (
-    TableColumn(title="run"),
-    TableColumn(title="state"),
-    TableColumn(title="phase", leaves=2),
-    TableColumn(title="done", right=True, leaves=1),
-    TableColumn(title="spent", right=True, leaves=3),
-    TableColumn(title="ends within", right=True, leaves=4),
-    TableColumn(title="instance", leaves=6),
-    TableColumn(title="type", leaves=5),
-    TableColumn(title="zone", leaves=8),
-    TableColumn(title="market", leaves=7),
-)
-PIECES = (  # behind the name
-    TableColumn(title="state"),
-    TableColumn(title="epoch", right=True),
-    TableColumn(title="step", right=True, leaves=1),
-    TableColumn(title="loss", right=True),
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         for item in shown:
             if item["state"] == UNREADABLE:
                 warn(f"warning: {item['message']}")
-        show(FittedTable(COLUMNS, map(_row, shown)))
+        show(runs_table(shown))
     else:
         say("no runs yet")
     return 0
@@ -143,7 +126,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
         "run_id": receipt["run_id"],
-        "work": receipt.get("work", "train"),
+        "work": receipt["work"],
         "state": receipt["state"],
         "instances": instances,
         "phase": "",
@@ -153,7 +136,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
         "elapsed_seconds": receipt["seconds"]["total"],
         "spent_usd": receipt["dollars"]["spent_high"],
         "deadline": receipt["deadline"],
-        "deadline_cause": receipt.get("deadline_cause", "unknown"),
+        "deadline_cause": receipt["deadline_cause"],
         "deadline_in_seconds": None,
         "sample": None,
         "message": "",
@@ -199,21 +182,30 @@ def _sample(sample: NodeSample | None, now: datetime) -> dict[str, Any] | None:
     return {**sample.to_dict(), "age_seconds": round((now - sample.at).total_seconds(), 3)}
 
 
-def _row(item: dict[str, Any]) -> list[str]:
+def runs_table(shown: Iterable[dict[str, Any]]) -> FittedTable:
+    """Return the table of the runs."""
+    return FittedTable(
+        map(_row, shown),
+        right=("done", "spent", "ends within"),
+        leaving=("zone", "market", "instance", "type", "ends within", "spent", "phase", "done"),
+    )
+
+
+def _row(item: dict[str, Any]) -> dict[str, str]:
     instance = item["instances"][-1] if item["instances"] else {}
     left = item["deadline_in_seconds"]
-    return [
-        item["run_id"],
-        item["state"],
-        item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
-        _done(item),
-        money(item["spent_usd"]),
-        "-" if left is None else duration(left) if left > 0 else "past",
-        str(instance.get("instance_id", "-")),
-        str(instance.get("instance_type", "-")),
-        str(instance.get("availability_zone", "-")),
-        str(instance.get("market", "-")).replace("_", "-"),
-    ]
+    return {
+        "run": item["run_id"],
+        "state": item["state"],
+        "phase": item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
+        "done": _done(item),
+        "spent": money(item["spent_usd"]),
+        "ends within": "-" if left is None else duration(left) if left > 0 else "past",
+        "instance": str(instance.get("instance_id", "-")),
+        "type": str(instance.get("instance_type", "-")),
+        "zone": str(instance.get("availability_zone", "-")),
+        "market": str(instance.get("market", "-")).replace("_", "-"),
+    }
 
 
 def _done(item: dict[str, Any]) -> str:
@@ -245,19 +237,19 @@ def _detail(item: dict[str, Any]) -> RenderableType:
         entries.append(("use", sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
-        rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))
+        rows = [{noun: name, **_piece(item["pieces"][name])} for name in sorted(item["pieces"])]
+        table = FittedTable(rows, right=("epoch", "step", "loss"), leaving=("step",))
         title = f"{noun}s" if noun in ("model", "value") else noun
-        entries += [("", ""), (title, FittedTable((TableColumn(title=noun), *PIECES), rows))]
+        entries += [("", ""), (title, table)]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
 
 
-def _piece(name: str, values: dict[str, Any]) -> list[str]:
+def _piece(values: dict[str, Any]) -> dict[str, str]:
     loss, epochs = values.get("loss"), values.get("epochs")
-    return [
-        name,
-        values.get("state", ""),
-        f"{values.get('epoch', 0)}/{epochs}" if epochs else "-",
-        f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
-        f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
-    ]
+    return {
+        "state": values.get("state", ""),
+        "epoch": f"{values.get('epoch', 0)}/{epochs}" if epochs else "-",
+        "step": f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
+        "loss": f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
+    }

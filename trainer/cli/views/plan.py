@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.views.gpus import gpu_view
-from trainer.cli.views.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
+from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.launch.candidates import PlanCandidate
@@ -23,16 +23,6 @@ from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
 MOST_NAMES = 6  # of symbols; more are counted
-COLUMNS = (
-    TableColumn(title=""),
-    TableColumn(title="instance"),
-    TableColumn(title="market", leaves=1),
-    TableColumn(title="zones", right=True, leaves=3),
-    TableColumn(title="GPUs", leaves=2),
-    TableColumn(title="$/h", right=True),
-    TableColumn(title="est. time"),
-    TableColumn(title="est. cost"),
-)
 
 
 def work_view(work: Work, plan: LaunchPlan, data: Mapping[str, Any]) -> RenderableType:
@@ -108,9 +98,8 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
 
 def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
     """Yield the candidates with their notes, the sources of prices and times, and the hard stop."""
-    yield FittedTable(
-        COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
-    )
+    rows = [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
+    yield FittedTable(rows, right=("zones", "$/h"), leaving=("zones", "GPUs", "market"))
     yield from _notes(plan)
     yield ""
     if plan.gpus:
@@ -157,22 +146,26 @@ def _encoder(job: Job) -> Iterator[str]:
         yield f"it has seen bars until {encoder.encoder_until}"
 
 
-def _row(number: int, candidate: PlanCandidate) -> list[Cell]:
+def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
     machine = candidate.machine
-    row = [
-        str(number),
-        machine.name,
-        candidate.market.replace("_", "-"),
-        str(len(candidate.zones)),
-        f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
-        f"{candidate.price_usd_per_hour:.2f}",
-    ]
+    time = cost = "not estimated"
     if candidate.refused:
-        return [styled(cell, "dim") for cell in [*row, "skipped", ""]]
-    if not candidate.is_estimated:
-        return [*row, "not estimated", "not estimated"]
-    times = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
-    return [*row, times, f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"]
+        time, cost = "skipped", ""
+    elif candidate.is_estimated:
+        time = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
+        cost = f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"
+    row = {
+        "": str(number),
+        "instance": machine.name,
+        "market": candidate.market.replace("_", "-"),
+        "zones": str(len(candidate.zones)),
+        "GPUs": f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
+        "$/h": f"{candidate.price_usd_per_hour:.2f}",
+        "est. time": time,
+        "est. cost": cost,
+    }
+    style = DIM if candidate.refused else ""
+    return {title: styled(cell, style) for title, cell in row.items()}
 
 
 def _notes(plan: LaunchPlan) -> Iterator[str]:
