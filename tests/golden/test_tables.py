@@ -14,7 +14,7 @@ from tests.trainer.cli.views.test_watch import SEEN
 from tests.trainer.node.test_sampling import A10G, CPU
 from trainer.cli.verbs import models, receipts, status
 from trainer.cli.views.curves import RunEvents, curves_view
-from trainer.cli.views.progress import PhaseEnded, picture
+from trainer.cli.views.progress import phase_ended, picture
 from trainer.cli.views.table import lines
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
@@ -44,9 +44,9 @@ def receipt_of(make_record: Callable[..., RunRecord]) -> dict[str, Any]:
 
 
 def test_the_live_view(golden: Golden) -> None:
-    capacity = PhaseEnded("capacity", 1.0, [INSTANCE, "us-east-1a", "g5.12xlarge", "on-demand"])
+    capacity = phase_ended("capacity", 1.0, [INSTANCE, "us-east-1a", "g5.12xlarge", "on-demand"])
     view = lines(
-        PhaseEnded("preflight", 7.0), capacity, picture(RUNNING, seconds=30.0, hint="Ctrl-C: end or leave")
+        phase_ended("preflight", 7.0), capacity, picture(RUNNING, seconds=30.0, hint="Ctrl-C: end or leave")
     )
     golden("live-view", at_each_width(view))
 

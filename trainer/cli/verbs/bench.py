@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should no
 
 MOST_BARS = 1_000_000_000  # as data.bars has it
 EPOCHS = 100  # what the dollars are for
+ADVICE = "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     show(FittedTable(lines, right=right, leaving=("profile", "checkpointing", "it/s", "an epoch")))
     say(f"{choice.profile.name}: {choice.why}. {model}.")
     say(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
-    say(_advice(rows))
+    say(ADVICE)
     return 0
 
 
@@ -132,19 +133,3 @@ def _memory(gib: float | None) -> str:
     if gib is None:
         return "-"
     return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
-
-
-def _advice(rows: list[Row]) -> str:
-    """Return a line that explains the figures."""
-    plain = [row for row in rows if not row.excluded and not row.activation_checkpointing]
-    if len(plain) < 2:
-        return "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
-    small, large = plain[0], plain[-1]
-    steps, chunks = (
-        large.steps_per_second / small.steps_per_second,
-        large.chunks_per_second / small.chunks_per_second,
-    )
-    return (
-        f"it/s misleads: from {small.batch} to {large.batch} chunks a step it changes by {steps:.2f} times,"
-        f" the work done by {chunks:.2f} times. Samples/s, here chunks/s, is what counts."
-    )

@@ -11,7 +11,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,18 +21,17 @@ from trainer.attach.keys import forget_ended, make_key
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
-from trainer.base.errors import ConfigError, Stopped, UsageError
+from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
 from trainer.cli.output import ask, mayfly, say, say_json
 from trainer.cli.question import question
-from trainer.cli.settled import report_settled
 from trainer.cli.sources.desk import Desk, desk_of, with_script
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive, start
-from trainer.control.settle import settle_unwatched
+from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.job.job import Job, load_job, parse_job
 from trainer.launch.bundle import upload_bundle
@@ -136,8 +135,20 @@ def _resolved(
         settle = partial(settle_unwatched, account.access, account.outputs)
         settled = None if arguments.dry_run else pool.submit(settle)
         work = desk.resolve(account, dry_run=bool(arguments.dry_run))
-    report_settled(settled, console)
+    if settled:
+        _report_settled(settled, console)
     return work, offered.result()
+
+
+def _report_settled(settled: Future[Settling], console: Console) -> None:
+    """Print the runs that ended. A problem with an old run is a warning and does not stop a new one."""
+    try:
+        for receipt in settled.result().receipts:
+            console.line(f"settled {receipt['run_id']}, which had no command attached: {receipt['state']}")
+        for run_id, problem in settled.result().problems.items():
+            console.line(f"warning: run {run_id} could not be settled: {problem}")
+    except TrainerError as error:
+        console.line(f"warning: an earlier run could not be settled: {error}")
 
 
 def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Job:

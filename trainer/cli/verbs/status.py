@@ -32,6 +32,26 @@ from trainer.runs.samples import NodeSample
 from trainer.runs.stored_receipt import read_receipt
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
+MACHINE = ("instance_id", "instance_type", "market", "availability_zone", "state")
+NOTHING: dict[str, Any] = {  # what is not known of a run
+    "run_id": "",
+    "work": "",
+    "state": "",
+    "instances": [],
+    "phase": "",
+    "models_done": 0,
+    "models_total": 0,
+    "pieces": {},
+    "elapsed_seconds": 0.0,
+    "spent_usd": 0.0,
+    "deadline": None,
+    "deadline_cause": "unknown",
+    "deadline_in_seconds": None,
+    "sample": None,
+    "message": "",
+    "warning": "",
+    "receipt": None,
+}
 SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
 
 
@@ -98,21 +118,8 @@ def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
 
 
 def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
-    """Return the row of a run that can't be read."""
-    nothing = {"instances": [], "pieces": {}, "models_done": 0, "models_total": 0, "receipt": None}
-    numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
-    return {
-        "run_id": run_id,
-        "work": "",
-        "state": UNREADABLE,
-        "phase": "",
-        **nothing,
-        **numbers,
-        "deadline_in_seconds": None,
-        "sample": None,
-        "message": str(error),
-        "warning": "",
-    }
+    """Return a run that can't be read."""
+    return {**NOTHING, "run_id": run_id, "state": UNREADABLE, "message": str(error)}
 
 
 def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
@@ -122,47 +129,25 @@ def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
 
 
 def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
-    instances = receipt["instances"]
+    same = ("run_id", "work", "state", "instances", "deadline", "deadline_cause")
     done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
-        "run_id": receipt["run_id"],
-        "work": receipt["work"],
-        "state": receipt["state"],
-        "instances": instances,
-        "phase": "",
+        **NOTHING,
+        **{name: receipt[name] for name in same},
         "models_done": done,
         "models_total": done + len(receipt["failed"]),
-        "pieces": {},
         "elapsed_seconds": receipt["seconds"]["total"],
         "spent_usd": receipt["dollars"]["spent_high"],
-        "deadline": receipt["deadline"],
-        "deadline_cause": receipt["deadline_cause"],
-        "deadline_in_seconds": None,
-        "sample": None,
-        "message": "",
-        "warning": "",
         "receipt": receipt,
     }
 
 
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
+    same = ("run_id", "work", "state", "phase", "models_done", "models_total", "warning")
     return {
-        "run_id": progress.run_id,
-        "work": progress.work,
-        "state": progress.state,
-        "instances": [
-            {
-                "instance_id": seen.instance_id,
-                "instance_type": seen.instance_type,
-                "market": seen.market,
-                "availability_zone": seen.availability_zone,
-                "state": seen.state,
-            }
-            for seen in progress.instances
-        ],
-        "phase": progress.phase,
-        "models_done": progress.models_done,
-        "models_total": progress.models_total,
+        **NOTHING,
+        **{name: getattr(progress, name) for name in same},
+        "instances": [{name: getattr(seen, name) for name in MACHINE} for seen in progress.instances],
         "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
@@ -171,8 +156,6 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
         "sample": _sample(progress.sample, now),
         "message": progress.last_error or progress.message,
-        "warning": progress.warning,
-        "receipt": None,
     }
 
 
@@ -231,8 +214,7 @@ def _detail(item: dict[str, Any]) -> RenderableType:
         ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC, {set_by(item)}"),
     ]
     if instance:
-        names = ("instance_id", "instance_type", "market", "availability_zone", "state")
-        entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
+        entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
     if item["sample"]:
         entries.append(("use", sample_view(item["sample"])))
     if item["pieces"]:
