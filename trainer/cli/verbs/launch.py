@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.attach.keys import forget_ended, make_key
-from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
-from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
+from trainer.base.errors import ConfigError, Stopped, TrainerError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
-from trainer.cli.output import ask, mayfly, say, say_json
+from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
 from trainer.cli.sources.desk import Desk, desk_of, with_script
 from trainer.cli.terminal import Console, show
@@ -92,11 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
             return _print_notes(arguments, work, plan, account, desk.describe(work), notes)
         console.line()
         console.show(view)
-        _refuse_unasked(arguments, access)
+        if account.place.asks:
+            do = "Add -y to launch, or --dry-run to look."
+            refuse_unasked(arguments, "this would spend money", do=do)
         console.update("asking the account whether it would launch this ...")
         for note in _checked(work, plan, account, sweep=True):
             console.line(f"note: {note}")
-        _ask(arguments, plan, access)
+        _ask(arguments, plan)
         if desk.packages:
             console.line(desk.packages.keep())
         work = work.uploaded(account, console.update)
@@ -192,26 +192,13 @@ def _checked(work: Work, plan: LaunchPlan, account: Account, *, sweep: bool) -> 
     return check_account(account.access, account.outputs, record, sweep=sweep)
 
 
-def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
-    """Raise UsageError if money would be spent and there is no terminal to ask on."""
-    if not access.place.asks or arguments.yes:
-        return
-    if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        why = "--json was given" if arguments.json else "there is no terminal to ask on"
-        raise UsageError(
-            "this would spend money and was not confirmed",
-            why=why,
-            do="Add -y to launch, or --dry-run to look.",
-        )
-
-
-def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
+def _ask(arguments: argparse.Namespace, plan: LaunchPlan) -> None:
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
-    if not access.place.asks or arguments.yes:
+    if not plan.place.asks or arguments.yes:
         return
     unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
-    if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
+    if not agrees(f"Launch{on}?"):
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from trainer.aws.access import Access, aws_error
+from trainer.aws.access import aws_error
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError, nearest
@@ -41,17 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         objects = open_objects(access, outputs.bucket)
         if arguments.action == "list":
             return _list(arguments, outputs, objects)
-        schedule = _schedule(outputs, arguments.name)
         account = Account(access=access, outputs=outputs, objects=objects)
-        if arguments.action == "publish":
-            return _publish(arguments, schedule, account)
-        if arguments.action == "preview":
-            return _preview(arguments, schedule, account)
-        if arguments.action == "run":
-            return _run_now(arguments, schedule, access, outputs)
-        if arguments.action == "pause":
-            return _pause(arguments, schedule, objects)
-        return _history(arguments, schedule, objects)
+        return ACTIONS[arguments.action](arguments, _schedule(outputs, arguments.name), account)
 
 
 def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
@@ -69,14 +60,10 @@ def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
         return 0
     show(work_view(ready.work, ready.plan, ready.work.data))
     say(*(f"note: {note}" for note in ready.notes))
-    say(
-        f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image"
-        f" {retrain.image_id}"
-    )
-    say(
-        *_times(schedule),
-        *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []),
-    )
+    by_hash = f"job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}"
+    say(f"published {retrain.name}: {by_hash}, image {retrain.image_id}", *_times(schedule))
+    if retrain.paused:
+        say(f"it is paused: mayfly retrains pause {retrain.name} --off")
     return 0
 
 
@@ -98,18 +85,15 @@ def _document(schedule: RetrainSchedule, retrain: PublishedRetrain, ready: Plann
     return {"retrain": _described(schedule, retrain), "plan": plan, "notes": list(ready.notes)}
 
 
-def _run_now(
-    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs
-) -> int:
+def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
     """Invoke the control function as the schedule would, with the current second as the scheduled time."""
     from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
 
     now = utc_now().replace(microsecond=0)
     payload = json.dumps({"retrain": schedule.name, "scheduled_time": iso(now)}).encode()
     try:
-        access.client("lambda").invoke(
-            FunctionName=outputs.control_arn, InvocationType="Event", Payload=payload
-        )
+        client, control = account.access.client("lambda"), account.outputs.control_arn
+        client.invoke(FunctionName=control, InvocationType="Event", Payload=payload)
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, "cannot call the control function") from error
     run_id = run_id_of(schedule.name, now)
@@ -121,11 +105,11 @@ def _run_now(
     return 0
 
 
-def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
-    retrain, etag = _published(objects, schedule.name)
+def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
+    retrain, etag = _published(account.objects, schedule.name)
     changed = replace(retrain, paused=not arguments.off)
     if changed != retrain:
-        swap(objects, changed, replaces=etag)
+        swap(account.objects, changed, replaces=etag)
     if arguments.json:
         say_json({"retrain": _described(schedule, changed)})
     elif changed.paused:
@@ -151,8 +135,8 @@ def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects
     return 0
 
 
-def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
-    entries = list(_entries(objects, entry_keys(objects, schedule.name)))
+def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
+    entries = list(_entries(account.objects, entry_keys(account.objects, schedule.name)))
     if arguments.json:
         say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
     elif entries:
@@ -160,6 +144,9 @@ def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: 
     else:
         say(f"{schedule.name} has not run yet")
     return 0
+
+
+ACTIONS = {"publish": _publish, "preview": _preview, "run": _run_now, "pause": _pause, "history": _history}
 
 
 def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
