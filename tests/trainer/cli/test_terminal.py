@@ -7,16 +7,12 @@ import re
 
 import pytest
 
+from tests.trainer.cli.conftest import Terminal
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.table import Blocks, FittedTable, Inline, lines, styled
 
 EVIL = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
