@@ -14,11 +14,15 @@ def launch(*words: object) -> int:
     return main(["launch", *map(str, words)])
 
 
-def objects_in(access) -> set[str]:
+def objects_in(access) -> set[tuple[str, str]]:
     s3 = access.client("s3")
-    (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
-    keys = {entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ())}
-    return keys - {"runs/index.json"}  # which settling earlier runs renews, whatever becomes of this launch
+    return {
+        (bucket["Name"], entry["Key"])
+        for bucket in s3.list_buckets()["Buckets"]  # another test of this account may have made one
+        for entry in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", ())
+        if entry["Key"]
+        != "runs/index.json"  # settling earlier runs renews it, whatever becomes of this launch
+    }
 
 
 # --- dry run: the plan as text
