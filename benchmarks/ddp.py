@@ -37,14 +37,12 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.job.job import Job, job_from
 from trainer.train.cpu import keep_freed_memory
-from trainer.train.machine_file import MachineFacts
 from trainer.train.packs.pack import Member, loss_for, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import autocast, matmul_dtype
 from trainer.train.predict.readers import gather
-from trainer.train.ranks.group import Ranks
-from trainer.train.ranks.layout import data_parallel
-from trainer.train.ranks.sharing import share
+from trainer.train.ranks.group import Ranks, share
+from trainer.train.ranks.layout import DataParallel
 
 ROWS, FEATURES, RING, FIRST = 20_000, 32, 32, 5
 TOLERANCE = 2e-4  # relative, of losses over five steps with another order of sums
@@ -133,7 +131,7 @@ class RankWindows(Dataset[torch.Tensor]):
 def ours(problem: Problem) -> Step:
     """Return the step of Mayfly's pack with its layout for several ranks."""
     ranks = Ranks(rank=problem.rank, count=problem.ranks, device=problem.device)
-    pack = form_pack([problem.member], problem.job, data_parallel(ranks, problem.job, MachineFacts()))
+    pack = form_pack([problem.member], problem.job, DataParallel(ranks, problem.job))
     # A pack returns this rank's share of the batch's mean loss; the other contenders return the mean over
     # their rows.
     return lambda step: pack.step([True], [problem.batches[step % RING]])[0] * problem.ranks

@@ -22,10 +22,12 @@ from botocore import exceptions as aws
 
 from tests.candles import fewest
 from tests.jobs import job_of
+from tests.pieces import named
+from tests.planned import TWELVE_HOURS, offers_of, plan_of
+from tests.records import at, described, launched, seen
 from tests.sessions import forget_sessions
 from trainer.aws.access import aws_error
 from trainer.aws.error_codes import ROWS
-from trainer.aws.place import ACCOUNT
 from trainer.bars.check import check_data
 from trainer.bars.check import main as check_main
 from trainer.base.errors import TrainerError
@@ -42,9 +44,6 @@ from trainer.job.script_values import read_rows
 from trainer.launch.inputs import Input
 from trainer.launch.inputs import choose as choose_inputs
 from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
-from trainer.launch.plan import make_plan
-from trainer.launch.preflight import Offers
-from trainer.launch.prices import table_prices
 from trainer.launch.script_needs import PackageList, read_list, refuse_missing
 from trainer.machines.chips import named_profile, profiles
 from trainer.machines.choice import check_fits, choose
@@ -55,9 +54,9 @@ from trainer.machines.planner import workload
 from trainer.rehearsal.client import lease_server
 from trainer.rehearsal.pulumi_apply import settings
 from trainer.runs.launching import refusal
-from trainer.runs.observation import DescribedInstance, Observation
+from trainer.runs.observation import Observation
 from trainer.runs.outcome import correction, ending_of
-from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.store import Stored, read_record
 from trainer.store.card import card_from_json, read_card
@@ -102,28 +101,15 @@ def client_error(code: str, message: str, status: int = 400) -> aws.ClientError:
     return aws.ClientError(response, "DescribeInstances")
 
 
-def planned(job: Job, *, offered: bool = True, cap: timedelta = timedelta(hours=12)) -> Any:
-    zones = dict.fromkeys(job.machine.instance, ("us-east-1a",)) if offered else {}
-    priced = table_prices([instance_type(name) for name in job.machine.instance])
-    offers = Offers(
-        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
-        image_id="ami-1",
-        launch_template_id="lt-1",
-        zones=zones,
-        priced=priced,
-    )
-    known: dict[str, Any] = {
-        "subnets": {"us-east-1a": "subnet-a"},
-        "region": "us-east-1",
-        "place": ACCOUNT,
-        "cap": cap,
-    }
-    return make_plan(job, workload(job, {"BTC-USD": 3_700_000}), offers, **known)
+def planned(job: Job, *, offered: bool = True, cap: timedelta = TWELVE_HOURS) -> Any:
+    names = job.machine.instance
+    offers = offers_of(*names, zones=dict.fromkeys(names, ("us-east-1a",)) if offered else {})
+    return plan_of(job, workload(job, {"BTC-USD": 3_700_000}), offers, cap=cap)
 
 
 def given(symbol: str, timeframe: str, bars: int) -> Input:
     held = [{"symbol": symbol, "bars": bars, "first": "2024-01-01T00:00:00Z", "last": "2024-02-01T00:00:00Z"}]
-    summary = {"timeframe": timeframe, "holds": held, "synthetic": False}
+    summary = {"timeframe": timeframe, "further": [], "holds": held, "synthetic": False}
     return Input(
         key=f"raw/{symbol}_{timeframe}.parquet", version_id="v", sha256="s", bytes=1, summary=summary
     )
@@ -169,46 +155,20 @@ def with_nan(count: int = 3000) -> np.ndarray:
 
 
 def run_of(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
-    launch = Launch(
-        rung=0,
-        token="t",
-        deadline=NOON + timedelta(hours=1),
-        intended_at=NOON,
-        outcome="created",
-        instance_ids=("i-1",),
-    )
-    seen = InstanceSeen(
-        instance_id="i-1",
-        attempt=1,
-        instance_type="g5.12xlarge",
-        market=fields.pop("market", "on_demand"),
-        availability_zone="us-east-1a",
-        state=fields.pop("seen", "terminated"),
-        launched_at=NOON,
-        terminated_at=NOON + timedelta(seconds=fields.pop("ended", 400)),
-        proof=fields.pop("proof", "described terminated"),
-        reason=fields.pop("reason", ""),
-    )
-    known = {
-        "state": "running",
-        "attempts": (Attempt(number=1, launches=(launch,), created_at=NOON),),
-        "instances": (seen,),
+    changed = {
+        "market": fields.pop("market", "on_demand"),
+        "launched_at": NOON,
+        "terminated_at": at(fields.pop("ended", 400)),
+        "reason": fields.pop("reason", ""),
     }
-    return make_record(**(known | fields))
+    instance = seen(fields.pop("seen", "terminated"), **changed)
+    return make_record(**({"state": "running", "attempts": launched(), "instances": (instance,)} | fields))
 
 
 HEARD = Heartbeat(instance_id="i-1", at=NOON, lease_until=NOON + timedelta(seconds=90), phase="train")
-ALIVE = DescribedInstance(
-    instance_id="i-1",
-    attempt=1,
-    instance_type="g5.12xlarge",
-    market="on_demand",
-    availability_zone="us-east-1a",
-    state="running",
-    launched_at=NOON,
-)
+ALIVE = described()
 MODEL = {
-    "symbol": "BTC-USD",
+    **named("BTC-USD"),
     "family": "lstm",
     "key": "models/a.safetensors",
     "version_id": "v",
@@ -453,11 +413,9 @@ MAKERS: dict[str, list[Callable[[Callable[..., RunRecord]], object]]] = {
         lambda make: judged(run_of(make, reason="Server.SpotInstanceTermination", market="spot")),
         lambda make: judged(run_of(make, reason="Client.UserInitiatedShutdown")),
         lambda make: judged(run_of(make, stop_requested_at=NOON)),
+        lambda make: judged(run_of(make, seen="running"), instances=(ALIVE,), heartbeat=HEARD, later=3000),
         lambda make: judged(
-            run_of(make, seen="running", proof=""), instances=(ALIVE,), heartbeat=HEARD, later=3000
-        ),
-        lambda make: judged(
-            run_of(make), result=NodeResult(state="failed", exit_code=100, failed=({"symbol": "ETH-USD"},))
+            run_of(make), result=NodeResult(state="failed", exit_code=100, failed=(named("ETH-USD"),))
         ),
         lambda make: judged(make(), may_start=False, later=3000),
         lambda make: correction(

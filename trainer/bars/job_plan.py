@@ -8,7 +8,8 @@ refuses other bars or counts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,10 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     job = job.with_data(timeframe=folder.timeframe)
     if job.data.panel:
         planned = _plan_panel(job, folder)
+    elif kind_of(job).one_split:
+        planned = _plan_together(job, folder)
     else:
-        planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
+        planned = _plan_each(folder, folder.symbols, lambda candles: plan_folds(candles, job))
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
     refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
     if not symbols:
@@ -149,11 +152,24 @@ def bars_sha256(candles: Candles) -> str:
     return digest.hexdigest()
 
 
-def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    return {
-        symbol: _plan_one(symbol, folder, lambda candles: plan_folds(candles, job))
-        for symbol in folder.symbols
-    }
+def _plan_each(
+    folder: CandleFolder, symbols: Iterable[str], plan: Callable[[Candles], tuple[Plan, ...]]
+) -> dict[str, SymbolPlan | RefusedSymbol]:
+    """Plan each symbol by itself; its candles are freed before the next is read."""
+    return {symbol: _plan_one(symbol, folder, plan) for symbol in symbols}
+
+
+def _plan_one(
+    symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]
+) -> SymbolPlan | RefusedSymbol:
+    bars = 0
+    try:
+        candles = folder.read(symbol)
+        bars = len(candles)
+        plans = plan(candles)
+    except DataError as error:
+        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
+    return symbol_plan(candles, plans)
 
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
@@ -161,23 +177,17 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
     horizon.
     """
     cuts = _cuts(job, folder)
-    planned = {
-        symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts))
-        for symbol in folder.symbols
-    }
+    planned = _plan_each(folder, folder.symbols, lambda candles: plan_at(candles, job, cuts))
     chosen = {
         symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)
     }
-    if chosen:
-        shortest = shortest_target(job, chosen.values())
-        for symbol in [symbol for symbol, target in chosen.items() if target != shortest]:
-            planned[symbol] = _plan_one(
-                symbol, folder, lambda candles: plan_at(candles, job, cuts, target=shortest)
-            )
-        entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
-        for number in range(job.data.folds):
-            where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
-            refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
+    shortest = shortest_target(job, chosen.values())
+    others = [symbol for symbol, target in chosen.items() if target != shortest]
+    planned |= _plan_each(folder, others, lambda candles: plan_at(candles, job, cuts, target=shortest))
+    entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
+    for number in range(job.data.folds if entries else 0):
+        where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
+        refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
     return planned
 
 
@@ -187,11 +197,9 @@ def _cuts(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
     """
     timeline = Timeline()
     for symbol in folder.symbols:
-        try:
+        with suppress(DataError):  # reported when this symbol is planned
             candles = folder.read(symbol)
-        except DataError:  # reported when this symbol is planned
-            continue
-        timeline.add(candles.timestamp[warmup_of(candles, job) :])
+            timeline.add(candles.timestamp[warmup_of(candles, job) :])
     return timeline.cuts(job.data)
 
 
@@ -208,27 +216,7 @@ def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refuse
             do = f"{error.do} Or leave the symbol out: --set data.exclude={symbol}."
             raise DataError(error.what, why=error.why, do=do.strip()) from error
     plans = plan_panel(panel, job)
-    files = {symbol: [part.file for part in folder.parts(symbol)] for symbol in panel}
-    return {
-        symbol: symbol_plan(candles, plans[symbol], files=files[symbol], rows=folder.rows(symbol))
-        for symbol, candles in panel.items()
-    }
-
-
-def _plan_one(
-    symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]
-) -> SymbolPlan | RefusedSymbol:
-    """Plan one symbol. Its candles are freed after this call."""
-    bars = 0
-    try:
-        candles = folder.read(symbol)
-        bars = len(candles)
-        plans = plan(candles)
-    except DataError as error:
-        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
-    return symbol_plan(
-        candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol)
-    )
+    return {symbol: symbol_plan(candles, plans[symbol]) for symbol, candles in panel.items()}
 
 
 def _nothing_left(errors: Sequence[DataError]) -> DataError:
@@ -241,14 +229,14 @@ def _nothing_left(errors: Sequence[DataError]) -> DataError:
     return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 
-def symbol_plan(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
+def symbol_plan(candles: Candles, plans: Sequence[Plan]) -> SymbolPlan:
     """Return a symbol's entry in plan.json from its plan for each fold."""
     last = plans[-1]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))
     return SymbolPlan(
         symbol=candles.symbol,
-        files=tuple(files),
-        rows=rows,
+        files=candles.files,
+        rows=candles.file_rows,
         bars=len(candles),
         first=time_text(candles.timestamp[0]),
         last=time_text(candles.timestamp[-1]),

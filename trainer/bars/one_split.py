@@ -116,7 +116,7 @@ def plan_at(
 def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:
     """Return the target for all series: of those chosen for each, the one with the shortest horizon."""
     options = job.target.options()  # farthest first
-    return options[max(options.index(one) for one in chosen)]
+    return options[max((options.index(one) for one in chosen), default=0)]
 
 
 def _refuse_no_bars(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans]) -> None:

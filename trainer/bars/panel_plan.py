@@ -22,11 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.bars.one_split import Cut, Timeline
-from trainer.bars.series_plan import BarTimes, Labelled, Plan, choose_target, label_bars, lay_out
-from trainer.bars.symbol_plan import refuse_empty_columns, refuse_large_batch, refuse_late_encoder, warmup_of
+from trainer.bars.series_plan import BarTimes, Labelled, Plan, choose_target, label_bars, lay_out, times_of
+from trainer.bars.symbol_plan import refuse_empty_columns, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
 from trainer.base.settings import TargetSettings
-from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
 from trainer.job.job import Job
@@ -35,12 +34,10 @@ from trainer.targets import labels_of
 
 @dataclass(frozen=True, kw_only=True)
 class PanelCalendar:
-    """The dates of a panel, oldest first."""
+    """The dates of a panel, oldest first. Their holes are breaks of the calendar."""
 
-    name: str
     instants: np.ndarray  # (D,) int64 ns UTC
-    breaks: np.ndarray  # (D,) bool: the calendar has a hole before this date
-    clock: np.ndarray  # (D,) `calendar.session_clock`
+    time: BarTimes  # of the dates
 
     def dates(self, candles: Candles) -> np.ndarray:
         """Return the number (T,) int64 of each bar's date."""
@@ -49,34 +46,27 @@ class PanelCalendar:
     def times(self, candles: Candles) -> BarTimes:
         """Return the times of a series, whose rows are the dates from its first bar to its last."""
         dates = self.dates(candles)
-        rows, passed = dates - dates[0], np.cumsum(self.breaks)[dates]
+        rows, passed = dates - dates[0], np.cumsum(self.time.breaks)[dates]
         is_missing = np.diff(rows, prepend=0) > 1
         is_broken = np.diff(passed, prepend=passed[0]) > 0
         return BarTimes(
-            calendar=self.name,
-            clock=self.clock[dates],
+            calendar=self.time.calendar,
+            clock=self.time.clock[dates],
             holes=is_missing | is_broken,
-            breaks=self.breaks[dates[0] : dates[-1] + 1],
+            breaks=self.time.breaks[dates[0] : dates[-1] + 1],
             rows=rows,
         )
 
 
 def calendar_of(panel: Iterable[Candles], calendar: str, timeframe: str) -> PanelCalendar:
-    """Return the calendar of all series. `calendar` is a value of data.calendar, which may be `auto`.
+    """Return the calendar of all series. `calendar` is a value of data.calendar.
 
     Raises DataError if the bars do not fit the named exchange.
     """
     timeline = Timeline()
     for candles in panel:
         timeline.add(candles.timestamp)
-    instants = timeline.instants
-    name = infer_calendar(instants, timeframe) if calendar == "auto" else calendar
-    return PanelCalendar(
-        name=name,
-        instants=instants,
-        breaks=holes(instants, timeframe, name),
-        clock=session_clock(instants, timeframe, name),
-    )
+    return PanelCalendar(instants=timeline.instants, time=times_of(timeline.instants, timeframe, calendar))
 
 
 def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, ...]]:
@@ -108,8 +98,8 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
     for symbol, candles in panel.items():
         warmup = warmup_of(candles, job)
         folds = [_in_bars(spans, calendar.dates(candles), first=warmup) for spans in dated]
-        refuse_late_encoder(candles, job, folds)
         made[symbol] = lay_out(
+            candles,
             labelled[symbol],
             calendar.times(candles),
             folds,

@@ -22,8 +22,10 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS, ModelSettings, TargetSettings
-from trainer.data.read.candles import Candles
+from trainer.data.calendar import holes, infer_calendar, session_clock
+from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
+from trainer.models.pretrained import encoder_of, nanoseconds_of
 from trainer.targets import labels_of
 
 FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer say next to nothing of a forecast
@@ -127,6 +129,17 @@ class Plan:
         return len(self.bars["train"]) if self.chunks is None else len(self.chunks)
 
 
+def times_of(timestamp: np.ndarray, timeframe: str, calendar: str) -> BarTimes:
+    """Return the times of bars, or of a panel's dates. `calendar` is a value of data.calendar.
+
+    Raises DataError if they do not fit the named exchange.
+    """
+    name = infer_calendar(timestamp, timeframe) if calendar == "auto" else calendar
+    hole = holes(timestamp, timeframe, name)
+    clock = session_clock(timestamp, timeframe, name)
+    return BarTimes(calendar=name, clock=clock, holes=hole, breaks=hole)
+
+
 def label_bars(
     candles: Candles, target: TargetSettings, time: BarTimes, *, warmup: int, bars_seen: int
 ) -> Labelled:
@@ -145,6 +158,7 @@ def label_bars(
 
 
 def lay_out(
+    candles: Candles,
     labelled: Labelled,
     time: BarTimes,
     folds: Sequence[Spans],
@@ -153,7 +167,11 @@ def lay_out(
     warmup: int,
     horizon_bars: int,
 ) -> tuple[Plan, ...]:
-    """Return the plan of a series for the spans of each fold. A span may have no bar."""
+    """Return the plan of a series for the spans of each fold. A span may have no bar.
+
+    Raises DataError if the model's encoder has seen bars or labels of validation or later.
+    """
+    _refuse_late_encoder(candles, model, folds)
     has_label = np.isfinite(labelled.labels_TK).all(axis=1)
     labels_TK = np.full_like(labelled.labels_TK, np.nan)
     labels_TK[labelled.bars] = labelled.labels_TK[labelled.bars]
@@ -179,6 +197,27 @@ def lay_out(
             )
         )
     return tuple(plans)
+
+
+def _refuse_late_encoder(candles: Candles, model: ModelSettings, folds: Sequence[Spans]) -> None:
+    """Raise DataError if the model's encoder was trained or selected on bars or labels of validation or
+    later.
+    """
+    encoder = encoder_of(model)
+    if encoder is None or not encoder.encoder_until:
+        return
+    until = nanoseconds_of(encoder.encoder_until)
+    for spans in folds:
+        begins = int(candles.timestamp[spans.validation.start]) if len(spans.validation) else until
+        if until > begins:
+            raise DataError(
+                f"the encoder has seen bars and labels until {encoder.encoder_until}",
+                why=(
+                    f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would"
+                    " not be out of sample"
+                ),
+                do="Pretrain on older bars, or give this job later ones.",
+            )
 
 
 def choose_target(

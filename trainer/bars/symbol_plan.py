@@ -19,15 +19,14 @@ from trainer.bars.series_plan import (
     label_bars,
     lay_out,
     longest_stretch,
+    times_of,
 )
 from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS, TargetSettings
-from trainer.data.calendar import holes, infer_calendar, session_clock
-from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.candles import Candles
 from trainer.data.splits import Spans, walk_forward
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import farthest_feature, too_few
-from trainer.models.pretrained import encoder_of, nanoseconds_of
 from trainer.targets import labels_of
 
 SpansOf = Callable[[int], Sequence[Spans]]  # from an embargo in bars to the spans of each fold, oldest first
@@ -73,7 +72,10 @@ def plan_series(
     if error := too_few(candles.symbol, len(candles), job, target=target, warmup=warmup):
         raise error
     test = spans_of(max(job.data.embargo, target.bars_ahead))[-1].test
-    time = _times(candles, job.data.calendar)
+    try:
+        time = times_of(candles.timestamp, candles.timeframe, job.data.calendar)
+    except DataError as error:
+        raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
     reads = {"warmup": warmup, "bars_seen": job.model.bars_seen}
     chosen = choose_target(
         target,
@@ -85,8 +87,7 @@ def plan_series(
     labelled = label_bars(candles, chosen, time, **reads)
     horizon_bars = max(target.bars_ahead, labelled.longest)
     folds = spans_of(max(job.data.embargo, horizon_bars))
-    refuse_late_encoder(candles, job, folds)
-    plans = lay_out(labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
+    plans = lay_out(candles, labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
     for plan in plans:
         _refuse_empty_spans(candles, job, plan, labelled)
         what, why = labels_of(target).flaw(chosen, plan.labels_TK[plan.bars["train"]])
@@ -109,10 +110,9 @@ def follow(
 
     A span may have no bar. Raises DataError for an encoder that has seen validation.
     """
-    refuse_late_encoder(candles, job, folds)
     warmup = warmup_of(candles, job)
     labelled = label_bars(candles, target, time, warmup=warmup, bars_seen=job.model.bars_seen)
-    return lay_out(labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
+    return lay_out(candles, labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
 
 
 def warmup_of(candles: Candles, job: Job) -> int:
@@ -127,27 +127,6 @@ def refuse_empty_columns(candles: Candles) -> None:
             do = "Fill the column, or leave the symbol out of --symbols."
             raise DataError(
                 f"{candles.symbol} has no value of {name}", why="every cell of the column is empty", do=do
-            )
-
-
-def refuse_late_encoder(candles: Candles, job: Job, folds: Sequence[Spans]) -> None:
-    """Raise DataError if the job's encoder was trained or selected on bars or labels of validation or
-    later.
-    """
-    encoder = encoder_of(job.model)
-    if encoder is None or not encoder.encoder_until:
-        return
-    until = nanoseconds_of(encoder.encoder_until)
-    for spans in folds:
-        begins = int(candles.timestamp[spans.validation.start]) if len(spans.validation) else until
-        if until > begins:
-            raise DataError(
-                f"the encoder has seen bars and labels until {encoder.encoder_until}",
-                why=(
-                    f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would"
-                    " not be out of sample"
-                ),
-                do="Pretrain on older bars, or give this job later ones.",
             )
 
 
@@ -177,19 +156,6 @@ def _spans_of(candles: Candles, job: Job, warmup: int) -> SpansOf:
             raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
 
     return spans_of
-
-
-def _times(candles: Candles, calendar: str) -> BarTimes:
-    """Return the times of a symbol's bars. Raises DataError if they do not fit the named exchange."""
-    timestamp, timeframe = candles.timestamp, candles.timeframe
-    if calendar == "auto":
-        calendar = infer_calendar(timestamp, timeframe)
-    try:
-        hole = holes(timestamp, timeframe, calendar)
-        clock = session_clock(timestamp, timeframe, calendar)
-    except DataError as error:
-        raise DataError(f"{candles.symbol}: {error.what}", why=error.why, do=error.do) from error
-    return BarTimes(calendar=calendar, clock=clock, holes=hole, breaks=hole)
 
 
 def _refuse_empty_spans(candles: Candles, job: Job, plan: Plan, labelled: Labelled) -> None:

@@ -74,11 +74,8 @@ class ScriptSettings:
         self._check_secrets()
         check_gpus(self.gpus)
         if self.gpus and not self.over:
-            raise UsageError(
-                "script.gpus without script.over",
-                why="one script gets all GPUs",
-                do="Leave it out, or set script.over.",
-            )
+            why, do = "one script gets all GPUs", "Leave it out, or set script.over."
+            raise UsageError("script.gpus without script.over", why=why, do=do)
         if self.over and VISIBLE in self.variables:
             do = "Leave it out; script.gpus says how many."
             raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
@@ -94,16 +91,10 @@ class ScriptSettings:
     def _check_secrets(self) -> None:
         """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""
         for name in self.secrets:
-            if (
-                not _NAME.fullmatch(name)
-                or name.startswith((*_OURS, "LD_", "PYTHON"))
-                or name in ("PATH", "HOME", "TMPDIR")
-            ):
-                expected = (
-                    "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*,"
-                    " MAYFLY_*"
-                )
-                raise bad_value("script.secrets", name, expected)
+            reserved = name.startswith((*_OURS, "LD_", "PYTHON")) or name in ("PATH", "HOME", "TMPDIR")
+            if reserved or not _NAME.fullmatch(name):
+                none = "none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
+                raise bad_value("script.secrets", name, f"names of variables such as WANDB_API_KEY, {none}")
             if name in self.variables:
                 raise UsageError(f"script.env sets {name}, a secret", do="Remove it from one of them.")
         if len(set(self.secrets)) < len(self.secrets) or len(self.secrets) > MOST_SECRETS:
@@ -153,10 +144,8 @@ class ScriptSettings:
                 do = "Leave it out: docs/scripts-and-machines.md has the variables that a script gets."
                 raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
             if _SECRET.search(name):
-                do = (
-                    "Name it in script.secrets instead (docs/scripts-and-machines.md): anyone who can read"
-                    " the bucket can read this."
-                )
+                reason = "anyone who can read the bucket can read this"
+                do = f"Name it in script.secrets instead (docs/scripts-and-machines.md): {reason}."
                 raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
             made[name] = value
         if len(made) > MOST_VARIABLES:

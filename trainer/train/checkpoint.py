@@ -47,20 +47,9 @@ KEPT = 2  # checkpoints per model: the second in case the newest is damaged
 _OF_THE_MODEL = ("data", "model", "target", "train", "expert")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
-    *(
-        "train.retries",
-        "expert.strategy",
-        "expert.pack",
-        "expert.micro_batch",
-        "expert.activation_checkpointing",
-        "expert.tune",
-    ),
-    *(
-        "expert.trace_steps",
-        "train.checkpoint_seconds",
-        "train.distributed",
-        "expert.compile",
-    ),
+    *("train.retries", "train.checkpoint_seconds", "train.distributed"),
+    *("expert.strategy", "expert.pack", "expert.micro_batch", "expert.activation_checkpointing"),
+    *("expert.tune", "expert.trace_steps", "expert.compile"),
 }
 # Of a user's own file and of an encoder: both are compared by hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {
@@ -155,15 +144,10 @@ def drop_old(place: Path) -> None:
 
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
     """Return the model's newest checkpoint that is complete and of this job, data and code, or None."""
-    places = sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True)
-    return next(
-        (
-            checkpoint
-            for checkpoint in (_read(place.parent, mark) for place in places)
-            if checkpoint is not None
-        ),
-        None,
-    )
+    for manifest in sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True):
+        if (checkpoint := _read(manifest.parent, mark)) is not None:
+            return checkpoint
+    return None
 
 
 def forget(folder: Path, model: str) -> None:
@@ -245,6 +229,5 @@ class CheckpointWriter:
             return
         cost = {**training, "write_seconds": time.perf_counter() - began}
         seconds = {name: round(value, 6) for name, value in cost.items()}
-        self._report(
-            {"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds}
-        )
+        written = {"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}"}
+        self._report({**written, **seconds})

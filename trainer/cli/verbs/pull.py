@@ -27,7 +27,7 @@ from trainer.cli.sources.local import folder_of_run
 from trainer.cli.verbs.logs import LogReader
 from trainer.cli.views.curves import OBSERVED, CurveFiles, EventsReader
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.script_files import outputs_seen
+from trainer.control.observe import outputs_seen
 from trainer.control.settle import Settled, settle_run
 from trainer.store.listing import Model, models_of_run, save_model
 

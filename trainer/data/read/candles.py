@@ -41,6 +41,8 @@ class Candles:
     close: np.ndarray
     volume: np.ndarray
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    files: tuple[str, ...] = ()  # flat names of those with its bars
+    file_rows: int = 0  # in these files, before they are joined and cut to the last bars
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -61,12 +63,13 @@ class Candles:
         )
 
 
-def join(
+def join_series(
     symbol: str, timeframe: str, parts: Sequence[Series], columns: Sequence[str] = (), *, bars: int = 0
 ) -> Candles:
     """Return the last `bars` bars (0: all) of a symbol, joined from `parts`. `columns` names the further rows
     of values. Raises DataError for impossible bars.
     """
+    file_rows = sum(len(part.timestamp) for part in parts)
     timestamp, values = _merge(symbol, parts)
     for column in values[len(FIELDS) :]:
         column[:] = _carried(column)  # before the cut: the first bar kept may continue an older value
@@ -78,6 +81,8 @@ def join(
         timestamp=timestamp,
         **dict(zip(FIELDS, values[: len(FIELDS)], strict=True)),
         columns=dict(zip(columns, values[len(FIELDS) :], strict=True)),
+        files=tuple(part.file for part in parts),
+        file_rows=file_rows,
     )
 
 

@@ -43,7 +43,6 @@ TWO_LEVELS = {"price": "ticker", "attributes": "symbols"}
 class Headerless:
     """An export without a header: its columns, and a pattern of its first cells."""
 
-    source: str
     columns: tuple[str, ...]
     begins: str  # regular expression for the cells of time, joined by blanks
 
@@ -52,13 +51,15 @@ _EPOCH, _DAY = r"\d{9,19}", r"\d{4}[-./]?\d{2}[-./]?\d{2}"
 _MOMENT = rf"({_EPOCH}|{_DAY})([ T]\d{{2}}:?\d{{2}}(:?\d{{2}})?Z?)?"
 _KLINES = ("close_time", "quote_volume", "trades", "taker_base_volume", "taker_quote_volume", "ignore")
 HEADERLESS = (
-    Headerless(source="Binance klines", columns=("open_time", *FIELDS, *_KLINES), begins=_EPOCH),
-    Headerless(source="Kraken OHLCVT", columns=("time", *FIELDS, "trades"), begins=_EPOCH),
-    Headerless(
-        source="MetaTrader 4", columns=("date", "time", *FIELDS), begins=rf"{_DAY} \d{{2}}:\d{{2}}(:\d{{2}})?"
-    ),
-    Headerless(source="time and bar", columns=("time", *FIELDS), begins=_MOMENT),
-    Headerless(source="time and prices", columns=("time", *FIELDS[:4]), begins=_MOMENT),
+    # Binance klines
+    Headerless(columns=("open_time", *FIELDS, *_KLINES), begins=_EPOCH),
+    # Kraken OHLCVT
+    Headerless(columns=("time", *FIELDS, "trades"), begins=_EPOCH),
+    # MetaTrader 4
+    Headerless(columns=("date", "time", *FIELDS), begins=rf"{_DAY} \d{{2}}:\d{{2}}(:\d{{2}})?"),
+    # any other with a time and a bar
+    Headerless(columns=("time", *FIELDS), begins=_MOMENT),
+    Headerless(columns=("time", *FIELDS[:4]), begins=_MOMENT),
 )
 
 

@@ -5,7 +5,8 @@ Decisions of the host are exchanged over gloo even with GPUs, so that no GPU wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,7 +20,6 @@ import torch.distributed as dist
 # exits aborts the process (torch 2.13).
 import torch.distributed.nn.functional
 
-from trainer.base.errors import UsageError
 from trainer.train.ranks.hanging import BOUND_SECONDS
 
 
@@ -34,11 +34,11 @@ class Ranks:
     device: torch.device
     group: dist.ProcessGroup | None = None  # None: the default one
 
-    def in_background(self, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)) -> Ranks:
+    def in_background(self) -> Ranks:
         """Return the same ranks with a gloo group of their own, for another thread: its collectives may run
         during the training's.
         """
-        return replace(self, group=dist.new_group(backend="gloo", timeout=timeout))
+        return replace(self, group=dist.new_group(backend="gloo", timeout=TIMEOUT))
 
     @property
     def is_first(self) -> bool:
@@ -92,29 +92,53 @@ class Ranks:
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)]).numpy()
 
 
-def check_backend(kind: str) -> None:
-    """Raise UsageError if this torch lacks the backend for these devices."""
-    if kind == "cuda" and not dist.is_nccl_available():
-        raise UsageError(
-            "this torch has no NCCL, through which GPUs exchange gradients",
-            why=f"torch {torch.__version__} was built without it",
-            do="Install a CUDA build of torch, or set train.distributed to never.",
-        )
-    if not (dist.is_available() and dist.is_gloo_available()):
-        raise UsageError(
-            "this torch has no gloo",
-            why="it was built without torch.distributed or gloo",
-            do="Install torch from PyPI.",
-        )
+TIMEOUT = timedelta(seconds=BOUND_SECONDS)  # of a collective
+SECONDS = 0.5  # between agreements on the time, approximately
+MOST_READINGS = 256
+
+
+class AgreedClock:
+    """A clock that all ranks share: rank 0's time, which advances only when they agree on it.
+
+    Every rank must read it equally often. Ranks that read the same time make the same decisions by time
+    (progress reports, checkpoints). Rank 0 also sends the number of readings until the next agreement, so
+    that there are about two a second at any speed of the steps.
+    """
+
+    def __init__(self, ranks: Ranks, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ranks, self._clock = ranks, clock
+        self._agree(readings=1)
+
+    def __call__(self) -> float:
+        """Return the time of the last agreement, in seconds."""
+        if self._left == 0:
+            elapsed = self._clock() - self._now  # only rank 0's counts
+            self._agree(readings=readings_until_next(self._readings, elapsed))
+        self._left -= 1
+        return self._now
+
+    def _agree(self, *, readings: int) -> None:
+        self._now, agreed = self._ranks.numbers_of_first([self._clock(), readings])
+        self._readings = self._left = int(agreed)
+
+
+def readings_until_next(readings: int, elapsed: float) -> int:
+    """Return the readings until the next agreement, if the last `readings` took `elapsed` seconds."""
+    return max(1, min(MOST_READINGS, 2 * readings, round(readings * SECONDS / max(elapsed, 1e-9))))
+
+
+def share(count: int, *, rank: int, ranks: int) -> range:
+    """Return which of `count` items a rank takes: consecutive, as many as the others or one less; none if
+    there are fewer items than ranks.
+    """
+    return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
 @contextmanager
-def process_group(
-    rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
-) -> Iterator[Ranks]:
+def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
-    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's
+    A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's
     watchdog).
     """
     on_gpu = device.type == "cuda"
@@ -122,7 +146,7 @@ def process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=rank,
         world_size=count,
-        timeout=timeout,
+        timeout=TIMEOUT,
         device_id=device if on_gpu else None,
     )
     try:

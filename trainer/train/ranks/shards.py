@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from trainer.train.checkpoint import drop_old, manifest_of, place_of, tensors_of_checkpoint
 from trainer.train.checkpoint_files import Chunk, StoredTensor, put_tensors
 from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
+from trainer.train.packs.tensors import is_divided
 from trainer.train.ranks.group import Ranks
 
 
@@ -37,8 +37,9 @@ def write_shards(
     ranks.any(False)  # waits for all: no rank writes before it is empty
     parts = {}
     for number, (name, tensor) in enumerate(tensors.items()):
-        if isinstance(tensor, DTensor):
-            if len(part := tensor.to_local()):  # a rank may have no row of it
+        if is_divided(tensor):
+            part: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
+            if len(part):  # a rank may have no row of it
                 parts[name] = part
         elif number % ranks.count == ranks.rank:
             parts[name] = tensor

@@ -56,10 +56,7 @@ def job_with(scaler: str = "rank", **settings: Any) -> Job:
 def prepared(panel: list[Candles], job: Job) -> PieceData:
     """Return the data of a panel's only fold, as its plan in memory has it."""
     named = {one.symbol: one for one in panel}
-    entries = [
-        symbol_plan(named[symbol], plans, files=[], rows=0)
-        for symbol, plans in plan_panel(named, job).items()
-    ]
+    entries = [symbol_plan(named[symbol], plans) for symbol, plans in plan_panel(named, job).items()]
     return read_panel(named, job, entries, 1)
 
 

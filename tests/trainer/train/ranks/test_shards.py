@@ -1,4 +1,4 @@
-"""Checkpoints that ranks write together are read as wholes by any number of them, and hold no pickle."""
+"""Checkpoints that ranks write together are read as whole tensors by any number of ranks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def written(two_ranks: TwoRanks, tmp_path_factory: Any) -> tuple[Path, list[list
     return folder / "checkpoints", two_ranks(write_as_rank, folder)
 
 
-def test_parts_of_two_ranks_are_read_as_the_whole(written):
+def test_parts_of_two_ranks_are_read_as_whole_tensors(written):
     folder, _ = written
     found = newest(folder, "m0", MARK)
     run, expected = state(9)
@@ -89,7 +89,7 @@ def test_parts_of_two_ranks_are_read_as_the_whole(written):
     assert torch.equal(found.best_weights["halved"], run.best_weights["halved"])
 
 
-def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
+def test_ranks_write_their_parts_and_shared_tensors_once(written):
     folder, _ = written
     assert [place.name for place in sorted((folder / "m0").iterdir())] == [
         "000000000008",
@@ -104,7 +104,7 @@ def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
     assert len(tensors["weights.whole"]) == len(tensors["weights.number"]) == 1
 
 
-def test_a_spoilt_shard_spoils_its_checkpoint_and_the_one_before_counts(written, tmp_path):
+def test_a_damaged_shard_makes_the_previous_checkpoint_count(written, tmp_path):
     folder, _ = written
     shard = folder / "m0" / "000000000009" / "shard-2-of-2.safetensors"
     content = shard.read_bytes()
@@ -116,7 +116,7 @@ def test_a_spoilt_shard_spoils_its_checkpoint_and_the_one_before_counts(written,
         shard.write_bytes(content)
 
 
-def test_a_disk_that_refuses_costs_the_checkpoint_and_every_rank_goes_on(written):
+def test_a_disk_error_costs_the_checkpoint_and_no_rank(written):
     _, events = written
     for rank in range(2):
         names = [event["event"] for event in events[rank]]

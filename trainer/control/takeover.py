@@ -24,9 +24,8 @@ from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
 
-MOST_HASHED_BYTES = (
-    2 * 2**30
-)  # of files that came by other means, without S3's own checksum: control reads these
+# of files that came by other means, without S3's own checksum: control reads these
+MOST_HASHED_BYTES = 2 * 2**30
 DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # fields of an index entry about a file's content
 AT_ONCE = 8
 T = TypeVar("T")
@@ -105,10 +104,9 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
                 else f"entries take more than {MOST_INDEX_BYTES / 2**20:.0f} MiB"
             )
             raise DataError(f"the index entry of {item['file']} can't be used", why=why, do=_DO)
-        own = {
-            key: item[key] for key in ("file", "bytes", "sha256")
-        }  # not as the node wrote them: they name the file
-        summaries[item["file"]] = {key: summary[key] for key in DESCRIBED if key in summary} | own
+        # not as the node wrote them: they name the file
+        own = {key: item[key] for key in ("file", "bytes", "sha256")}
+        summaries[item["file"]] = {key: summary[key] for key in DESCRIBED} | own
     return summaries
 
 

@@ -15,9 +15,8 @@ from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.launch.inputs import Input
-from trainer.launch.ladder import Pools, build_ladder
 from trainer.launch.machines import on_demand_price
-from trainer.launch.plan import RunPlan
+from trainer.launch.plan import RunPlan, rungs_of_type
 from trainer.launch.preflight import Offers, look
 from trainer.launch.work import Account
 from trainer.machines.cpu_instances import cpu_instance_type
@@ -33,12 +32,14 @@ def unindexed(inputs: Iterable[Input]) -> list[Input]:
     return [item for item in inputs if not item.summary and item.key.lower().endswith(SUFFIXES)]
 
 
-def needs_prepare(job: Job, inputs: Iterable[Input]) -> bool:
+def needs_prepare_run(job: Job, inputs: Iterable[Input]) -> bool:
     """Return whether a scheduled run needs a prepare run first."""
     return kind_of(job).reads_candles and bool(job.data.refresh or unindexed(inputs))
 
 
-def plan_prepare(account: Account, *, budget_usd: float, pinned_image: str = "") -> tuple[Offers, RunPlan]:
+def plan_prepare_run(
+    account: Account, *, budget_usd: float, pinned_image: str = ""
+) -> tuple[Offers, RunPlan]:
     """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not
     offered.
     """
@@ -58,20 +59,11 @@ def plan_prepare(account: Account, *, budget_usd: float, pinned_image: str = "")
         why = "no zone of the stack offers it" if not zones else "its price is not known"
         do = "Set another prepare_type and run pulumi up."
         raise ConfigError(f"no prepare run on {machine.name} in {outputs.region}", why=why, do=do)
-    pools = Pools(
-        machine=machine,
-        market="on_demand",
-        on_demand_usd_per_hour=price,
-        price_by_zone=dict.fromkeys(zones, price),
-    )
     run_limit = TimeLimit(duration=LONGEST, cause="prepare")
     limit = time_limit(run=run_limit, budget_usd=budget_usd, on_demand_usd_per_hour=price)
     return offers, RunPlan(
-        ladder=build_ladder(
-            [pools],
-            subnets=outputs.subnets,
-            launch_template_id=offers.launch_template_id,
-            image_id=offers.image_id,
+        ladder=rungs_of_type(
+            machine, dict.fromkeys(zones, price), offers, outputs.subnets, market="on_demand"
         ),
         run_limit=run_limit,
         hard_stop_usd=dollars(limit.duration.total_seconds(), price),

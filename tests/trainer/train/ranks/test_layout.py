@@ -1,6 +1,4 @@
-"""FSDP2 trains what DDP trains; and a training that goes from two ranks to one and back ends as one that
-never stopped.
-"""
+"""FSDP2 trains what DDP trains, and a training resumes on another number of ranks."""
 
 from __future__ import annotations
 
@@ -18,34 +16,33 @@ from torch import nn
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
+from tests.trainer.train.rosters import MARK, Killed, Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.train.checkpoint import CheckpointWriter, newest
+from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state
 from trainer.train.packs.strategy import form_pack
 from trainer.train.ranks.group import Ranks
-from trainer.train.ranks.layout import DataParallel
+from trainer.train.ranks.layout import DataParallel, FullySharded
 
 STEPS = 20
-MARK = "the same job, data and code"
+NETS = Path(__file__).parents[2] / "outside" / "nets.py"
 TRANSFORMER = job_of(
     model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2
 )
 
 
-def layout_of(ranks: Ranks, name: str) -> Layout:
+def layout_of(ranks: Ranks, name: str, job: Job) -> Layout:
     """Return one of the ranks' layouts."""
-    from trainer.train.ranks.sharding import FullySharded
-
-    return {"ddp": DataParallel, "fsdp": FullySharded}[name](ranks)
+    return {"ddp": DataParallel, "fsdp": FullySharded}[name](ranks, job)
 
 
 def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[float]]:
     """Return losses and weights by each layout; half-way the state goes from each to the other."""
     member, losses = member_of(dtype), dict[str, list[float]]()
-    packs = {name: form_pack([member], job, layout_of(ranks, name)) for name in ("ddp", "fsdp")}
+    packs = {name: form_pack([member], job, layout_of(ranks, name, job)) for name in ("ddp", "fsdp")}
     batches = batches_of(job, member)[:STEPS]
     assert len(batches) == STEPS
     for half in (batches[: STEPS // 2], batches[STEPS // 2 :]):
@@ -85,7 +82,7 @@ def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
     no number.
     """
     member = member_of(torch.float64)
-    pack = form_pack([member], job, layout_of(ranks, "fsdp"))
+    pack = form_pack([member], job, layout_of(ranks, "fsdp", job))
     starts = reads_of(job, member)[:4]
     assert np.isfinite(float(pack.step([True], [starts])[0]))
     before = pack.snapshot(0)
@@ -101,7 +98,7 @@ def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
     return held / whole, [broken, float(ranks.sum_(pack.step([True], [starts]))[0])]
 
 
-def test_each_rank_holds_its_part_and_a_loss_that_is_no_number_is_every_ranks(two_ranks: TwoRanks):
+def test_each_rank_holds_its_part_and_all_see_a_nan_loss(two_ranks: TwoRanks):
     (share, first), (other_share, second) = two_ranks(parts_held, job_for("lstm"))
     assert share + other_share == pytest.approx(1) and 0.3 < share < 0.7
     assert np.isnan(first[0]) and np.isnan(second[0])
@@ -111,7 +108,7 @@ def test_each_rank_holds_its_part_and_a_loss_that_is_no_number_is_every_ranks(tw
 def refuse_own(ranks: Ranks) -> str:
     """Return the error for a module of a user's own."""
     try:
-        layout_of(ranks, "fsdp").divide(nn.Linear(2, 2), is_any_module=True)
+        layout_of(ranks, "fsdp", job_of(model=f"{NETS}:Norm")).divide(nn.Linear(2, 2))
     except UsageError as error:
         return str(error)
     return ""
@@ -124,34 +121,18 @@ def test_a_module_of_a_users_own_is_not_divided(two_ranks: TwoRanks):
     }
 
 
-class Killed(Exception):
-    """What happens to a training."""
+class Continued(Roster):
+    """A roster that writes a checkpoint each step by a writer, and dies at a step."""
 
-
-class Continued:
-    """A roster of one run, which goes on from its newest checkpoint, writes one each step, and dies at a
-    step.
-    """
-
-    def __init__(self, run: Run, folder: Path, writer: Any, *, dies_at: int) -> None:
-        self._waiting, self._folder, self._writer, self._dies_at = [run], folder, writer, dies_at
-        self.resumed_at = 0
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting, []
-        for run in joined:
-            if (found := newest(self._folder, run.member.name, MARK)) is not None:
-                found.put_into(run)
-                self.resumed_at = found.state.batches
-        return joined
+    def __init__(self, run: Run, folder: Path, writer: CheckpointWriter, *, dies_at: int) -> None:
+        super().__init__(run, folder=folder)
+        self._writer, self._dies_at = writer, dies_at
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        self.checkpoints.append(state.batches)
         self._writer.submit(run, state, MARK, snapshot_seconds=snapshot_seconds)
         if state.batches == self._dies_at:
             raise Killed
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        pass
 
 
 def go_on(
@@ -160,14 +141,14 @@ def go_on(
     """Train until a step, or the end; return where it went on and the history."""
     member: Member = member_of(torch.float64)
     firsts = reads_of(job, member)[:75]  # ten steps an epoch, the last of three samples
-    run = Run(member=member, title="S", reads=firsts, validate=lambda model: _loss(model), learning_rate=3e-4)
+    run = Run(member=member, title="S", reads=firsts, validate=_loss, learning_rate=3e-4)
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
     roster = Continued(run, folder, writer, dies_at=dies_at)
     with suppress(Killed):
-        form = lambda members: form_pack(members, job, layout)  # noqa: E731
+        form = partial(form_pack, job=job, layout=layout)
         train(roster, form, job, lambda event: None, clock=lambda: next(ticks), **total)
     writer.flush()
-    return roster.resumed_at, run.history
+    return roster.resumed.get(member.name, 0), run.history
 
 
 def _loss(model: nn.Module) -> float:
@@ -183,12 +164,10 @@ def go_on_as_rank(
 
     store = partial(write_shards, ranks=ranks.in_background())
     writer = CheckpointWriter(folder, lambda event: None, store=store)
-    return go_on(job, layout_of(ranks, name), folder, writer, dies_at, total=ranks.sum_)
+    return go_on(job, layout_of(ranks, name, job), folder, writer, dies_at, total=ranks.sum_)
 
 
-def test_two_ranks_then_one_then_two_go_on_with_the_same_order_and_losses(
-    two_ranks: TwoRanks, tmp_path: Path
-):
+def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_path: Path):
     job = with_settings(job_for("lstm"), epochs=4, patience=4, checkpoint_seconds=1)
     _, alone = go_on(
         job, ONE, tmp_path / "alone", CheckpointWriter(tmp_path / "alone", lambda event: None), 0

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from trainer.runs.actions import Close, Store, Wait, WriteStop
+from trainer.runs.here import LATE
 from trainer.runs.keys import own_keys
 from trainer.runs.lease import LEASE, SLACK
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import STOP_GRACE
-from trainer.runs.own_machine import LATE
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, RunRecord

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import START
+from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
 from trainer.control.drive import drive
 from trainer.control.settle import close_last, settle_all
@@ -57,7 +57,7 @@ def run(make_cloud: Any) -> tuple[MemoryCloud, RunRecord]:
         "state": "running",
         "work": "script",
     }
-    return make_cloud(attempts=(Attempt(number=1, created_at=START),), **about)
+    return make_cloud(attempts=(Attempt(number=1, created_at=NOON),), **about)
 
 
 def follow(cloud: MemoryCloud, record: RunRecord, agent: Agent, stop: StopSignal | None = None) -> Any:

@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainer.base.errors import Interrupted, Stopped
-from trainer.runs.actions import Action, Close, Store, Wait, WriteStop
+from trainer.runs.actions import Action, Close, Wait, WriteStop
 from trainer.runs.lease import LEASE, SLACK
 from trainer.runs.observation import Observation
-from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_result
+from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_result, interrupted, stopped
 from trainer.runs.record import RunRecord, iso
 
 AGAIN = "Repeat its command on its machine: a new run resumes from the checkpoints of this one."
@@ -30,11 +29,7 @@ def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tup
     if record.state == "ending":
         return _finish(record, observed, now)
     if ending := _ending(record, observed, now):
-        return (
-            Store(
-                record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"
-            ),
-        )
+        return (ending.stored(record, now),)
     if record.stop_requested_at is not None and not observed.stop_written:
         return (WriteStop(attempt=1, requested_at=record.stop_requested_at),)
     return (Wait(why="waiting for the agent to stop" if record.stop_requested_at else ""),)
@@ -42,20 +37,20 @@ def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tup
 
 def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     if observed.result is not None:
-        stopped = (
-            observed.result.state == "stopped"
-        )  # possibly from its own terminal, without a stored request
-        return _stopped() if stopped else ending_by_result(record, observed.result)
+        # possibly from its own terminal, without a stored request
+        by_user = observed.result.state == "stopped"
+        return stopped(AGAIN) if by_user else ending_by_result(record, observed.result)
     if observed.agent_gone:
-        return _interrupted("its agent ended without a result", "it was killed, or its machine went down")
+        why = "it was killed, or its machine went down"
+        return interrupted("its agent ended without a result", why, AGAIN)
     if _heard_of(record, observed, now):
         return None
     if record.stop_requested_at is not None and now > record.stop_requested_at + STOP_GRACE:
-        return _stopped()
+        return stopped(AGAIN)
     if now > record.effective_deadline.at + LATE:
         beat = observed.heartbeat
         why = f"its last heartbeat came at {iso(beat.at)}" if beat else "it never sent a heartbeat"
-        return _interrupted("it fell silent and is past its deadline", why)
+        return interrupted("it fell silent and is past its deadline", why, AGAIN)
     return None
 
 
@@ -69,17 +64,5 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if observed.models is None:
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
-        return (
-            Store(
-                record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"
-            ),
-        )
+        return (ending.stored(record, now),)
     return (Close(record=replace(record, state="closed", closed_at=now)),)
-
-
-def _stopped() -> Ending:
-    return Ending(outcome="stopped", error=Stopped("the run was stopped on request", do=AGAIN).as_dict())
-
-
-def _interrupted(what: str, why: str) -> Ending:
-    return Ending(outcome="interrupted", error=Interrupted(what, why=why, do=AGAIN).as_dict())

@@ -1,4 +1,4 @@
-"""Processes that are started here leave Ctrl-C to their parent."""
+"""Child processes leave Ctrl-C to their parent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer.train.ctrl_c import ctrl_c_blocked
+from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.tuning.tune import answer_of
 from trainer.train.workers.supervisor import worker_context
 
@@ -48,14 +48,14 @@ def ctrl_c_as_at_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests/conftest.py puts back what was there
 
 
-def test_a_ctrl_c_meanwhile_is_delivered_afterwards() -> None:
+def test_a_blocked_ctrl_c_is_delivered_afterwards() -> None:
     with pytest.raises(KeyboardInterrupt), ctrl_c_blocked():
         signal.raise_signal(signal.SIGINT)
         waited = blocked()
     assert waited and not blocked()
 
 
-def test_workers_and_the_tuner_start_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
     def ensure_running() -> None:

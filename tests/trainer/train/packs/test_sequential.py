@@ -1,6 +1,4 @@
-"""A pack's step: the gradient of the whole batch whatever its slices, and a result that no neighbour
-touches.
-"""
+"""The step of plain modules: the gradient of the whole batch for any slices, independent of other models."""
 
 from __future__ import annotations
 
@@ -14,7 +12,8 @@ from tests.jobs import full, job_of, with_settings
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
-from trainer.train.packs.pack import Member, SequentialPack, new_model
+from trainer.train.packs.pack import Member, new_model
+from trainer.train.packs.sequential import SequentialPack
 
 STEPS = 30
 
@@ -44,22 +43,20 @@ def _losses(pack: SequentialPack, number: int, members: int) -> list[float]:
 def test_thirty_steps_are_those_of_plain_torch():
     job, member = with_settings(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
     model = new_model(member, job)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
+    rates = {"lr": job.train.learning_rate, "weight_decay": job.train.weight_decay}
+    optimizer, lookback, most = (
+        torch.optim.AdamW(model.parameters(), **rates),
+        job.model.lookback,
+        job.train.clip_norm,
     )
     scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
     for starts in _batches():
-        windows = torch.stack(
-            [scaled_TF[start : start + job.model.lookback] for start in starts.tolist()], dim=1
-        )
-        loss = nn.functional.binary_cross_entropy_with_logits(
-            model(windows), member.labels_TK[starts + job.model.lookback - 1]
-        )
+        windows = torch.stack([scaled_TF[start : start + lookback] for start in starts.tolist()], dim=1)
+        labels = member.labels_TK[starts + lookback - 1]
+        loss = nn.functional.binary_cross_entropy_with_logits(model(windows), labels)
         optimizer.zero_grad()
         loss.backward()
-        clipped += int(
-            nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm) > job.train.clip_norm
-        )
+        clipped += int(nn.utils.clip_grad_norm_(model.parameters(), most) > most)
         optimizer.step()
         expected.append(loss.item())
     assert _losses(SequentialPack([member], job, micro_batch=17), 0, 1) == pytest.approx(expected, rel=1e-9)
@@ -77,7 +74,7 @@ def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
     assert sum(whole[-5:]) < sum(whole[:5])
 
 
-def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
+def test_a_model_trains_bit_identically_alone_and_in_a_pack():
     alone = SequentialPack([_member("a", 0)], _job())
     packed = SequentialPack([_member("b", 1), _member("a", 0)], _job())
     assert _losses(alone, 0, 1) == _losses(packed, 1, 2)
@@ -85,25 +82,7 @@ def test_a_model_trains_bit_by_bit_the_same_alone_and_beside_others():
         assert torch.equal(tensor, packed.model(1).state_dict()[name])
 
 
-def test_a_model_that_is_not_active_does_not_move():
-    pack = SequentialPack([_member("a", 0), _member("b", 1)], _job())
-    before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
-    losses = pack.step([False, True], [torch.arange(0), torch.arange(64)])
-    assert torch.isnan(losses[0]) and torch.isfinite(losses[1])
-    assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
-
-
-def test_a_batch_with_a_loss_that_is_not_finite_changes_nothing():
-    member = _member("a", 0)
-    member.rows_TF[50] = torch.nan
-    pack = SequentialPack([member], _job())
-    before = {name: tensor.clone() for name, tensor in pack.model(0).state_dict().items()}
-    assert not torch.isfinite(pack.step([True], [torch.arange(30, 60)])[0])
-    assert all(torch.equal(tensor, before[name]) for name, tensor in pack.model(0).state_dict().items())
-    assert torch.isfinite(pack.step([True], [torch.arange(100, 160)])[0])
-
-
-def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
+def test_weights_follow_from_seed_and_name_alone():
     torch.manual_seed(1)
     first = SequentialPack([_member("a", 0)], _job())
     torch.manual_seed(2)
@@ -114,22 +93,11 @@ def test_weights_follow_from_seed_and_name_and_not_from_the_global_generator():
 
 
 @pytest.mark.slow
-def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(
-    tmp_path, write_candles, train, python
-):
+def test_the_command_keeps_and_scores_the_average(tmp_path, write_candles, train, python):
     write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 4, "lookback": 20, "batch": 64, "epochs": 3, "learning_rate": 1e-2, "ema": 0.9}
-    command = [
-        *python,
-        "-m",
-        "trainer.train",
-        "--data",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-        "--device",
-        "cpu",
-    ]
+    command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    command += ["--device", "cpu"]
     assignments = [f"--set={name}={value}" for name, value in full(settings).items()]
     subprocess.run([*command, *assignments], check=True, timeout=500, capture_output=True)
     file = tmp_path / "out" / "lstm-direction_SIG-USD_1m.safetensors"
@@ -153,7 +121,7 @@ def test_the_command_keeps_and_scores_the_average_that_the_job_asks_for(
     )
 
 
-def test_a_step_that_the_device_skips_is_the_one_that_the_host_would_have_skipped():
+def test_the_device_skips_the_steps_the_host_would_skip():
     """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can
     on a CPU, too.
     """

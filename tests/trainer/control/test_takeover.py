@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from tests.manifests import manifest
+from tests.records import intent
 from tests.trainer.control.conftest import MemoryObjects
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
-from trainer.control import prepared
-from trainer.control.prepared import take_over
+from trainer.control import takeover
+from trainer.control.takeover import take_over
 from trainer.launch.inputs import list_inputs
 from trainer.runs.keys import NodeKeys
 from trainer.runs.manifest import ManifestInput
-from trainer.runs.record import Attempt, Launch, RunRecord
+from trainer.runs.record import Attempt, RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.reports import read_result
 from trainer.runs.store import manifest_key
@@ -75,7 +76,7 @@ class PreparedRun:
         self.pins.append(ManifestInput(path=path, key=key, version_id=version, sha256="", bytes=1))
         self.unchecked += [] if indexed else [file]
         pinned = manifest(inputs=tuple(self.pins), documents={"unchecked.json": self.unchecked})
-        self.objects.write(manifest_key(self.record.run_id), to_json(pinned).encode())
+        self.objects.write(manifest_key(self.record.run_id), to_json(pinned))
         sha256 = hashlib.sha256(body).hexdigest()
         self.index(sha256)
         self.files.append({"file": file, "sha256": sha256, "bytes": len(body), "added": False} | reported)
@@ -105,9 +106,7 @@ def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -
     record = make_record(
         work="prepare", leaves="candles", job={"name": "weekly", "data": {"set": "main", "symbols": []}}
     )
-    launch = Launch(
-        rung=0, token="t", deadline=record.deadline, intended_at=record.created_at, instance_ids=("i-1",)
-    )
+    launch = intent(instance_ids=("i-1",))
     cloud, _ = make_cloud()
     return PreparedRun(cloud.objects, replace(record, attempts=(Attempt(number=1, launches=(launch,)),)))
 
@@ -181,7 +180,7 @@ def test_a_report_that_the_bucket_does_not_bear_out_is_refused(
 ) -> None:
     run.add()
     run.files[0] |= reported
-    run.objects.write(manifest_key(run.record.run_id), to_json(manifest()).encode())
+    run.objects.write(manifest_key(run.record.run_id), to_json(manifest()))
     run.refused(why)
 
 
@@ -240,13 +239,13 @@ def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> 
 def test_limits_hold_before_anything_is_read(run: PreparedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.add()
     run.add("ETH-USD_1m_2026.parquet", b"other bars")
-    monkeypatch.setattr(prepared, "MOST_ADDED_FILES", 1)
+    monkeypatch.setattr(takeover, "MOST_ADDED_FILES", 1)
     run.refused("1 files of each kind and 2 GiB are the most")
     monkeypatch.undo()
-    monkeypatch.setattr(prepared, "MOST_ADDED_BYTES", 20)
+    monkeypatch.setattr(takeover, "MOST_ADDED_BYTES", 20)
     run.refused("the prepare run reports 2 files")
     monkeypatch.undo()
-    monkeypatch.setattr(prepared, "MOST_INDEX_BYTES", 2 * len(json.dumps(INDEX)) - 1)
+    monkeypatch.setattr(takeover, "MOST_INDEX_BYTES", 2 * len(json.dumps(INDEX)) - 1)
     run.refused("entries take more than")
 
 
