@@ -38,6 +38,14 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in FILE.findall(page.read_text("utf-8")) if not (ROOT / name).exists()] == []
 
 
+def test_the_architectures_tables_of_a_folder_name_its_files() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    for folder, rows in re.findall(r"^\| file of `([\w/]+)` .*\n\| ---.*\n((?:\|.*\n)+)", page, re.M):
+        for row in rows.splitlines():
+            for name in re.findall(r"`(\w+\.\w+)`", row.split("|")[1]):
+                assert (ROOT / folder / name).exists(), f"{folder}{name}"
+
+
 def test_pages_that_the_source_names_exist() -> None:
     for folder in ("ami", "benchmarks", "examples", "infra", "scripts", "tests", "trainer"):
         for path in (ROOT / folder).rglob("*"):
