@@ -1,6 +1,6 @@
 """Open the header of a candle file: find the columns of a bar, and the symbol and timeframe in its name.
 
-Columns are recognized by name (`tables`), in any order and case; others are read if a job names them exactly.
+Columns are recognized by name (`shapes`), in any order and case; others are read if a job names them exactly.
 The symbol comes from a column, else from the file's name (`file_names`); the timeframe from the name, else
 from the most frequent step.
 """
