@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.panel import job_for, planted_panel
+from benchmarks.planted import panel_job, planted_panel
 from tests.jobs import job_of, with_settings
 from trainer.bars.document import read_plan
 from trainer.bars.panel_plan import plan_panel
@@ -19,7 +19,7 @@ from trainer.base.errors import DataError, UsageError
 from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
 
-JOB = with_settings(job_for("pooled", seed=0), batch=32)
+JOB = with_settings(panel_job("pooled", seed=0), batch=32)
 SEEN, AHEAD, WARM, REACH = JOB.model.bars_seen, 1, 14, 20
 
 
