@@ -1,4 +1,4 @@
-"""What must hold for good bars in any dialect: they are read bit for bit, or refused where they have two
+"""Properties of good bars in any dialect: they are read bit for bit, or refused where they have two
 readings; and for the shapes of docs/data.md, changed: no bar is lost in silence.
 """
 

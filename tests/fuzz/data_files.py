@@ -1,4 +1,4 @@
-"""What must hold for any data file: the data check describes it, or refuses it with one error, and writes
+"""Properties of any data file: the data check describes it, or refuses it with one error, and writes
 nothing elsewhere.
 """
 

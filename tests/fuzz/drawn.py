@@ -1,4 +1,4 @@
-"""What hypothesis draws: values that no writer of ours makes, and good documents changed in a few places."""
+"""Values that hypothesis draws: those that no writer of ours makes, and good documents changed in a few places."""
 
 from __future__ import annotations
 

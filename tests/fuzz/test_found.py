@@ -1,4 +1,4 @@
-"""What `scripts/fuzz` found. Each is read or refused; the first two data files ended the process, inside
+"""Files and texts that `scripts/fuzz` found. Each is read or refused; the first two data files ended the process, inside
 pyarrow.
 """
 

@@ -5,7 +5,7 @@ library only.
      "symbols": {...}, "refused": {...}}
 
 A plan is untrusted input, so reading it checks every type and bound. Workers derive their windows from it
-(`planning`) and refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is
+(`job_plan`) and refuse other bars and other counts. Shapes are in bars: a span, and a range of holes, is
 [start, stop), half-open.
 """
 
@@ -41,7 +41,7 @@ class FoldPlan:
     """
 
     spans: Spans
-    bars: Mapping[str, int]  # by span: valid bars (see `plans`)
+    bars: Mapping[str, int]  # by span: valid bars (see `series_plan`)
     ties: int  # bars without a label because the price does not move
     chunks: int
 
@@ -61,7 +61,7 @@ class SymbolPlan:
     bars: int
     first: str  # the first bar's start, UTC
     last: str
-    sha256: str  # of the bars: `planning.bars_sha256`
+    sha256: str  # of the bars: `job_plan.bars_sha256`
     calendar: str
     holes: tuple[tuple[int, int], ...]  # ranges of bars; there is a hole before each bar in them
     target: Mapping[str, Any]  # the target's settings, with values chosen for those that the job leaves open

@@ -169,7 +169,7 @@ def _plan_one(
         plans = plan(candles)
     except DataError as error:
         return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
-    return symbol_plan(candles, plans)
+    return entry_of(candles, plans)
 
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
@@ -216,7 +216,7 @@ def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refuse
             do = f"{error.do} Or leave the symbol out: --set data.exclude={symbol}."
             raise DataError(error.what, why=error.why, do=do.strip()) from error
     plans = plan_panel(panel, job)
-    return {symbol: symbol_plan(candles, plans[symbol]) for symbol, candles in panel.items()}
+    return {symbol: entry_of(candles, plans[symbol]) for symbol, candles in panel.items()}
 
 
 def _nothing_left(errors: Sequence[DataError]) -> DataError:
@@ -229,7 +229,7 @@ def _nothing_left(errors: Sequence[DataError]) -> DataError:
     return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 
-def symbol_plan(candles: Candles, plans: Sequence[Plan]) -> SymbolPlan:
+def entry_of(candles: Candles, plans: Sequence[Plan]) -> SymbolPlan:
     """Return a symbol's entry in plan.json from its plan for each fold."""
     last = plans[-1]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.bars.series_plan import Plan
-from trainer.bars.symbol_plan import plan_series, warmup_of
+from trainer.bars.symbol_plan import plan_by_spans, warmup_of
 from trainer.base.errors import DataError
 from trainer.base.settings import TargetSettings
 from trainer.data.read.candles import Candles, time_text
@@ -110,7 +110,7 @@ def plan_at(
 
     if len(candles) > first:
         _refuse_no_bars(candles, cuts, spans_of(0))
-    return plan_series(candles, job, spans_of, target=target)
+    return plan_by_spans(candles, job, spans_of, target=target)
 
 
 def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:

@@ -159,24 +159,17 @@ def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> 
     counts = np.zeros(len(calendar.instants), dtype=np.int64)
     for candles in panel.values():
         counts[calendar.dates(candles)] += 1
+    shared = calendar.instants[counts > 1]
+    beside = "no two series share any"
+    if len(shared):
+        beside = f"others share dates from {time_text(shared[0])} to {time_text(shared[-1])}"
     for symbol, candles in panel.items():
         if counts[calendar.dates(candles)].max() < 2:
-            first, last = (time_text(candles.timestamp[row]) for row in (0, -1))
-            others = (
-                [time_text(instant) for instant in calendar.instants[counts > 1][[0, -1]]]
-                if (counts > 1).any()
-                else []
-            )
-            beside = (
-                f"others share dates from {others[0]} to {others[1]}" if others else "no two series share any"
-            )
+            first, last = time_text(candles.timestamp[0]), time_text(candles.timestamp[-1])
             raise DataError(
                 f"{symbol} has no date in common with another series",
                 why=f"it has {len(candles)} bars from {first} to {last}; {beside}",
-                do=(
-                    "Give bars of the same dates, whose times agree, or leave the symbol out with"
-                    " data.exclude."
-                ),
+                do="Give bars of the same dates, whose times agree, or leave it out with data.exclude.",
             )
 
 

@@ -36,7 +36,7 @@ def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
     """Return a symbol's plan for each fold, oldest first. Raises DataError for a span without bars, or too
     few for a batch.
     """
-    plans = plan_series(candles, job, _spans_of(candles, job, warmup_of(candles, job)))
+    plans = plan_by_spans(candles, job, _spans_of(candles, job, warmup_of(candles, job)))
     for fold, plan in enumerate(plans, 1):
         where = f"fold {fold} of {candles.symbol}" if job.data.folds > 1 else candles.symbol
         refuse_large_batch(where, job, plan.num_reads)
@@ -49,10 +49,10 @@ def plan_symbol(candles: Candles, job: Job, *, warmup: int | None = None, spans:
     """
     warmup = warmup_of(candles, job) if warmup is None else warmup
     spans_of = (lambda embargo: [spans]) if spans else _spans_of(candles, job, warmup)
-    return plan_series(candles, job, spans_of, warmup=warmup)[-1]
+    return plan_by_spans(candles, job, spans_of, warmup=warmup)[-1]
 
 
-def plan_series(
+def plan_by_spans(
     candles: Candles,
     job: Job,
     spans_of: SpansOf,

@@ -1,4 +1,4 @@
-"""Calendars: find the holes in a series of bars. Uses timestamps only; `trainer/plan` decides the
+"""Calendars: find the holes in a series of bars. Uses timestamps only; `trainer/bars` decides the
 consequences of a hole.
 
 - `24x7` (coins): any missing bar is a hole.
@@ -29,9 +29,8 @@ LONGEST_BREAK = 5 * DAY  # Thursday to Tuesday over Easter or Christmas is exact
 _WEEK = 7 * DAY
 _FIRST_SATURDAY = 2 * DAY  # 1970-01-03
 _DAYS_TO_KNOW_A_LUNCH = 5
-_SMALLEST_SESSION = (
-    0.2  # share of the median session's event bars; fewer, as on a Sunday evening, belong to the next session
-)
+# Share of the median session's event bars; fewer, as on a Sunday evening, belong to the next session.
+_SMALLEST_SESSION = 0.2
 
 
 def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
@@ -67,9 +66,8 @@ def holes(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.ndarray:
     is_hole = np.zeros(len(timestamps), dtype=bool)
     steps = np.diff(timestamps)
     step = step_of(timeframe)
-    is_hole[1:] = (
-        steps > LONGEST_BREAK if step < LONGEST_BREAK else steps > 2 * step
-    )  # weekly bars: one may be missing for a holiday
+    # Of weekly bars one may be missing for a holiday.
+    is_hole[1:] = steps > (LONGEST_BREAK if step < LONGEST_BREAK else 2 * step)
     if calendar == "24x7":
         is_hole[1:] = steps > step
     elif calendar == "sessions" and 0 < step < DAY:
@@ -151,8 +149,7 @@ def _day_turns(timestamps: np.ndarray, step: int) -> np.ndarray:
     empty_run = np.where(last_bar >= 0, slot - last_bar, 0)  # empty slots up to here, since the last bar
     end = empty_run.argmax(axis=1)
     longest = empty_run[np.arange(len(end)), end]
-    opens = (
-        timestamps[np.searchsorted(week, np.arange(len(end)))] % DAY
-    ) // step  # slot of each week's first bar
+    first_bars = timestamps[np.searchsorted(week, np.arange(len(end)))]
+    opens = (first_bars % DAY) // step
     opens[0] = opens[min(1, len(end) - 1)]  # the series may begin within its first week
     return np.asarray(np.where(longest > 0, (end - longest // 2) % slots, opens) * step)

@@ -100,8 +100,7 @@ def exchange_clock(timestamps: np.ndarray, exchange: str) -> np.ndarray:
     hours = hours_of(exchange, int(timestamps[0]), int(timestamps[-1]))
     turns = hours.closes[:-1] + (hours.opens[1:] - hours.closes[:-1]) // 2
     session = np.searchsorted(turns, timestamps, side="right")
-    margin = (
-        DAY - int((hours.closes - hours.opens).max())
-    ) // 2  # so that bars of extended hours have a time, too
+    # With a margin, so that bars of extended hours have a time, too.
+    margin = (DAY - int((hours.closes - hours.opens).max())) // 2
     since = np.clip(timestamps - hours.opens[session] + margin, 0, DAY - 1)
     return np.asarray(np.unique(session, return_inverse=True)[1] * DAY + since)

@@ -42,11 +42,8 @@ FEATURES = (
     "log_seconds_since_last_bar",
 )
 
-_SPANS = (
-    "log_return_",
-    "momentum_",
-    "log_volatility_",
-)  # spans of returns: the oldest reads a bar before the span
+# Spans of returns: the oldest reads a bar before the span.
+_SPANS = ("log_return_", "momentum_", "log_volatility_")
 _LEVELS = ("price_zscore_", "volume_zscore_", "stochastic_")
 _OTHERS = {
     **dict.fromkeys(("log_atr_14", "rsi_14", "macd_12_26"), 256),  # exponential means, cut at 256 bars

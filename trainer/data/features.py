@@ -30,9 +30,8 @@ from trainer.data.timeframes import DAY, SECOND
 
 __all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_features", "compute_inputs"]
 
-_SMALLEST_MOVE = (
-    1e-5  # a tenth of a basis point: keeps the log of a volatility or range finite if nothing moved
-)
+# A tenth of a basis point: keeps the log of a volatility or range finite if nothing moved.
+_SMALLEST_MOVE = 1e-5
 _WEEK = 7 * DAY
 _CPU_PIECE = 1 << 16  # rows: takes half the time and memory of a million rows at once (measured 2026-11-21)
 
@@ -189,9 +188,8 @@ def _bars(columns: _Columns, prices: dict[str, Tensor], return_N: Tensor) -> Non
     columns["log_atr_14"] = range_N.log()
     change_N = exponential_mean(return_N, 13 / 14, WARMUP)
     size_N = exponential_mean(return_N.abs(), 13 / 14, WARMUP)
-    columns["rsi_14"] = _ratio(
-        change_N, size_N, smallest_N=torch.full_like(size_N, 1e-12)
-    )  # (up - down) / (up + down): RSI/50 - 1
+    # (up - down) / (up + down): RSI/50 - 1
+    columns["rsi_14"] = _ratio(change_N, size_N, smallest_N=torch.full_like(size_N, 1e-12))
     fast_N, slow_N = (exponential_mean(close_N, (span - 1) / (span + 1), WARMUP) for span in (12, 26))
     columns["ema_ratio_12"] = close_N - fast_N
     columns["ema_ratio_26"] = close_N - slow_N

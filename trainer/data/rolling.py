@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
-Combine = Callable[
-    [State, State, int, int], State
-]  # (newer, older, bars in newer, bars in older) -> combined
+# (newer, older, bars in newer, bars in older) -> combined
+Combine = Callable[[State, State, int, int], State]
 
 
 def shift(x_N: Tensor, bars: int) -> Tensor:

@@ -37,17 +37,16 @@ class Spans:
 def split(
     num_bars: int, *, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0
 ) -> Spans:
-    """Split bars `first` to `num_bars` by time. The fractions are shares of these bars; the embargo is taken
-    from the older span.
-
-    A window belongs to the span that contains its last bar and its whole label, so with `embargo >= horizon`
-    no label of one span shares a bar with the next.
-    """
-    usable = max(0, num_bars - first)
-    test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
-    return _ending_at(
-        num_bars, test_bars=test_bars, validation_bars=validation_bars, embargo=embargo, first=first
+    """Split bars `first` to `num_bars` by time, as `walk_forward` does with one fold."""
+    (spans,) = walk_forward(
+        num_bars,
+        folds=1,
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        embargo=embargo,
+        first=first,
     )
+    return spans
 
 
 def walk_forward(
@@ -63,38 +62,32 @@ def walk_forward(
     follows the previous.
 
     The fractions are shares of all usable bars in each fold, so the tests of 4 folds at 0.15 cover the last
-    60 %. One fold equals `split`. Raises DataError if the first fold keeps less than a tenth of the bars for
-    training.
+    60 %. The embargo is taken from the older span: a window belongs to the span that contains its last bar
+    and its whole label, so with `embargo >= horizon` no label of one span shares a bar with the next.
+
+    Raises DataError if the first of several folds keeps less than a tenth of the bars for training.
     """
     usable = max(0, num_bars - first)
     test_bars, validation_bars = int(usable * test_fraction), int(usable * validation_fraction)
-    spans = tuple(
-        _ending_at(
-            num_bars - later * test_bars,
-            test_bars=test_bars,
-            validation_bars=validation_bars,
-            embargo=embargo,
-            first=first,
+    folded = []
+    for later in reversed(range(folds)):
+        stop = num_bars - later * test_bars
+        test = stop - test_bars
+        validation = test - validation_bars
+        folded.append(
+            Spans(
+                train=Span(start=first, stop=max(first, validation - embargo)),
+                validation=Span(start=validation, stop=max(validation, test - embargo)),
+                test=Span(start=test, stop=stop),
+            )
         )
-        for later in reversed(range(folds))
-    )
-    if folds > 1 and len(spans[0].train) < usable // 10:
+    if folds > 1 and len(folded[0].train) < usable // 10:
         raise DataError(
-            f"{folds} folds leave {len(spans[0].train)} of {usable} bars to train the first one",
+            f"{folds} folds leave {len(folded[0].train)} of {usable} bars to train the first one",
             why=(
                 f"each tests {test_fraction:g} of the bars, and the first validates {validation_fraction:g}"
                 " before that"
             ),
             do="Lower data.folds or data.test_fraction.",
         )
-    return spans
-
-
-def _ending_at(stop: int, *, test_bars: int, validation_bars: int, embargo: int, first: int) -> Spans:
-    test_start = stop - test_bars
-    validation_start = test_start - validation_bars
-    return Spans(
-        train=Span(start=first, stop=max(first, validation_start - embargo)),
-        validation=Span(start=validation_start, stop=max(validation_start, test_start - embargo)),
-        test=Span(start=test_start, stop=stop),
-    )
+    return tuple(folded)

@@ -23,11 +23,8 @@ from trainer.data.timeframes import DAY, canonical, step_of
 
 MOST_BARS = 10_000_000  # of a symbol: nineteen years of minutes
 START = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, a Monday
-_CLUSTERS = (
-    (60, 0.3),
-    (720, 0.4),
-    (10_080, 0.4),
-)  # duration in bars of a volatility level, deviation of its log
+# Duration in bars of a volatility level, deviation of its log.
+_CLUSTERS = ((60, 0.3), (720, 0.4), (10_080, 0.4))
 _VOLATILITY_PER_DAY = 0.03
 _TICKS_PER_BAR = 8  # moves within a bar, for high and low
 

@@ -31,9 +31,8 @@ PRESENT = "present"  # first input of a panel's model: 1 if the series has the b
 AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-_SECRET = re.compile(
-    r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}"
-)  # a variable that changes no program's start
+# A variable that changes no program's start.
+_SECRET = re.compile(r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,8 @@ from trainer.base.errors import DataError
 SECOND = 1_000_000_000  # nanoseconds
 DAY = 86_400 * SECOND
 EVENTS = "events"
-UNITS = {
-    "w": 7 * DAY,
-    "d": DAY,
-    "h": 3600 * SECOND,
-    "m": 60 * SECOND,
-    "s": SECOND,
-}  # longest first: 60m is named 1h
+# Longest first: 60m is named 1h.
+UNITS = {"w": 7 * DAY, "d": DAY, "h": 3600 * SECOND, "m": 60 * SECOND, "s": SECOND}
 _TIME = re.compile(r"(\d+)\s*(s|sec|m|min|h|d|w)", re.IGNORECASE)
 _EVENT = re.compile(r"(tick|vol|volume|dollar|range|renko)\d{0,15}|events", re.IGNORECASE)
 _MOST_DIGITS = 10

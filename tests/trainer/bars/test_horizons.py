@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.series_plan import chunk_grid, count_separate
+from trainer.bars.series_plan import count_separate
 from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.feature_names import WARMUP
@@ -81,10 +81,6 @@ def test_bars_without_a_later_move_are_ties(make_candles):
     plan = plan_symbol(replace(candles, close=close), SMALL)
     assert plan.ties == 8  # bars 800 to 807, whose twelve next bars all close alike
     assert not np.isin(np.arange(800, 808), last_bars(plan, "train")).any()
-
-
-def test_chunks_are_those_of_a_grid_that_hold_a_bar():
-    assert chunk_grid(np.array([100, 101, 140, 260]), 100, 40).tolist() == [100, 140, 260]
 
 
 def test_training_labels_are_scaled_by_the_training_span(make_candles):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.series_plan import longest_stretch
 from trainer.bars.symbol_plan import plan_folds, plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
@@ -104,10 +103,6 @@ def test_prices_that_never_move_leave_only_ties(make_candles) -> None:
 def test_one_class_only_is_refused(make_candles) -> None:
     with pytest.raises(DataError, match="one class only.*every close rises over 2 bars"):
         plan_symbol(make_candles(500, close=np.arange(1.0, 501.0)), JOB, warmup=10)
-
-
-def test_the_longest_stretch_counts_bars_without_a_hole_between() -> None:
-    assert longest_stretch(np.array([False, False, True, False, False, False, True])) == 4
 
 
 def test_a_year_of_daily_bars_is_enough_for_daily_features(make_candles) -> None:

@@ -18,32 +18,23 @@ _IN_NAME = re.compile(
 )
 _WORDS = {
     "minute": "1m",
-    "hourly": "1h",
-    "hour": "1h",
-    "daily": "1d",
-    "day": "1d",
-    "d": "1d",
-    "weekly": "1w",
-    "week": "1w",
-    "w": "1w",
+    **dict.fromkeys(("hourly", "hour"), "1h"),
+    **dict.fromkeys(("daily", "day", "d"), "1d"),
+    **dict.fromkeys(("weekly", "week", "w"), "1w"),
 }
 _LAST_WORD = re.compile(rf"(?P<symbol>.+?)[_-](?P<word>{'|'.join(_WORDS)})", re.I)
-_METATRADER = re.compile(
-    r"(?P<symbol>.+?)[_-]?(?P<unit>[MHDW])(?P<count>\d{1,2})(?:[_-]\d[\d_-]*)?"
-)  # EURUSD_M15_2021..., EURUSDH4
-_TRADINGVIEW = re.compile(
-    r"(?:[A-Z0-9]+_)?(?P<symbol>.+), (?=\w)(?P<count>\d*)(?P<unit>[SDW]?)(?:_\w+)?"
-)  # BINANCE_BTCUSDT, 60
+# EURUSD_M15_2021..., EURUSDH4
+_METATRADER = re.compile(r"(?P<symbol>.+?)[_-]?(?P<unit>[MHDW])(?P<count>\d{1,2})(?:[_-]\d[\d_-]*)?")
+# BINANCE_BTCUSDT, 60
+_TRADINGVIEW = re.compile(r"(?:[A-Z0-9]+_)?(?P<symbol>.+), (?=\w)(?P<count>\d*)(?P<unit>[SDW]?)(?:_\w+)?")
 _DUKASCOPY = re.compile(
     r"(?P<symbol>.+)_Candlestick_(?P<count>\d+)_(?P<unit>s|m|M|h|Hour|D|d|w|W)_(?:BID|ASK)_.*"
 )
 _DATES = re.compile(r"[\d-]+")
 _NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
 _PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
-_SYMBOL_KEYS, _TIMEFRAME_KEYS = (
-    ("symbol", "ticker", "instrument", "pair"),
-    ("timeframe", "interval", "freq", "resolution"),
-)
+_SYMBOL_KEYS = ("symbol", "ticker", "instrument", "pair")
+_TIMEFRAME_KEYS = ("timeframe", "interval", "freq", "resolution")
 
 
 def flat_name(parts: tuple[str, ...]) -> str:
@@ -65,9 +56,8 @@ def parse_flat_name(name: str) -> tuple[str, str]:
         partition = _PARTITION.fullmatch(folder)
         if partition:
             key, value = partition["key"].lower(), unquote(partition["value"])
-            symbol = (
-                value if key in _SYMBOL_KEYS else symbol
-            )  # a partition is explicit, a file's name a guess
+            # A partition is explicit, a file's name a guess.
+            symbol = value if key in _SYMBOL_KEYS else symbol
             timeframe = (_timeframe_of(value) or timeframe) if key in _TIMEFRAME_KEYS else timeframe
         elif of_folder := _timeframe_of(folder):
             timeframe = timeframe or of_folder
@@ -93,10 +83,8 @@ def parse_name(stem: str) -> tuple[str, str]:
     if match := _LAST_WORD.fullmatch(stem):
         return match["symbol"], _WORDS[match["word"].lower()]
     parts = stem.split("_")
-    while len(parts) > 1 and _DATES.fullmatch(
-        parts[-1]
-    ):  # years and dates at the end are not part of a symbol
-        parts.pop()
+    while len(parts) > 1 and _DATES.fullmatch(parts[-1]):
+        parts.pop()  # years and dates at the end are not part of a symbol
     return "_".join(parts), ""
 
 

@@ -1,6 +1,6 @@
 """Open the header of a candle file: find the columns of a bar, and the symbol and timeframe in its name.
 
-Columns are recognized by name (`tables`), in any order and case; others are read if a job names them exactly.
+Columns are recognized by name (`shapes`), in any order and case; others are read if a job names them exactly.
 The symbol comes from a column, else from the file's name (`file_names`); the timeframe from the name, else
 from the most frequent step.
 """
@@ -8,7 +8,8 @@ from the most frequent step.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,8 @@ from trainer.data.read.shapes import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLU
 from trainer.data.read.sniffing import CsvShape, clock_of, sniff
 
 SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
-_PAIR = re.compile(
-    r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)"
-)  # a column of two levels, as pandas writes it to parquet
+# A column of two levels, as pandas writes it to parquet.
+_PAIR = re.compile(r"\('(?P<field>[^']*)', '(?P<ticker>[^']*)'\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def open_source(path: Path, file: str = "") -> CandleHeader:
     file = file or path.name
     symbol, timeframe = parse_flat_name(stem_of(file))
     is_parquet = path.suffix.lower() in (".parquet", ".pq")
-    shape, schema = None, None
+    shape, schema = None, pa.schema([])  # a CSV has no schema
     try:
         if is_parquet:
             with pq.ParquetFile(path) as opened:
@@ -125,30 +125,23 @@ def open_source(path: Path, file: str = "") -> CandleHeader:
         ) from error
     plain = _plain_names(names)
     columns = _columns(path, names, plain)
-    metadata, texts = dict[bytes, bytes](), tuple[str, ...]()
-    if schema is not None:
-        metadata = schema.metadata or {}
-        ours = (columns["timestamp"], columns.get("symbol", ""))
-        texts = tuple(name for name in ours if name and is_text(schema.field(name).type))
-    date = next(
-        (plain[name] for name in DATES if plain.get(name, columns["timestamp"]) != columns["timestamp"]), ""
-    )
-    is_clock = (
-        _is_clock(schema, columns["timestamp"]) if shape is None else clock_of(shape, columns["timestamp"])
-    )
+    time = columns["timestamp"]
+    is_clock = clock_of(shape, time) if shape else pa.types.is_time(schema.field(time).type)
+    dated = {name: column for name, column in plain.items() if column != time} if is_clock else {}
+    ours = {time, columns.get("symbol", "")} - {""}
     return CandleHeader(
         path=path,
         file=file,
         columns=columns,
         names=tuple(names),
-        name_symbol=(shape.symbol if shape else _ticker(names)) or symbol,
+        name_symbol=(shape.symbol if shape else "".join(_tickers(names))) or symbol,
         name_timeframe=timeframe,
-        synthetic=metadata.get(SYNTHETIC_KEY, b"") == b"true",
+        synthetic=(schema.metadata or {}).get(SYNTHETIC_KEY, b"") == b"true",
         shape=shape,
-        texts=texts,
-        dates=date if is_clock else "",
-        ticks=next((plain[name] for name in TICKS if name in plain), ""),
-        adjusted=next((plain[name] for name in ADJUSTED if name in plain), ""),
+        texts=tuple(name for name in schema.names if name in ours and is_text(schema.field(name).type)),
+        dates=_first(DATES, dated),
+        ticks=_first(TICKS, plain),
+        adjusted=_first(ADJUSTED, plain),
     )
 
 
@@ -167,6 +160,11 @@ def stem_of(name: str) -> str:
     return re.sub(r"\.(csv\.gz|csv|parquet|pq|txt)$", "", name, flags=re.IGNORECASE)
 
 
+def _first(wanted: Sequence[str], plain: Mapping[str, str]) -> str:
+    """Return the file's column of the first wanted name that it has, else ''."""
+    return next((plain[name] for name in wanted if name in plain), "")
+
+
 def _plain_names(names: list[str]) -> dict[str, str]:
     """Return the file's columns by plain name; of several with the same, the first."""
     return {
@@ -178,14 +176,11 @@ def _plain_names(names: list[str]) -> dict[str, str]:
 def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, str]:
     """Return the file's column of each part of a bar. Raises DataError if one is missing or duplicate."""
     columns = {
-        field: next(plain[known] for known in accepted if known in plain)
-        for field, accepted in NAMES.items()
-        if plain.keys() & set(accepted)
+        field: _first(accepted, plain) for field, accepted in NAMES.items() if plain.keys() & set(accepted)
     }
-    if "volume" not in columns and (
-        first := next((name for name in names if plain_name(name).startswith(VOLUME_OF)), "")
-    ):
-        columns["volume"] = first
+    volumes = [name for name in names if plain_name(name).startswith(VOLUME_OF)]
+    if "volume" not in columns and volumes:
+        columns["volume"] = volumes[0]
     missing = [field for field in ("timestamp", *FIELDS[:4]) if field not in columns]
     if missing:
         raise DataError(
@@ -193,20 +188,14 @@ def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, s
             why=f"its columns are {', '.join(names[:12])}"[:300],
             do=f"Name the column {missing[0]}, or move the file out of the data folder.",
         )
-    tickers = sorted(
-        {match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]}
-    )
+    tickers = _tickers(names)
     if len(tickers) > 1:
         raise DataError(
             f"{path} has {len(tickers)} tickers side by side",
             why=f"its columns are of {', '.join(tickers[:6])}",
             do="Write one below the other: frame.stack(level=1).reset_index().to_parquet(FILE).",
         )
-    twice = (
-        sorted({name for name in names if name and names.count(name) > 1})
-        if len(set(names)) < len(names)
-        else []
-    )
+    twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
     if twice:
         raise DataError(
             f"{path} has two columns called {twice[0]}", do="Rename one of them, or leave it out."
@@ -214,18 +203,12 @@ def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, s
     return columns
 
 
-def _ticker(names: list[str]) -> str:
-    """Return the ticker of a parquet file with columns of two levels, '' for other files."""
-    return next(
-        (match["ticker"] for name in names if (match := _PAIR.fullmatch(name)) and match["ticker"]), ""
-    )
+def _tickers(names: list[str]) -> list[str]:
+    """Return the tickers of a parquet file with columns of two levels, none for other files."""
+    matches = map(_PAIR.fullmatch, names)
+    return sorted({match["ticker"] for match in matches if match and match["ticker"]})
 
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a column of this type has texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
-
-
-def _is_clock(schema: pa.Schema, name: str) -> bool:
-    """Return whether a parquet file's time column is a time of day."""
-    return bool(pa.types.is_time(schema.field(name).type))

@@ -9,18 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.read.candles import Candles, commonest_step
-from trainer.data.timeframes import EVENTS, SECOND, step_of
+from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.timeframes import EVENTS, step_of
 
-_FAR = np.log(
-    10
-)  # log ratio of a close to the one before, or of a high or low to its bar, from which it is noted
+# Log ratio of a close to the one before, or of a high or low to its bar, from which it is noted.
+_FAR = np.log(10)
 _SMALLEST_SPLIT = np.log(1.9)
 _SPLITS = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000])
-_NEAR_A_SPLIT, _STAYS = (
-    0.1,
-    0.25,
-)  # tolerances in log ratio: of the jump to a split, and of the medians around it to the jump
+# Tolerances in log ratio: of the jump to a split, and of the medians around it to the jump.
+_NEAR_A_SPLIT, _STAYS = 0.1, 0.25
 _AROUND = 5  # bars before and after a split that are compared
 _ROUNDING = 1e-4  # share of a price by which a close may be outside high and low, as with adjusted prices
 
@@ -42,7 +39,7 @@ def oddities(candles: Candles) -> list[DataNote]:
     notes = []
     for text, odd_N in _cases(candles.open, candles.high, candles.low, candles.close):
         if odd_N.any():
-            count, first = int(odd_N.sum()), _time(timestamp_N[odd_N.argmax()])
+            count, first = int(odd_N.sum()), time_text(timestamp_N[odd_N.argmax()])
             detail = f"at {first}" if count == 1 else f"{count} bars, the first at {first}"
             notes.append(DataNote(subject=symbol, text=text, detail=detail))
     notes += _splits(symbol, timestamp_N, candles.open, candles.close)
@@ -95,18 +92,11 @@ def _splits(symbol: str, timestamp_N: np.ndarray, open_N: np.ndarray, close_N: n
     for row in rows[:3]:
         ratio = float(close_N[row - 1] / open_N[row])
         nearest = int(_SPLITS[np.abs(np.log(_SPLITS) - abs(np.log(ratio))).argmin()])
-        cases.append(
-            f"{nearest}:1 at {_time(timestamp_N[row])}"
-            if ratio > 1
-            else f"1:{nearest} at {_time(timestamp_N[row])}"
-        )
+        change = f"{nearest}:1" if ratio > 1 else f"1:{nearest}"
+        cases.append(f"{change} at {time_text(timestamp_N[row])}")
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     text = "prices jump as at a split; bring adjusted prices, such as a column Adj Close"
     return [DataNote(subject=symbol, text=text, detail=", ".join(cases) + more)]
-
-
-def _time(moment: np.integer) -> str:
-    return f"{np.datetime64(int(moment) // SECOND, 's')}Z"
 
 
 def lines_of(notes: list[DataNote]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class _CandleFile:
     arrays: Mapping[str, Path] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
 
-    def part(self, symbol: str) -> Part:
+    def part_of(self, symbol: str) -> Part:
         """Return the file, or the array, with a symbol's bars."""
         return Part(header=self.source, timeframe=self.timeframe, array=self.arrays.get(symbol))
 
@@ -144,7 +144,7 @@ class CandleFolder:
 
     def parts(self, symbol: str) -> tuple[Part, ...]:
         """Return the files with the symbol's bars, for `read_parts`, possibly in another process."""
-        return tuple(file.part(symbol) for file in self._of[symbol])
+        return tuple(file.part_of(symbol) for file in self._of[symbol])
 
     def read(self, symbol: str) -> Candles:
         """Return the symbol's candles. Raises DataError for impossible bars, and for files that disagree."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.base.errors import DataError
@@ -48,31 +48,25 @@ class CsvShape:
     skip_rows: int = 0  # lines before the header, or before the first bar if `columns` are given
     columns: tuple[str, ...] = ()
     symbol: str = ""  # of a header of two levels
-    sample: dict[str, str] = field(
-        default_factory=dict
-    )  # cells of the first bar by column, if the header is known
+    sample: dict[str, str] = field(default_factory=dict)  # the first bar's cells by column, if they are known
 
 
 def sniff(path: Path) -> CsvShape:
     """Return the format of a CSV. Raises DataError for an ambiguous one; arrow's errors pass through."""
     lines, encoding = _first_lines(path)
     for number, line in enumerate(lines[:_MOST_LINES_BEFORE]):
-        delimiter = max(_SEPARATORS, key=line.count)
-        names = _cells(line, delimiter)
+        shape = CsvShape(delimiter=_commonest_separator(line), encoding=encoding)
+        names = _cells(line, shape)
         known = {plain_name(name) for name in names}
         if not all(known & set(NAMES[field]) for field in _PRICES):
             continue
-        _refuse_bars_above(path, [_cells(above, delimiter) for above in lines[:number]], len(names))
+        _refuse_bars_above(path, [_cells(above, shape) for above in lines[:number]], len(names))
         if plain_name(names[0]) in TWO_LEVELS and len(lines) > number + 2:
-            return _two_levels(path, names, lines, number, delimiter, encoding)
-        rows = [_cells(row, delimiter) for row in lines[number + 1 :] if row.strip()]
-        return CsvShape(
-            delimiter=delimiter,
-            encoding=encoding,
-            skip_rows=number,
-            decimal=_decimal(path, names, rows, delimiter),
-            sample=dict(zip(names, rows[0], strict=False)) if rows else {},
-        )
+            return _two_levels(path, names, lines, number, shape)
+        rows = [_cells(row, shape) for row in lines[number + 1 :] if row.strip()]
+        sample = dict(zip(names, rows[0], strict=False)) if rows else {}
+        decimal = _decimal(path, names, rows, shape)
+        return replace(shape, skip_rows=number, decimal=decimal, sample=sample)
     return _headerless(path, lines, encoding)
 
 
@@ -107,20 +101,22 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
     return (lines[:-1] if len(head) == SAMPLE_BYTES else lines), encoding
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
+def _commonest_separator(line: str) -> str:
+    return max(_SEPARATORS, key=line.count)
+
+
+def _cells(line: str, shape: CsvShape) -> list[str]:
     try:
-        return next(csv.reader([line], delimiter=delimiter), []) or [""]
+        return next(csv.reader([line], delimiter=shape.delimiter), []) or [""]
     except csv.Error:
         return [line]
 
 
-def _two_levels(
-    path: Path, names: list[str], lines: list[str], number: int, delimiter: str, encoding: str
-) -> CsvShape:
+def _two_levels(path: Path, names: list[str], lines: list[str], number: int, shape: CsvShape) -> CsvShape:
     """Return the shape of a file whose header has fields, then tickers, then the index's name."""
-    tickers, index = _cells(lines[number + 1], delimiter), _cells(lines[number + 2], delimiter)
+    tickers, index = _cells(lines[number + 1], shape), _cells(lines[number + 2], shape)
     if plain_name(tickers[0]) != TWO_LEVELS[plain_name(names[0])]:
-        return CsvShape(delimiter=delimiter, encoding=encoding, skip_rows=number)
+        return replace(shape, skip_rows=number)
     different = sorted(set(tickers[1:]) - {""})
     if len(different) != 1:
         raise DataError(
@@ -131,19 +127,12 @@ def _two_levels(
     has_index_name = not any(cell.strip() for cell in index[1:])
     first = number + (3 if has_index_name else 2)
     columns = (index[0].strip() or "Date") if has_index_name else "Date", *names[1:]
-    rows = [_cells(row, delimiter) for row in lines[first:] if row.strip()]
-    decimal = _decimal(path, list(columns), rows, delimiter)
-    return CsvShape(
-        delimiter=delimiter,
-        encoding=encoding,
-        skip_rows=first,
-        columns=columns,
-        symbol=different[0],
-        decimal=decimal,
-    )
+    rows = [_cells(row, shape) for row in lines[first:] if row.strip()]
+    decimal = _decimal(path, list(columns), rows, shape)
+    return replace(shape, skip_rows=first, columns=columns, symbol=different[0], decimal=decimal)
 
 
-def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str) -> str:
+def _decimal(path: Path, names: list[str], rows: list[list[str]], shape: CsvShape) -> str:
     """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be decimal sign or
     thousands separator.
     """
@@ -154,7 +143,7 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], delimiter: str
     commas = [cell for cell in cells if "," in cell]
     if not commas:
         return "."
-    if delimiter != "," and all(_DECIMAL_COMMA.fullmatch(cell) for cell in commas):
+    if shape.delimiter != "," and all(_DECIMAL_COMMA.fullmatch(cell) for cell in commas):
         if not all(_THOUSANDS.fullmatch(cell) for cell in commas):
             return ","
         raise DataError(
@@ -188,33 +177,28 @@ def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:
     the header.
     """
     rows = [line for line in lines if line.strip()]
-    first = rows[0] if rows else ""
-    delimiter = next((mark for mark in ";\t|" if first.count(mark) >= 4), ",") if first else ","
-    cells = [_cells(row, delimiter) for row in rows]
+    if not rows:
+        return CsvShape(delimiter=_SEPARATORS[0], encoding=encoding)
+    delimiter = next((mark for mark in ";\t|" if rows[0].count(mark) >= 4), ",")
+    shape = CsvShape(delimiter=delimiter, encoding=encoding)
+    cells = [_cells(row, shape) for row in rows]
     for known in HEADERLESS:
-        if cells and _is(known, cells[0]):
+        if _is(known, cells[0]):
             _refuse_order(path, known, cells)
-            decimal = _decimal(path, list(known.columns), cells, delimiter)
-            return CsvShape(
-                delimiter=delimiter,
-                encoding=encoding,
-                columns=known.columns,
-                decimal=decimal,
-                sample=dict(zip(known.columns, cells[0], strict=True)),
-            )
-    if cells and len(cells[0]) > 4 and all(_NUMBER.fullmatch(cell.strip()) for cell in cells[0][1:6]):
+            decimal = _decimal(path, list(known.columns), cells, shape)
+            sample = dict(zip(known.columns, cells[0], strict=True))
+            return replace(shape, columns=known.columns, decimal=decimal, sample=sample)
+    if len(cells[0]) > 4 and all(_NUMBER.fullmatch(cell.strip()) for cell in cells[0][1:6]):
         raise DataError(
             f"{path} has no header, and its first line is not that of a known export",
-            why=first_line(ValueError(first)),
+            why=first_line(ValueError(rows[0])),
             do="Write one above it, such as time,open,high,low,close,volume.",
         )
-    return CsvShape(delimiter=max(_SEPARATORS, key=(lines[0] if lines else "").count), encoding=encoding)
+    return replace(shape, delimiter=_commonest_separator(lines[0]))
 
 
 def _is(known: Headerless, cells: list[str]) -> bool:
-    times = len(known.columns) - len(
-        [name for name in known.columns if name not in ("date", "time", "open_time")]
-    )
+    times = sum(name in ("date", "time", "open_time") for name in known.columns)
     return (
         len(cells) == len(known.columns)
         and bool(re.fullmatch(known.begins, " ".join(cell.strip() for cell in cells[:times])))

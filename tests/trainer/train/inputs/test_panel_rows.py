@@ -16,7 +16,7 @@ import torch
 from benchmarks.planted import panel_job, planted_panel
 from tests.jobs import keys_for, with_settings
 from tests.pieces import piece_of
-from trainer.bars.job_plan import symbol_plan
+from trainer.bars.job_plan import entry_of
 from trainer.bars.panel_plan import plan_panel
 from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS
@@ -56,7 +56,7 @@ def job_with(scaler: str = "rank", **settings: Any) -> Job:
 def prepared(panel: list[Candles], job: Job) -> PieceData:
     """Return the data of a panel's only fold, as its plan in memory has it."""
     named = {one.symbol: one for one in panel}
-    entries = [symbol_plan(named[symbol], plans) for symbol, plans in plan_panel(named, job).items()]
+    entries = [entry_of(named[symbol], plans) for symbol, plans in plan_panel(named, job).items()]
     return read_panel(named, job, entries, 1)
 
 
