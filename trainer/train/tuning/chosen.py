@@ -127,8 +127,8 @@ def choose_settings(
         tuning = run(trial, device=kind, seconds=seconds, batch_limit=limit)
         entry = entry_of(tuning.timings[0]) if tuning.timings else None
         sources = dict.fromkeys(PARTS, "tuned here")
-        told = _tuned(tuning, entry, trial, limit_seconds=seconds)
-        emit({"event": "tuned", "profile": key, **told, "seconds": round(time.monotonic() - began, 1)})
+        outcome = _tuned(tuning, entry, trial, limit_seconds=seconds)
+        emit({"event": "tuned", "profile": key, **outcome, "seconds": round(time.monotonic() - began, 1)})
     tuned = with_entry(job, entry) if entry else job
     if (
         entry is None and kind == "cuda" and job.expert.strategy != "auto"
