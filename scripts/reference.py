@@ -161,8 +161,8 @@ def resources(part: str) -> str:
 
 
 def variables(part: str) -> str:
-    """Return the environment variables that Python reads through trainer.base.environment, and those of ours
-    that any other file names.
+    """Return the environment variables: a table of those that people set, which is written by hand, then the
+    names of the others that trainer.base.environment has, and of ours in any other file.
     """
     source = (ROOT / "trainer" / "base" / "environment.py").read_text(encoding="utf-8")
     texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
@@ -175,10 +175,9 @@ def variables(part: str) -> str:
         for word in re.findall(r"\b[A-Z][A-Z0-9_]*[A-Z]\b", path.read_text(encoding="utf-8"))
     }
     ours = {word for word in words if re.match(r"MAYFLY_(?!VALUE_)", word)}
-    by_hand = kept(part)
-    names = {f"`{name}`" for name in used | ours} | {name for name in by_hand if name.strip("`") in words}
-    rows = [by_hand.get(name, [name, "", "", ""]) for name in sorted(names)]
-    return table(("variable", "set by", "meaning", "default"), sorted(rows, key=lambda row: row[1] != "you"))
+    rows = {name: row for name, row in kept(part).items() if name.strip("`") in words}
+    others = ", ".join(sorted({f"`{name}`" for name in used | ours} - rows.keys()))
+    return table(("variable", "meaning", "default"), rows.values()) + f"\nSet by Mayfly: {others}.\n"
 
 
 def exit_codes(_: str) -> str:

@@ -13,7 +13,9 @@ PAGES = [
     *(page for folder in ("docs", "examples", "tests") for page in (ROOT / folder).rglob("*.md")),
 ]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
-FILE = re.compile(r"(?<![\w/.-])((?:trainer|infra|tests|scripts|examples|ami|benchmarks|docs)/[\w./-]*\w)")
+FILE = re.compile(
+    r"(?<![\w/.-])((?:trainer|infra|tests|scripts|examples|ami|benchmarks|docs)/[\w./-]*\w)(?![\w./-]|` at commit)"
+)
 PAGE = re.compile(r"(?<![\w/.-])docs/[\w./-]*\w")
 
 

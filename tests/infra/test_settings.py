@@ -78,12 +78,8 @@ def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure:
     weekly = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20}
     configure(retrains=json.dumps([weekly]))
     (schedule,) = read_settings().retrains
-    assert (schedule.name, schedule.time_zone, schedule.overlap, schedule.budget) == (
-        "weekly",
-        "UTC",
-        "skip",
-        5,
-    )
+    assert (schedule.name, schedule.time_zone) == ("weekly", "UTC")
+    assert (schedule.overlap, schedule.budget) == ("skip", 5)
     configure(retrains=json.dumps([weekly, {**weekly, "name": "other", "hour": 25}]))
     with pytest.raises(pulumi.RunError, match=r"retrain 2: .*hour: 25.*hour: 23.*pulumi config set"):
         read_settings()

@@ -49,14 +49,14 @@ NextStep = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Meaning:
     """The consequences of an error code."""
 
     error_class: ErrorClass
     error: type[TrainerError]
-    remedy: str  # what the user can do, as a command or a setting
     next_step: NextStep  # of a launch that an answer of CreateFleet refused: its token is consumed
+    remedy: str  # what the user can do, as a command or a setting
     step_after_exception: NextStep | None = None  # where it differs: the whole call failed with this code
 
     def step(self, *, exception: bool) -> NextStep:
@@ -84,88 +84,65 @@ _GONE = "is gone: pulumi refresh finds that out, and pulumi up makes a new one."
 _SIGN_IN = "Sign in again, or check which credentials AWS_PROFILE names."
 
 CAPACITY = Meaning(
-    error_class="capacity",
-    error=CapacityError,
-    remedy="Add a second --instance, or --on-demand instead of --spot, or launch again later.",
-    next_step="next_rung",
+    "capacity",
+    CapacityError,
+    "next_rung",
+    "Add a second --instance, or --on-demand instead of --spot, or launch again later.",
 )
 QUOTA = Meaning(
-    error_class="quota",
-    error=QuotaError,
-    remedy="Ask for more vCPUs at Service Quotas, Amazon EC2, or name a smaller --instance.",
-    next_step="other_quota",
+    "quota",
+    QuotaError,
+    "other_quota",
+    "Ask for more vCPUs at Service Quotas, Amazon EC2, or name a smaller --instance.",
 )
-TYPE = Meaning(
-    error_class="type",
-    error=ConfigError,
-    remedy="Name another --instance: this type is not sold there.",
-    next_step="next_rung",
-)
+TYPE = Meaning("type", ConfigError, "next_rung", "Name another --instance: this type is not sold there.")
 PRICE = Meaning(
-    error_class="price",
-    error=ConfigError,
-    remedy="Remove the maximum spot price from the launch template: pulumi up writes one without.",
-    next_step="next_rung",
+    "price",
+    ConfigError,
+    "next_rung",
+    "Remove the maximum spot price from the launch template: pulumi up writes one without.",
 )
-CONFIG = Meaning(error_class="config", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
+CONFIG = Meaning("config", ConfigError, "stop", _CHECK_STACK)
 CONSISTENCY = Meaning(
-    error_class="consistency",
-    error=ConfigError,
-    remedy=(
-        "A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it"
-        " stays."
-    ),
-    next_step="new_token",
+    "consistency",
+    ConfigError,
+    "new_token",
+    "A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it"
+    " stays.",
 )
 PERMISSION = Meaning(
-    error_class="permission",
-    error=PermissionDenied,
-    remedy="Ask for this permission, or check which credentials AWS_PROFILE names.",
-    next_step="stop",
+    "permission",
+    PermissionDenied,
+    "stop",
+    "Ask for this permission, or check which credentials AWS_PROFILE names.",
 )
-THROTTLING = Meaning(  # the call was not carried out
-    error_class="throttling",
-    error=ConnectionFailed,
-    remedy="AWS is busy or failing: try again in a few minutes.",
-    next_step="new_token",
+# the call was not carried out
+THROTTLING = Meaning(
+    "throttling", ConnectionFailed, "new_token", "AWS is busy or failing: try again in a few minutes."
 )
 AWS_FAILED = replace(THROTTLING, step_after_exception="replay")  # the call may have been carried out
 UNCLEAR = replace(THROTTLING, error_class="unclear")
-ACCOUNT = Meaning(
-    error_class="account", error=ConfigError, remedy="Open a case with AWS Support.", next_step="stop"
-)
+ACCOUNT = Meaning("account", ConfigError, "stop", "Open a case with AWS Support.")
 IDEMPOTENCY = Meaning(
-    error_class="idempotency",
-    error=ConfigError,
-    remedy="This is a fault of Mayfly's (a token used twice): launch again, and report the run's id.",
-    next_step="stop",
+    "idempotency",
+    ConfigError,
+    "stop",
+    "This is a fault of Mayfly's (a token used twice): launch again, and report the run's id.",
 )
-CONNECTION = Meaning(
-    error_class="connection",
-    error=ConnectionFailed,
-    remedy="Check the network; AWS may be out of reach.",
-    next_step="replay",
-)
-NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
-CONFLICT = Meaning(
-    error_class="conflict",
-    error=ConfigError,
-    remedy="Another command was faster: try again.",
-    next_step="stop",
-)
-UNKNOWN = Meaning(  # inside an answer it concerns one pool; as an exception, the whole call
-    error_class="unknown",
-    error=ConfigError,
-    remedy="Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
-    next_step="next_rung",
+CONNECTION = Meaning("connection", ConnectionFailed, "replay", "Check the network; AWS may be out of reach.")
+NOT_FOUND = Meaning("not_found", ConfigError, "stop", _CHECK_STACK)
+CONFLICT = Meaning("conflict", ConfigError, "stop", "Another command was faster: try again.")
+# inside an answer it concerns one pool; as an exception, the whole call
+UNKNOWN = Meaning(
+    "unknown",
+    ConfigError,
+    "next_rung",
+    "Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
     step_after_exception="stop",
 )
-SDK_FAILED = Meaning(  # botocore failed in a way that no row names: the request may have been sent
-    error_class="unknown",
-    error=ConfigError,
-    remedy="Check region, credentials and settings.",
-    next_step="stop",
-    step_after_exception="replay",
+# botocore failed in a way that no row names: the request may have been sent
+SDK_FAILED = Meaning(
+    "unknown", ConfigError, "stop", "Check region, credentials and settings.", step_after_exception="replay"
 )
 
 

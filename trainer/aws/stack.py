@@ -54,22 +54,17 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
         if error_code(error) in NO_PARAMETER:
             others = _other_stacks(ssm, project)
             create = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}."
-            do = access.place.no_stack or create.lstrip()
-            raise ConfigError(
-                f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do
-            ) from error
+            what, do = f"there is no stack '{stack}' in {region}", access.place.no_stack or create.lstrip()
+            raise ConfigError(what, why=f"no SSM parameter {name}", do=do) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
     try:
         outputs = StackOutputs.from_json(text)
     except ValueError as error:
-        raise ConfigError(
-            f"the outputs of stack '{stack}' don't fit", why=str(error), do=f"Run pulumi up --stack {stack}."
-        ) from error
+        what, do = f"the outputs of stack '{stack}' don't fit", f"Run pulumi up --stack {stack}."
+        raise ConfigError(what, why=str(error), do=do) from error
     if outputs.region != region:
-        why = f"its bucket is in {outputs.region}"
-        raise ConfigError(
-            f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}."
-        )
+        why, do = f"its bucket is in {outputs.region}", f"Set AWS_REGION={outputs.region}."
+        raise ConfigError(f"the stack cannot be used from {region}", why=why, do=do)
     return outputs
 
 

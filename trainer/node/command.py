@@ -1,5 +1,5 @@
-"""Lay out a command's files and folders by the contract in docs/scripts.md, and run it to the end
-(command_run.py).
+"""Lay out a command's files and folders by its contract (docs/scripts-and-machines.md), and run it to the
+end (command_run.py).
 
 A training, a user's script and a refresh go this one way; what each may do is data of the manifest's command.
 Below the work folder:
@@ -174,13 +174,9 @@ def _apart(node: Node, command: Command, folders: CommandFolders, *, several: bo
     metadata = command.network == "internet and metadata"
     own_user = make_own_user(metadata=metadata) if node.place.own_user else None
     if own_user is not None:
-        own_user.give(
-            folders.out,
-            folders.checkpoints,
-            folders.events_of_pieces,
-            folders.own,
-            *(() if several else (folders.files,)),
-        )
+        own_user.give(folders.out, folders.checkpoints, folders.events_of_pieces, folders.own)
+        if not several:
+            own_user.give(folders.files)
         close_to_others(folders.given, *(path for path in node.work.iterdir() if path != folders.root))
         close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
         leave_mount(_code().parent / "cache")  # the input cache: its files are read by other runs
@@ -194,15 +190,14 @@ def _pieces(manifest: Manifest, folders: CommandFolders) -> list[PieceToRun]:
         name = piece.piece if piece and piece.values else ""
         for folder in (folders.out / name, folders.checkpoints / name):
             folder.mkdir(exist_ok=True)
-        made.append(
-            PieceToRun(
-                piece=piece,
-                folder=folders.copies / name if name else folders.files,
-                copy_of=folders.files if name else None,
-                prefix=f"{name}/" if name else "",
-                events=folders.events_of_pieces / f"{name}.jsonl" if name else folders.own / "events.jsonl",
+        if name:
+            events = folders.events_of_pieces / f"{name}.jsonl"
+            copy, prefix = folders.copies / name, f"{name}/"
+            made.append(
+                PieceToRun(piece=piece, events=events, folder=copy, copy_of=folders.files, prefix=prefix)
             )
-        )
+        else:
+            made.append(PieceToRun(piece=piece, events=folders.own / "events.jsonl", folder=folders.files))
     return made
 
 

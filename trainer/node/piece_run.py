@@ -34,8 +34,8 @@ class PieceToRun:
 
     piece: ManifestPiece | None
     folder: Path  # to run in
-    copy_of: Path | None  # copied to `folder` when it begins; None if `folder` exists already
-    prefix: str  # of its files in OUT: its name and a slash, or nothing
+    copy_of: Path | None = None  # copied to `folder` when it begins; None if `folder` exists already
+    prefix: str = ""  # of its files in OUT: its name and a slash, or nothing
     events: Path
 
     @property

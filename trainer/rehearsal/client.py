@@ -82,9 +82,8 @@ class Server:
             answer = _ask(self.note, "program", {"account": account}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:
             what = "the embedded AWS ended while the Pulumi program was applied to it"
-            raise ConfigError(
-                what, why=str(failure), do="Try again; its server.log may tell more."
-            ) from failure
+            do = "Try again; its server.log may tell more."
+            raise ConfigError(what, why=str(failure), do=do) from failure
         if error := answer.get("error"):
             raise ConfigError(error["what"], why=error["why"], do=error["do"])
 
@@ -127,10 +126,8 @@ def default_root() -> Path:
 def lease_server(root: Path, *, holder: int | None = None) -> Server:
     """Lease the server of `root` for a process (default: this one); start the server if none runs."""
     if sys.platform != "linux":
-        raise ConfigError(
-            "the embedded AWS needs Linux or a container",
-            do="Run this in a container, or use an AWS account.",
-        )
+        do = "Run this in a container, or use an AWS account."
+        raise ConfigError("the embedded AWS needs Linux or a container", do=do)
     needs("moto")
     root = home.open_home(root)
     deadline = time.monotonic() + START_SECONDS

@@ -75,7 +75,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._listener, self._path = listener, path
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._forks: dict[socket.socket, Fork | None] = {}  # by client; None until its message has come
+        self._forks: dict[socket.socket, Order | None] = {}  # by client; None until its message has come
 
     def step(self, *, wait_seconds: float = POLL_SECONDS) -> Order | None:
         """Serve the clients that have sent something. Returns None, or in a new fork the order to run."""
@@ -138,7 +138,8 @@ class ForkServer:
             return order
         for descriptor in order.files.values():
             os.close(descriptor)
-        self._forks[client] = Fork(pid, detached=order.detached)
+        order.pid = pid
+        self._forks[client] = order
         with suppress(OSError):
             client.sendall(_line({"pid": pid}))
         return None
@@ -147,22 +148,6 @@ class ForkServer:
         self._selector.unregister(client)
         client.close()
         del self._forks[client]
-
-
-class Fork:
-    """A child of a fork server."""
-
-    def __init__(self, pid: int, *, detached: bool) -> None:
-        self.pid = pid
-        self._detached = detached
-
-    def abandon(self) -> None:
-        """Kill it with its process group."""
-        if self._detached:
-            return
-        for kill in (os.killpg, os.kill):  # it may not have its own group yet
-            with suppress(ProcessLookupError, PermissionError):
-                kill(self.pid, signal.SIGKILL)
 
 
 class Order:
@@ -177,6 +162,15 @@ class Order:
         self.files = dict(zip(map(int, message["files"]), received, strict=True))
         self.detached = bool(message["detached"])
         self.parent = 0  # the server that forks it
+        self.pid = 0  # of the fork, as its server knows it
+
+    def abandon(self) -> None:
+        """Kill the fork with its process group, unless it is detached."""
+        if self.detached:
+            return
+        for kill in (os.killpg, os.kill):  # it may not have its own group yet
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
 
     def become(self) -> None:
         """Give this fork a session, open files, a folder, an environment and signals as a new process would

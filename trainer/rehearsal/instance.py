@@ -89,9 +89,8 @@ def start_node(
     try:
         supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
         if not first_line.strip():
-            raise RuntimeError(
-                f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"
-            )
+            what = f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"
+            raise RuntimeError(what)
     except (OSError, RuntimeError):
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -203,12 +202,8 @@ class NodeProcess:
             if parse_calendar(settings["OnCalendar"]) > now:
                 continue
             timer.rename(timer.with_suffix(".fired"))
-            subprocess.run(
-                [str(self.sandbox / "bin/systemctl"), "start", settings.get("Unit", f"{timer.stem}.service")],
-                env={"PATH": str(self.sandbox / "bin")},
-                check=True,
-                timeout=30,
-            )
+            unit, tools = settings.get("Unit", f"{timer.stem}.service"), str(self.sandbox / "bin")
+            subprocess.run([f"{tools}/systemctl", "start", unit], env={"PATH": tools}, check=True, timeout=30)
 
     def terminate(self, *, grace_seconds: float) -> None:
         """End every process of the node: SIGTERM (and SIGCONT, for stopped ones), then SIGKILL; return when
@@ -239,30 +234,22 @@ def reap(root: Path) -> int:
                 killed += len(members)
                 send_signals(members, signal.SIGKILL)
                 time.sleep(POLL_SECONDS)
-        _remove_scratch(_recorded_scratch(marker))
+        _remove_scratch(marker)
     return killed
 
 
-def _recorded_scratch(marker: Path) -> str:
+def _remove_scratch(marker: Path) -> None:
+    """Remove a sandbox's scratch folder, if it is this user's own, right in the temporary folder, and has our
+    name.
+    """
     try:
-        return str(json.loads(marker.read_text(encoding="utf-8"))["scratch"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""  # the server died before it wrote the record, or the record is damaged
-
-
-def _remove_scratch(recorded: str) -> None:
-    """Remove a scratch folder, if it is this user's own, right in the temporary folder, and has our name."""
-    folder = Path(recorded)
-    try:
+        folder = Path(json.loads(marker.read_text(encoding="utf-8"))["scratch"])
         about = folder.lstat()
-    except (OSError, ValueError):
-        return
-    ours = (
-        stat.S_ISDIR(about.st_mode)
-        and about.st_uid == os.geteuid()
-        and folder.name.startswith(SCRATCH_PREFIX)
-    )
-    if ours and folder.parent == Path(tempfile.gettempdir()) and ".." not in folder.parts:
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # the server died before it wrote the record, or the record is damaged
+    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+    named = folder.name.startswith(SCRATCH_PREFIX) and ".." not in folder.parts
+    if ours and named and folder.parent == Path(tempfile.gettempdir()):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -78,8 +78,6 @@ class Nodes:
         On AWS only the instance can reach this address; here only the instance knows it.
         """
         cloud, instance, rest = self._asking(environ)
-        if cloud is None or instance is None:
-            return 404, [("Content-Type", "text/plain")], b"no such instance runs"
         with cloud.lock:
             view = _view(cloud, instance)
         headers = {
@@ -95,29 +93,24 @@ class Nodes:
         instance may mount.
         """
         cloud, instance, rest = self._asking(environ)
-        if cloud is None or instance is None:
-            return 404, [("Content-Type", "text/plain")], b"no such instance runs"
         lent = role_credentials(cloud, instance)
         principal = Principal(kind="NODE", name=instance.id, role=lent.role if lent else "")
-        try:
-            folder = mount(cloud, instance, principal, *f"{rest}/".split("/")[:2])
-        except AwsError as error:
-            return error.status, [("Content-Type", "text/plain")], str(error).encode()
+        folder = mount(cloud, instance, principal, *f"{rest}/".split("/")[:2])
         return 200, [("Content-Type", "text/plain")], str(folder).encode()
 
-    def _asking(self, environ: Environ) -> tuple[EmbeddedAccount | None, Instance | None, str]:
+    def _asking(self, environ: Environ) -> tuple[EmbeddedAccount, Instance, str]:
         """Return the account and the running instance whose secret a request's path contains, and the rest of
-        the path.
+        the path. Raises AwsError for none.
         """
         _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
         known = cloud.keyring.metadata_secret(instance_id) if cloud else ""
-        if cloud is None or not hmac.compare_digest(known.encode(), secret.encode()):
-            return None, None, ""
-        with cloud.lock:
-            instance = cloud.world.instances[instance_id]
-            runs = instance.state(cloud.clock.now()) not in ("terminated", "stopped", "pending")
-        return cloud, instance if runs else None, rest.rstrip("/")
+        if cloud is not None and hmac.compare_digest(known.encode(), secret.encode()):
+            with cloud.lock:
+                instance = cloud.world.instances[instance_id]
+                if instance.state(cloud.clock.now()) in ("running", "shutting-down"):
+                    return cloud, instance, rest.rstrip("/")
+        raise AwsError("NotFound", "no such instance runs", 404)
 
     def metadata_url(self, cloud: EmbeddedAccount, instance_id: str) -> str:
         """Return the URL of an instance's metadata service, which only its node gets."""

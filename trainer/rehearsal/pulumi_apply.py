@@ -149,8 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--endpoint", required=True, help="URL of the embedded AWS")
     parser.add_argument("--account", required=True, help="account id, 12 digits")
-    setting = {"metavar": "KEY=VALUE", "help": "a setting of Pulumi.yaml"}
-    parser.add_argument("--set", action="append", default=[], **setting)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
     gc.disable()  # saves a quarter of this process's time
     secret_key = sys.stdin.readline().strip()

@@ -124,8 +124,11 @@ def zip_archive(archive: pulumi.AssetArchive) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive_file:
         for path, asset in sorted(archive.assets.items()):
-            is_file = isinstance(asset, pulumi.FileAsset)
-            content = Path(str(asset.path)).read_bytes() if is_file else str(asset.text).encode()
+            if isinstance(asset, pulumi.FileAsset):
+                content = Path(str(asset.path)).read_bytes()
+            else:
+                assert isinstance(asset, pulumi.StringAsset), path  # infra/ packs no others
+                content = str(asset.text).encode()
             entry = zipfile.ZipInfo(path, ZIP_EPOCH)
             entry.external_attr = 0o644 << 16  # readable, or Lambda could not load it
             archive_file.writestr(entry, content, zipfile.ZIP_DEFLATED, 1)

@@ -1,6 +1,6 @@
 """Receipts from the bucket: read strictly, with every field checked that is shown or used.
 
-A receipt may be of another version, or forged. `runs.receipt` makes them, `docs/receipt.md` describes them.
+A receipt may be of another version, or forged. `runs.receipt` makes them, `docs/reference.md` describes them.
 """
 
 from __future__ import annotations

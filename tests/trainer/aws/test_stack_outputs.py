@@ -14,7 +14,7 @@ def test_outputs_survive_the_parameter():
     assert parameter_name("mayfly", "dev") == "/mayfly/mayfly/dev"
 
 
-def test_a_missing_field_another_format_and_a_long_value_are_named():
+def test_malformed_stack_outputs_are_named():
     values = json.loads(OUTPUTS.to_json())
     with pytest.raises(ValueError, match="lack bucket"):
         StackOutputs.from_json(json.dumps({key: value for key, value in values.items() if key != "bucket"}))

@@ -37,7 +37,7 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
         assert read() == default
 
 
-def test_state_lies_in_the_users_data_folder_by_the_platforms_convention(monkeypatch, tmp_path):
+def test_state_is_in_the_platforms_data_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("MAYFLY_HOME", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -55,7 +55,7 @@ def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):
     assert environment.visible_gpus() == "" and environment.colours_refused()
 
 
-def test_the_agents_environment_is_a_machines_unless_a_sandbox_is_named(monkeypatch):
+def test_an_agent_is_in_a_rehearsal_if_a_sandbox_is_named(monkeypatch):
     told = {
         "MAYFLY_WORK": "/work",
         "MAYFLY_BUCKET": "b",
@@ -102,7 +102,7 @@ def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
     assert dict(os.environ) == before
 
 
-def test_a_script_gets_the_settings_of_the_processor_and_no_other_variable_of_its_agent(monkeypatch):
+def test_a_script_gets_processor_settings_and_no_other_variable(monkeypatch):
     for name in (*environment.PROCESSOR_SETTINGS, "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")

@@ -13,7 +13,7 @@ def all_errors():
     return found
 
 
-def test_the_table_at_the_top_of_the_file_names_every_error_with_its_code():
+def test_the_drawn_tree_names_every_error_with_its_code():
     drawn = dict(re.findall(r"([A-Z]\w+) +(\d+) ", errors.__doc__ or ""))
     assert {item.__name__: str(item.exit_code) for item in all_errors()} == drawn
 

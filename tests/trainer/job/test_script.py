@@ -18,7 +18,7 @@ def script_job(**script: object) -> Job:
     return job_from({"script": {"command": "python train.py", **script}, "machine": {"max_duration": "2h"}})
 
 
-def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without_one():
+def test_a_command_is_split_and_filled_in_without_a_shell():
     script = script_job(
         command="run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'", env=("A=$B",)
     ).script
@@ -58,13 +58,13 @@ def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without
         ),
     ],
 )
-def test_what_a_script_can_not_be_is_one_line(tables, line):
+def test_an_invalid_script_is_one_line(tables, line):
     with pytest.raises(UsageError) as refused:
         job_from(tables)
     assert line in str(refused.value)
 
 
-def test_a_script_job_has_its_own_tables_and_a_model_job_no_trace_of_one():
+def test_a_script_job_has_its_own_tables():
     job = with_settings(script_job(), budget=3.0)
     assert set(job.to_dict()) == {"name", "data", "machine", "script"} and set(job.to_dict()["data"]) == {
         "folder"

@@ -120,7 +120,7 @@ def pipe(entry: Path, outside: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [poison, lengthen, link, pipe])
-def test_what_is_not_the_input_is_noticed_fetched_anew_and_replaced(
+def test_a_spoiled_entry_is_fetched_anew_and_replaced(
     spoil: Callable[[Path, Path], None], fill: Callable[..., Origins], mount: Path, tmp_path: Path
 ) -> None:
     fill()
@@ -140,9 +140,7 @@ def test_another_version_of_a_key_is_another_entry(fill: Callable[..., Origins],
     assert len(list((mount / LAYOUT).iterdir())) == 2
 
 
-def test_bytes_that_s3_itself_gave_wrong_are_an_error_and_never_reach_the_cache(
-    mount: Path, tmp_path: Path
-) -> None:
+def test_wrong_bytes_from_s3_never_reach_the_cache(mount: Path, tmp_path: Path) -> None:
     origins = Origins(cache=open_cache(mount))
     with pytest.raises(DataError, match="sha256"):
         stage(Bucket(OTHER), tmp_path / "n", origins=origins)
@@ -157,14 +155,12 @@ def test_an_input_without_a_hash_or_a_version_is_not_cached(
     assert not list((mount / LAYOUT).iterdir())
 
 
-def test_a_name_of_any_length_and_with_any_folders_stays_in_the_cache(
-    fill: Callable[..., Origins], mount: Path
-) -> None:
+def test_any_name_stays_in_the_cache(fill: Callable[..., Origins], mount: Path) -> None:
     fill(entry=replace(ENTRY, key=f"raw/../../{'x' * 900}/BTC-USD_1m.parquet"))
     assert len(only_entry(mount).name) == 64
 
 
-def test_a_folder_of_the_cache_that_leads_elsewhere_is_not_entered(mount: Path, tmp_path: Path) -> None:
+def test_a_cache_folder_that_is_a_link_is_not_entered(mount: Path, tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (mount / LAYOUT).symlink_to(elsewhere)
     with pytest.raises(CacheUnusable, match="could not be opened"):
@@ -181,9 +177,7 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 
 
-def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(
-    fill: Callable[..., Origins], mount: Path
-) -> None:
+def test_unused_entries_of_the_cache_are_removed(fill: Callable[..., Origins], mount: Path) -> None:
     fill()
     used = only_entry(mount)
     unused, half, fresh = (mount / LAYOUT / name for name in ("f" * 64, ".new-dead", ".new-alive"))
@@ -194,7 +188,7 @@ def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(
     assert set((mount / LAYOUT).iterdir()) == {used, fresh}
 
 
-def test_a_cache_whose_server_fails_once_the_inputs_are_there_harms_no_run(mount: Path, monkeypatch) -> None:
+def test_a_cache_that_fails_after_the_inputs_harms_no_run(mount: Path, monkeypatch) -> None:
     cache = open_cache(mount)
 
     def fails(_: int) -> None:

@@ -193,7 +193,7 @@ while len(os.listdir(f"{work}/command/checkpoints")) < 3:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_it_forked_away_ends_with_it(node: Node, run: Run, name: str) -> None:
+def test_forked_processes_end_with_the_command(node: Node, run: Run, name: str) -> None:
     run(name, FORKS)
     pids = [int(path.name) for path in (node.work / "command" / "checkpoints").iterdir()]
     assert len(pids) == 3 and not any(map(alive, pids))
@@ -201,7 +201,7 @@ def test_what_it_forked_away_ends_with_it(node: Node, run: Run, name: str) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("by", ["stop", "time"])
-def test_one_that_ignores_the_stop_is_killed_after_its_grace(
+def test_a_command_that_ignores_a_stop_is_killed(
     node: Node, run: Run, stop_when: Callable[..., None], name: str, by: str
 ) -> None:
     if by == "stop":
@@ -245,7 +245,7 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_its_secrets_are_its_own_and_nothing_that_the_agent_sends_has_them(
+def test_its_secrets_are_in_nothing_that_the_agent_sends(
     node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     monkeypatch.setattr(module, "read_secrets", lambda node, named: dict.fromkeys(named, SECRET))
@@ -330,7 +330,7 @@ while True:
     os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
 )
 @pytest.mark.parametrize("name", APART)
-def test_one_with_a_user_of_its_own_gets_no_more_than_its_own(
+def test_a_command_with_its_own_user_reaches_only_its_own_files(
     node: Node, run: Run, stop_when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     own_user = OwnUser(uid=64_321, gid=64_321)

@@ -35,7 +35,7 @@ class Bucket:
         return b"{}"
 
 
-def test_an_object_that_is_not_there_yet_is_read_again_after_growing_pauses():
+def test_a_missing_object_is_read_again_after_growing_pauses():
     late = Bucket(after=3)
     assert (
         read_patiently(late.read, "runs/r/manifest.json", stopped=lambda: False, pause=late.pauses.append)
@@ -44,7 +44,7 @@ def test_an_object_that_is_not_there_yet_is_read_again_after_growing_pauses():
     assert late.pauses == list(PAUSES[:3])
 
 
-def test_one_that_never_comes_is_s3s_own_error_and_a_stop_ends_the_waiting():
+def test_an_object_that_never_comes_is_s3s_error_or_a_stop():
     never = Bucket(after=100)
     with pytest.raises(ClientError, match="NoSuchKey"):
         read_patiently(never.read, "raw/main/a.parquet", stopped=lambda: False, pause=never.pauses.append)

@@ -10,7 +10,7 @@ from trainer.cli.output import counted, duration, money
 from trainer.cli.views.table import DIM, Cell, FittedTable, TableColumn, styled
 from trainer.launch.gpu_table import COUNTS, OnGpus
 
-LAW = "a ring all-reduce beside the backward pass (docs/gpu-profiles.md)"
+LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
 
 
 def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:

@@ -2,7 +2,7 @@
 
 A tensor that all ranks have is written by one of them, a divided one (FSDP2's) by each rank its rows.
 `trainer.train.checkpoint` reads and joins the parts, so that any number of ranks can resume; reading needs no
-other rank. See docs/adr/0019.
+other rank. See docs/adr/0019-shards-without-a-pickle.md.
 """
 
 from __future__ import annotations
