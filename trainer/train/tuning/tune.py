@@ -264,13 +264,13 @@ def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tun
     not raised.
     """
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    answer, failure = answer_of(
+    answer, failure = call_in_child(
         context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS
     )
     return answer if isinstance(answer, Tuning) else Tuning(failure=failure)
 
 
-def answer_of(
+def call_in_child(
     context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
 ) -> tuple[Any, str]:
     """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there

@@ -60,9 +60,8 @@ def worker_context(kind: str) -> Any:
     let_threads_sleep()
     # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless
     # preloaded.
-    multiprocessing.set_forkserver_preload(
-        ["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"]
-    )
+    preloaded = ["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"]
+    multiprocessing.set_forkserver_preload(preloaded)
     with ctrl_c_blocked():
         forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
@@ -132,13 +131,11 @@ class Supervisor:
         for occupied in range(self._places):
             for number in range(self._num_workers):
                 worker = self._workers.get(number)
-                training = len(worker.pieces) if worker else 0
-                if len(self._queue) and training == occupied and not (worker and worker.alone):
-                    staged = worker.staged if worker else ""
-                    piece = self._queue.take(
-                        held=worker.held if worker else (), staged=staged, elsewhere=self._elsewhere(number)
-                    )
-                    self._assign(number, piece)
+                training, alone = (len(worker.pieces), worker.alone) if worker else (0, False)
+                if len(self._queue) and training == occupied and not alone:
+                    held, staged = (worker.held, worker.staged) if worker else ((), "")
+                    elsewhere = self._elsewhere(number)
+                    self._assign(number, self._queue.take(held=held, staged=staged, elsewhere=elsewhere))
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
