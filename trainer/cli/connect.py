@@ -1,5 +1,5 @@
 """Access for a verb: to the embedded AWS with `--rehearse`, else to the account that AWS's own variables
-name.
+name; and the local folder, candles/<set>/ and models/<run>/, which works with any stack.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from trainer.aws.access import Access, own_access
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
+from trainer.job.job import Job
 
 
 @contextmanager
@@ -60,6 +61,24 @@ def local_root(local: str) -> Path:
             f"{folder} can't be used", why="its path is not UTF-8", do="Rename it, or name another."
         ) from error
     return folder
+
+
+def local_candles(job: Job, root: Path | None = None) -> Path | None:
+    """Return the folder of a job's data set; None if the job names its candles or there is no such folder.
+
+    `root` is used instead of the local folder.
+    """
+    root = root or environment.local_folder()
+    if root is None or job.data.path:
+        return None
+    folder = root / "candles" / job.data.set
+    return folder if folder.is_dir() else None
+
+
+def folder_of_run(run_id: str) -> Path:
+    """Return the folder for a run's models: in the local folder, or below the current one without it."""
+    root = environment.local_folder()
+    return root / "models" / run_id if root else Path(run_id)
 
 
 def _folder_access(local: str, *, rehearse: bool) -> Access:

@@ -81,6 +81,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
+        "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "host": fields.text("host", ""),
         "note": fields.text("note", "", most=MOST_TEXT),

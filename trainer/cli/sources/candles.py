@@ -14,8 +14,7 @@ from trainer.aws.place import Place
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.cli.output import counted
 from trainer.cli.sources.check_child import INDEXED, CheckChild
-from trainer.cli.sources.overlaps import compare_overlaps
-from trainer.cli.sources.taken import take
+from trainer.cli.sources.taken import compare_overlaps, take
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.launch.inputs import RAW, ChosenCandles, list_inputs

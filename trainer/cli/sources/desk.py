@@ -18,10 +18,10 @@ from trainer.aws.access import own_access
 from trainer.aws.place import Place
 from trainer.base.errors import UsageError
 from trainer.base.extras import needs
+from trainer.cli.connect import local_candles
 from trainer.cli.sources.bucket import fetch_candles, fetch_files, is_in_bucket
 from trainer.cli.sources.candles import CheckedCandles, find_candles
 from trainer.cli.sources.check_child import CheckChild
-from trainer.cli.sources.local import local_candles
 from trainer.cli.sources.script_packages import Packages, with_packages
 from trainer.cli.terminal import Console
 from trainer.data.read.paths import check_path

@@ -213,18 +213,13 @@ def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | Us
         fetched = re.search(r"https?://[^\s`]+", text)
         why = f"{fetched[0] if fetched else 'the package index'} does not answer"
         return ConnectionFailed("the script's packages can't be resolved", why=why, do=_ALONE)
-    cause = re.sub(r"^No solution found when resolving dependencies ", "", text)
-    cause = re.sub(r",? we can conclude that your requirements are unsatisfiable\.", ".", cause)
-    cause = cause.replace("the provided package locations", "script.files").replace(
-        "you require", "the script requires"
-    )
     do = (
         "Add its wheel to script.files."
         if local
         else "List a version that has one, or add a wheel of your own."
     )
     return UsageError(
-        f"the script's packages can't be installed for {target}", why=cause.rstrip(".")[:400], do=do
+        f"the script's packages can't be installed for {target}", why=text.rstrip(".")[:400], do=do
     )
 
 

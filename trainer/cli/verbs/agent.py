@@ -49,12 +49,6 @@ LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all th
 def run(arguments: argparse.Namespace) -> int:
     """Run a job here and follow it to its end. Returns the run's exit code, 0 if it was left running."""
     began = utc_now()
-    if not arguments.here:
-        why, do = (
-            "on an instance the bootstrap starts the agent",
-            "Add --here to run the job on this machine.",
-        )
-        raise UsageError("mayfly agent needs --here", why=why, do=do)
     if sys.platform != "linux":
         raise ConfigError(
             "the agent needs Linux or a container",
@@ -123,12 +117,9 @@ def run(arguments: argparse.Namespace) -> int:
         if receipt["state"] == "done":
             work.remove()
         else:
-            words = (
-                f" Its last line: {work.last_line()}"
-                if not receipt["scripts"] and not receipt["models"]
-                else ""
-            )
-            console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
+            console.line(f"to resume, repeat the command: its checkpoints are in {work.path}")
+            if not receipt["scripts"] and not receipt["models"]:
+                console.line(f"its last line: {work.last_line()}")
         return end_of_run(arguments, receipt, account, desk, console)
 
 

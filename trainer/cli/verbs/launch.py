@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.attach.keys import forget_ended, make_key
-from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
-from trainer.base.errors import ConfigError, Stopped, UsageError
+from trainer.base.errors import ConfigError, Stopped, TrainerError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
-from trainer.cli.output import ask, mayfly, say, say_json
+from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
-from trainer.cli.settled import report_settled
 from trainer.cli.sources.desk import Desk, desk_of, with_script
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive, start
-from trainer.control.settle import settle_unwatched
+from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.job.job import Job, load_job, parse_job
 from trainer.launch.bundle import upload_bundle
@@ -93,11 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
             return _print_notes(arguments, work, plan, account, desk.describe(work), notes)
         console.line()
         console.show(view)
-        _refuse_unasked(arguments, access)
+        if account.place.asks:
+            do = "Add -y to launch, or --dry-run to look."
+            refuse_unasked(arguments, "this would spend money", do=do)
         console.update("asking the account whether it would launch this ...")
         for note in _checked(work, plan, account, sweep=True):
             console.line(f"note: {note}")
-        _ask(arguments, plan, access)
+        _ask(arguments, plan)
         if desk.packages:
             console.line(desk.packages.keep())
         work = work.uploaded(account, console.update)
@@ -136,8 +135,20 @@ def _resolved(
         settle = partial(settle_unwatched, account.access, account.outputs)
         settled = None if arguments.dry_run else pool.submit(settle)
         work = desk.resolve(account, dry_run=bool(arguments.dry_run))
-    report_settled(settled, console)
+    if settled:
+        _report_settled(settled, console)
     return work, offered.result()
+
+
+def _report_settled(settled: Future[Settling], console: Console) -> None:
+    """Print the runs that ended. A problem with an old run is a warning and does not stop a new one."""
+    try:
+        for receipt in settled.result().receipts:
+            console.line(f"settled {receipt['run_id']}, which had no command attached: {receipt['state']}")
+        for run_id, problem in settled.result().problems.items():
+            console.line(f"warning: run {run_id} could not be settled: {problem}")
+    except TrainerError as error:
+        console.line(f"warning: an earlier run could not be settled: {error}")
 
 
 def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Job:
@@ -181,26 +192,13 @@ def _checked(work: Work, plan: LaunchPlan, account: Account, *, sweep: bool) -> 
     return check_account(account.access, account.outputs, record, sweep=sweep)
 
 
-def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
-    """Raise UsageError if money would be spent and there is no terminal to ask on."""
-    if not access.place.asks or arguments.yes:
-        return
-    if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        why = "--json was given" if arguments.json else "there is no terminal to ask on"
-        raise UsageError(
-            "this would spend money and was not confirmed",
-            why=why,
-            do="Add -y to launch, or --dry-run to look.",
-        )
-
-
-def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
+def _ask(arguments: argparse.Namespace, plan: LaunchPlan) -> None:
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
-    if not access.place.asks or arguments.yes:
+    if not plan.place.asks or arguments.yes:
         return
     unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
-    if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
+    if not agrees(f"Launch{on}?"):
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 

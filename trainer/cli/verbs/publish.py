@@ -128,9 +128,9 @@ def _training_sent(job: Job, account: Account) -> Sent:
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
-    script = with_refresh_script(job)
-    job = pinned(checked(script.job))
-    bundle = build_bundle(own_files={**contents(job), **script.files})
+    job, refresh = with_refresh_script(job)
+    job = pinned(checked(job))
+    bundle = build_bundle(own_files={**contents(job), **refresh})
     sent = portable_encoder(portable(job))
     return Sent(job=sent, bundle=bundle, encoder=encoder_file(job), at_desk=job)
 

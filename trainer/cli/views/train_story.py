@@ -54,15 +54,13 @@ class TrainStory(Story):
         if not is_terminal(sys.stdout):
             super().print_models(models)
             return
-        from trainer.cli.views.table import FittedTable, TableColumn  # late, as above
+        from trainer.cli.views.table import FittedTable  # late, as above
 
-        columns = [
-            TableColumn(title="model"),
-            TableColumn(title="file"),
-            TableColumn(title="sha256", leaves=1),
+        rows = [
+            {"model": model["piece"], "file": model["file"], "sha256": model["sha256"][:SHOWN_DIGITS]}
+            for model in sorted(models, key=lambda model: model["piece"])
         ]
-        rows = [(model["piece"], model["file"], model["sha256"][:SHOWN_DIGITS]) for model in models]
-        show(FittedTable(columns, sorted(rows)))
+        show(FittedTable(rows, leaving=("sha256",)))
 
     def _as_of_a_run(self) -> RunProgress:
         told = self._progress

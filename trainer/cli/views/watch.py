@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from trainer.cli.output import duration, money
 from trainer.cli.terminal import Console
-from trainer.cli.views.progress import PhaseEnded, models_line, picture
+from trainer.cli.views.progress import models_line, phase_ended, picture
 from trainer.cli.views.table import BAD, STRONG
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
@@ -74,7 +74,7 @@ class Watch:
             if phase not in self._settled and progress.seconds.get(phase):
                 machines = self._new_instances(progress) if phase == "capacity" else []
                 details = [part for seen in machines for part in _machine(seen)]
-                self._console.show(PhaseEnded(phase, progress.seconds[phase], details))
+                self._console.show(phase_ended(phase, progress.seconds[phase], details))
                 self._settled.add(phase)
         for name, piece in progress.pieces.items():
             if piece.get("state") == "failed" and name not in self._ended:

@@ -58,8 +58,8 @@ def test_packages_are_resolved_for_the_machine_with_hashes(wheels):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("gone", "gone was not found in script.files"),
-        ("tiny>=3", "only tiny==1.0 is available and the script requires tiny>=3"),
+        ("gone", "gone was not found in the provided package locations"),
+        ("tiny>=3", "only tiny==1.0 is available and you require tiny>=3"),
         ("aged", "aged==1.0 has no wheels with a matching Python"),
         ("mac", "mac==1.0 has no wheels with a matching platform tag"),
     ],
@@ -227,7 +227,7 @@ def test_requirements_with_hashes_that_a_rehearsals_environment_has_need_no_whee
     job, pip = script_job(tmp_path, requirements="r.txt"), versions_here()["pip"]
     ours = {"r.txt": f"pip=={pip} --hash=sha256:{'0' * 64}\n".encode(), **wheels.files}
     assert packages(job, ours, rehearsal=True) == (job, ours, None)
-    with pytest.raises(UsageError, match="pip was not found in script.files"):
+    with pytest.raises(UsageError, match="pip was not found in the provided"):
         packages(job, {**ours, "r.txt": ours["r.txt"].replace(pip.encode(), b"1.0")}, rehearsal=True)
 
 

@@ -41,6 +41,7 @@ RECEIPT = {
     "models": [
         {
             "piece": "A",
+            "series": ["A"],
             "family": "lstm",
             "key": "k",
             "version_id": "v1",
@@ -56,6 +57,13 @@ RECEIPT = {
     "deadline_cause": "budget",
     "retries": 1,
     "note": "",
+    "log_tail": "",
+    "host": "",
+    "boot": None,
+    "inputs": {},
+    "files": [],
+    "scripts": [],
+    "devices": {},
 }
 
 
@@ -79,11 +87,9 @@ def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
         assert part in text
 
 
-def test_the_deadline_is_printed_with_its_cause_where_the_receipt_has_one():
+def test_the_deadline_is_printed_with_its_cause():
     assert "deadline  2026-11-20T13:00:00Z, set by the budget" in text_of(RECEIPT)
     assert "set by three times the slow estimate" in text_of({**RECEIPT, "deadline_cause": "estimate"})
-    format_1 = {key: value for key, value in RECEIPT.items() if key != "deadline_cause"}
-    assert "deadline" not in text_of(format_1)
 
 
 def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
@@ -91,12 +97,6 @@ def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
         {**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0}
     )
     assert "machine   none was started" in text and "models    none" in text
-
-
-def test_a_receipt_from_before_prices_were_kept_has_no_price():
-    (instance,) = RECEIPT["instances"]
-    old = {key: value for key, value in instance.items() if key != "price_usd_per_hour"}
-    assert "an hour" not in text_of({**RECEIPT, "instances": [old]})
 
 
 def test_what_the_cache_gave_or_why_it_gave_nothing_is_shown():
@@ -186,6 +186,7 @@ def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_termi
         "last_lines": ["loss 0.5", "\x1b[2Jx"],
         "notes": ["told"],
         "best": {},
+        "done": False,
     }
     file = {"file": "m.pt", "bytes": 1_234, "sha256": "0123456789abcdef"}
     receipt = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cli.sources.local import folder_of_run, local_candles
+from trainer.cli.connect import folder_of_run, local_candles
 from trainer.job.job import job_from
 
 
