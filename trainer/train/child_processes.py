@@ -31,7 +31,7 @@ def ctrl_c_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def serve_the_parent() -> None:
+def end_with_the_parent() -> None:
     """Leave Ctrl-C to the parent, let SIGTERM end this process, and end it at once when the parent ends, by
     kill -9, too.
     """

@@ -124,9 +124,8 @@ def outputs_of_trained(
     """
     piece, run = opened.piece, opened.run
     if run.failure:
-        raise TrainingFailed(
-            f"{piece.name} did not train", why=run.failure, do="Lower train.learning_rate or train.clip_norm."
-        )
+        do = "Lower train.learning_rate or train.clip_norm."
+        raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do=do)
     with on_one_thread():
         return outputs_by_span(model, opened.data, job, evaluate)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainer.train.child_processes import ctrl_c_blocked
-from trainer.train.tuning.tune import answer_of
+from trainer.train.tuning.tune import call_in_child
 from trainer.train.workers.supervisor import worker_context
 
 
@@ -66,7 +66,7 @@ def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.Mon
     monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
     monkeypatch.setattr(forkserver, "ensure_running", ensure_running)
     worker_context("cpu")
-    assert answer_of(Starting(), print) == (True, "")  # type: ignore[arg-type]
+    assert call_in_child(Starting(), print) == (True, "")  # type: ignore[arg-type]
     assert seen == [True] and not blocked()
     tracker._stop()
 
@@ -83,5 +83,5 @@ def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
 
     starting = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        answer_of(starting, print)  # type: ignore[arg-type]
+        call_in_child(starting, print)  # type: ignore[arg-type]
     assert starting.killed

@@ -87,14 +87,14 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
         return seconds, 0, why
     from trainer.train.inputs.source import open_data
     from trainer.train.inputs.survey import survey
-    from trainer.train.tuning.chosen import Site, look_ahead
+    from trainer.train.tuning.chosen import Site, run_estimate
     from trainer.train.workers.devices import choose_device, default_workers
 
     kind, choice = choose_device(job, arguments.device)
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
         surveyed = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
-    run_seconds, limit = look_ahead(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
+    run_seconds, limit = run_estimate(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
     run = (
         f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')},"
         f" {surveyed.data['bars']:,} bars)"

@@ -28,23 +28,23 @@ class Silence:
 class HangWatch:
     """Keeps track of events and answers of ranks. Times are in seconds of one clock."""
 
-    heard_at: float  # of any rank
+    event_at: float  # of any rank
     bound_seconds: float = BOUND_SECONDS
     _asked_at: float | None = None
     _answered: set[int] = field(default_factory=set)
 
-    def hear(self, now: float) -> None:
+    def note_event(self, now: float) -> None:
         """Note an event of any rank: the ranks make progress."""
-        self.heard_at, self._asked_at = now, None
+        self.event_at, self._asked_at = now, None
 
-    def answer(self, rank: int) -> None:
+    def note_answer(self, rank: int) -> None:
         """Note that a rank has answered."""
         self._answered.add(rank)
 
-    def look(self, ranks: Collection[int], now: float) -> Silence:
+    def check(self, ranks: Collection[int], now: float) -> Silence:
         """Return what to do about these ranks now. With `ask`, the ranks count as asked."""
         half = self.bound_seconds / 2
-        if not ranks or now - self.heard_at < half:
+        if not ranks or now - self.event_at < half:
             return Silence()
         if self._asked_at is None:
             self._asked_at = now
@@ -53,7 +53,7 @@ class HangWatch:
         if now - self._asked_at < half:
             return Silence()
         hung = tuple(rank for rank in ranks if rank not in self._answered)
-        self.hear(now)  # those that answered may be busy: ask again after another silence
+        self.note_event(now)  # those that answered may be busy: ask again after another silence
         return Silence(hung=hung)
 
 

@@ -27,12 +27,12 @@ from trainer.train.packs.layout import Layout
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
+from trainer.train.ranks.connection import RankConnection
 from trainer.train.ranks.group import AgreedClock, Ranks, process_group
 from trainer.train.ranks.layout import DataParallel, FullySharded
 from trainer.train.ranks.links import check_links
 from trainer.train.ranks.shards import write_shards
 from trainer.train.ranks.validation import shared_outputs
-from trainer.train.ranks.voice import Voice
 from trainer.train.workers.devices import device_of
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
@@ -43,29 +43,29 @@ def main() -> None:
     """Train the piece that the supervisor assigns, as one of its ranks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the whole terminal group; the supervisor acts
     place = environment.rank_environment()
-    voice = Voice(place)
+    connection = RankConnection(place)
     try:
-        train_as(place, voice)
+        train_as(place, connection)
     except TrainerError as error:
         # Not retried: it would fail the same way.
-        failure = {**voice.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
-        voice.report({"event": "model_failed", **failure})
+        failure = {**connection.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
+        connection.report({"event": "model_failed", **failure})
     except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
-        voice.crashed(error)
+        connection.crashed(error)
         raise
 
 
-def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
+def train_as(place: environment.RankEnvironment, connection: RankConnection) -> None:
     """Train the assigned piece as the rank of `place`. Raises TrainerError if the piece can't be trained."""
-    assignment = voice.assignment
+    assignment = connection.assignment
     piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
     device = device_of(kind, place.local_rank)
     placed = set_up_process(Station(number=place.local_rank, device=device))
-    voice.report({"event": "rank_started", **piece.identity, "device": device, **placed})
+    connection.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
 
     def speak(event: dict[str, Any]) -> None:
-        voice.report(with_memory(event, device))
+        connection.report(with_memory(event, device))
 
     report: Report = speak if place.rank == 0 else lambda event: None
     with process_group(place.rank, place.count, torch.device(device)) as ranks:
@@ -73,7 +73,7 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         report({**links.to_event(), **piece.identity})
         store = partial(write_shards, ranks=ranks.in_background())
         files = PieceFiles(settings, device, report, store=store)
-        roster = _Roster(voice, ranks, files)
+        roster = _RankRoster(connection, ranks, files)
         layout: Layout = DataParallel(ranks, settings.job, link=settings.machine.link)
         if assignment.sharded:
             layout = FullySharded(ranks, settings.job)
@@ -84,11 +84,11 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
         report(files.finish(roster.opened, outputs))
 
 
-class _Roster:
+class _RankRoster:
     """The one run of a rank: see `loop.Roster`."""
 
-    def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
-        self._assignment, self._report = voice.assignment, voice.report
+    def __init__(self, connection: RankConnection, ranks: Ranks, files: PieceFiles) -> None:
+        self._assignment, self._report = connection.assignment, connection.report
         self._ranks, self._files = ranks, files
         self.opened: Opened | None = None
         self._trained: nn.Module | None = None

@@ -28,8 +28,8 @@ from trainer.machines.kernels import gains_from_threads
 from trainer.train.checkpoint import forget
 from trainer.train.cpu import num_cores
 from trainer.train.piece import kept
+from trainer.train.ranks.connection import Assignment
 from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch
-from trainer.train.ranks.voice import Assignment
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 
 Emit = Callable[[dict[str, Any]], None]
@@ -127,7 +127,7 @@ class RankSupervisor:
         while ended is None:
             self._run = _TorchRun(assignment, self._count, self._emit, self._clock, retries=left)
             try:
-                ended = self._run.to_the_end()
+                ended = self._run.run()
             finally:
                 self._outcome.retries += self._run.retries
                 left -= self._run.retries
@@ -143,7 +143,7 @@ class _TorchRun:
     ) -> None:
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
         self._identity = {**assignment.piece.identity, "worker": 0}
-        self._watch = HangWatch(heard_at=clock())
+        self._watch = HangWatch(event_at=clock())
         self.retries = 0
         self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
@@ -167,7 +167,7 @@ class _TorchRun:
         started = {"event": "torchrun_started", **self._identity, "pid": os.getpid()}
         emit({**started, "torchrun": self._torchrun.pid, "ranks": count})
 
-    def to_the_end(self) -> dict[str, Any] | None:
+    def run(self) -> dict[str, Any] | None:
         """Receive events until the piece is done or has failed; return its last event.
 
         None if torchrun was killed and the piece may be retried: torchrun restarts its ranks, but not itself.
@@ -177,10 +177,10 @@ class _TorchRun:
             alive = self._torchrun.poll() is None
             for ready in wait([self._listener, *self._ranks], timeout=POLL_SECONDS if alive else 0):
                 if ready is self._listener:
-                    self._greet()
+                    self._accept()
                 else:
-                    self._hear(self._ranks[ready])  # type: ignore[index]  # all others are connections
-            self._watch_out()
+                    self._receive(self._ranks[ready])  # type: ignore[index]  # all others are connections
+            self._check_silence()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
                 failed = self._ended["event"] == "model_failed"  # others may wait for the rank that failed
@@ -212,7 +212,7 @@ class _TorchRun:
         self._ranks.clear()
         self._folder.cleanup()
 
-    def _greet(self) -> None:
+    def _accept(self) -> None:
         """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun
         restarted them.
         """
@@ -230,7 +230,7 @@ class _TorchRun:
 
     def _start_again(self, restart: int) -> None:
         for rank in list(self._ranks.values()):  # torchrun has ended them; their last messages explain why
-            self._hear(rank)
+            self._receive(rank)
         self._note_retry()
         self._restart = restart
         self._ends.clear()
@@ -239,22 +239,22 @@ class _TorchRun:
         self._emit({"event": "retry", **self._identity, **self._reason()})
         self.retries += 1
 
-    def _hear(self, rank: _Rank) -> None:
+    def _receive(self, rank: _Rank) -> None:
         try:
             while rank.connection.poll():
                 self._act_on(rank, rank.connection.recv())
         except (EOFError, OSError):
             del self._ranks[rank.connection]
             rank.connection.close()
-            self._lose(rank)
+            self._note_end(rank)
 
-    def _watch_out(self) -> None:
+    def _check_silence(self) -> None:
         """Ask silent ranks where they are, and kill those that do not answer."""
-        silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
+        silence = self._watch.check([rank.number for rank in self._ranks.values()], self._clock())
         if silence.ask:
             self._emit({"event": "ranks_silent", **self._identity, "seconds": BOUND_SECONDS / 2})
         for rank in self._ranks.values():
-            with suppress(OSError):  # it is gone: `_hear` handles that
+            with suppress(OSError):  # it is gone: `_receive` handles that
                 if silence.ask:
                     rank.connection.send("where are you?")
                 if rank.number in silence.hung:
@@ -264,9 +264,9 @@ class _TorchRun:
 
     def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
         if event["event"] == "rank_dumped":
-            self._watch.answer(rank.number)
+            self._watch.note_answer(rank.number)
         else:
-            self._watch.hear(self._clock())
+            self._watch.note_event(self._clock())
         if event["event"] == "crashed":
             rank.crash = event
         elif event["event"] in ("model_done", "model_failed"):
@@ -276,7 +276,7 @@ class _TorchRun:
         else:
             self._emit(event)
 
-    def _lose(self, rank: _Rank) -> None:
+    def _note_end(self, rank: _Rank) -> None:
         """Note why a rank has gone."""
         if rank.crash is None:
             self._ends.append((False, {"reason": f"rank {rank.number} was killed"}))

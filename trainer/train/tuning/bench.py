@@ -27,7 +27,7 @@ from trainer.machines.memory import (
 )
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.tuning.timing import Candidate, Timing, make_members, measure
-from trainer.train.tuning.tune import answer_of
+from trainer.train.tuning.tune import call_in_child
 
 ACCUMULATION = 4  # slices of a batch on a GPU: the usual number for this model
 BATCHES = {"cuda": (16, 64, 200, 1500), "cpu": (1, 4, 16)}
@@ -116,7 +116,7 @@ def _in_a_process(
     # The server preloads torch and what its optimizers load on first use (two seconds).
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])
-    answer, failure = answer_of(context, _measure, candidate, job, device, seconds)
+    answer, failure = call_in_child(context, _measure, candidate, job, device, seconds)
     if failure:
         return Timing(candidate=candidate, excluded=f"{failure}, probably out of memory"), None
     timing, memory_gib = answer

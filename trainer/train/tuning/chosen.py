@@ -67,7 +67,7 @@ class Chosen:
     sharded: bool = False  # each rank holds a part of the model (FSDP2), which does not fit one GPU
 
 
-def look_ahead(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
+def run_estimate(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
     """Return the estimated seconds of a surveyed job's run, and the largest batch that `batch = "auto"` may
     choose.
 
@@ -110,42 +110,20 @@ def choose_settings(
 
     Raises UsageError if one model is too large for the device.
     """
-    kind, key = site.kind, site.profile.profile.key
-    run_seconds, limit = look_ahead(job, site, surveyed)
-    trial = site.trial_of(job)
-    resumed = _of_checkpoints(checkpoints, shape_of(job))
-    entry: Entry | None = None
-    sources: Mapping[str, str] = {}
-    if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):
-        entry, sources = sound_entry(resumed), resumed["from"]
-    elif (entry := known_here(key, trial, torch=torch.__version__)) is not None:
-        sources = dict.fromkeys(PARTS, "remembered")
-    elif _is_worth(trial, kind, run_seconds):
-        seconds = trial_seconds(trial, kind)
-        emit({"event": "tuning", "profile": key, "seconds": seconds, "run_seconds": round(run_seconds)})
-        began = time.monotonic()
-        tuning = run(trial, device=kind, seconds=seconds, batch_limit=limit)
-        entry = entry_of(tuning.timings[0]) if tuning.timings else None
-        sources = dict.fromkeys(PARTS, "tuned here")
-        told = _tuned(tuning, entry, trial, limit_seconds=seconds)
-        emit({"event": "tuned", "profile": key, **told, "seconds": round(time.monotonic() - began, 1)})
-    tuned = with_entry(job, entry) if entry else job
-    if (
-        entry is None and kind == "cuda" and job.expert.strategy != "auto"
-    ):  # no other strategy was compared with plain modules here
-        tuned = job.with_expert(strategy="sequential")
-    wanted = tuned
-    tuned = tuned.with_train(batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
-    sharded = False
+    kind, resumed = site.kind, _of_checkpoints(checkpoints, shape_of(job))
+    run_seconds, limit = run_estimate(job, site, surveyed)
+    entry, sources = _measured(job, site, resumed, run_seconds=run_seconds, limit=limit, emit=emit, run=run)
+    wanted = with_entry(job, entry) if entry else job
+    if entry is None and kind == "cuda" and job.expert.strategy != "auto":
+        wanted = job.with_expert(strategy="sequential")  # no other was compared with plain modules here
+    tuned = wanted.with_train(batch=_batch(job, wanted, resumed, limit, windows=_fewest_windows(surveyed)))
+    given, sharded = job.with_train(batch=tuned.train.batch), False
     if kind == "cuda" and site.together:
-        tuned, sharded = placed_on_ranks(
-            job.with_train(batch=tuned.train.batch), site, tuned=tuned, surveyed=surveyed
-        )
+        tuned, sharded = placed_on_ranks(given, site, tuned=tuned, surveyed=surveyed)
     elif kind == "cuda":
-        given = job.with_train(batch=tuned.train.batch).with_expert(strategy=tuned.expert.strategy)
-        tuned = placed(
-            given, site, tuned=tuned, bars=max(piece.bars for piece in surveyed.pieces), entry=entry
-        )
+        bars = max(piece.bars for piece in surveyed.pieces)
+        given = given.with_expert(strategy=tuned.expert.strategy)
+        tuned = placed(given, site, tuned=tuned, bars=bars, entry=entry)
     tuned = concrete(tuned, kind)
     if entry is None:  # the memory formula may allow less than the usual slice
         usual = concrete(job.with_train(batch=tuned.train.batch), kind)
@@ -153,12 +131,42 @@ def choose_settings(
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
     if resumed is not None and not job.train.batch and tuned.train.batch == resumed["batch"]:
         where["batch"] = resumed["from"].get("batch", "default")
-    choice = {"profile": key, "shape": shape_of(job), **_parts(tuned)}
+    choice = {"profile": site.profile.profile.key, "shape": shape_of(job), **_parts(tuned)}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
     if site.together:
         choice["layout"] = "fsdp" if sharded else "ddp"
     return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where}, sharded=sharded)
+
+
+def _measured(
+    job: Job,
+    site: Site,
+    resumed: Mapping[str, Any] | None,
+    *,
+    run_seconds: float,
+    limit: int,
+    emit: Callable[[dict[str, Any]], None],
+    run: RunTuner,
+) -> tuple[Entry | None, Mapping[str, str]]:
+    """Return the fastest settings known, with their sources: the checkpoint's, else those measured here
+    before, else those of a trial, if one is worth its time.
+    """
+    kind, key, trial = site.kind, site.profile.profile.key, site.trial_of(job)
+    if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):
+        return sound_entry(resumed), resumed["from"]
+    if (known := known_here(key, trial, torch=torch.__version__)) is not None:
+        return known, dict.fromkeys(PARTS, "remembered")
+    if not _is_worth(trial, kind, run_seconds):
+        return None, {}
+    seconds = trial_seconds(trial, kind)
+    emit({"event": "tuning", "profile": key, "seconds": seconds, "run_seconds": round(run_seconds)})
+    began = time.monotonic()
+    tuning = run(trial, device=kind, seconds=seconds, batch_limit=limit)
+    entry = entry_of(tuning.timings[0]) if tuning.timings else None
+    outcome = _tuned(tuning, entry, trial, limit_seconds=seconds)
+    emit({"event": "tuned", "profile": key, **outcome, "seconds": round(time.monotonic() - began, 1)})
+    return entry, dict.fromkeys(PARTS, "tuned here")
 
 
 def placed_on_ranks(job: Job, site: Site, *, tuned: Job, surveyed: Survey) -> tuple[Job, bool]:

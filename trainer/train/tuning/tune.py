@@ -34,7 +34,7 @@ from trainer.machines.choice import Choice
 from trainer.machines.kernels import cpu_slice
 from trainer.machines.measurements import Entry, keep_here, shape_of
 from trainer.machines.memory import REFERENCE_BATCH
-from trainer.train.child_processes import ctrl_c_blocked, serve_the_parent
+from trainer.train.child_processes import ctrl_c_blocked, end_with_the_parent
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
@@ -264,13 +264,13 @@ def run_tuner(job: Job, *, device: str, seconds: float, batch_limit: int) -> Tun
     not raised.
     """
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    answer, failure = answer_of(
+    answer, failure = call_in_child(
         context, tune_and_tell, job, device, seconds, batch_limit, limit_seconds=LIMIT_SECONDS
     )
     return answer if isinstance(answer, Tuning) else Tuning(failure=failure)
 
 
-def answer_of(
+def call_in_child(
     context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
 ) -> tuple[Any, str]:
     """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there
@@ -297,7 +297,7 @@ def answer_of(
 
 def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch_limit: int) -> None:
     """Run the trial, cache the result on this machine, and send it."""
-    serve_the_parent()
+    end_with_the_parent()
 
     def say(line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)

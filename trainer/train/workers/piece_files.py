@@ -55,7 +55,5 @@ class PieceFiles:
 
     def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
         """Score a trained model and write it; return its `model_done` event. Raises TrainerError."""
-        settings = self._settings
-        return close_piece(
-            opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice
-        )
+        job, out, choice = self._settings.job, self._settings.out, self._settings.choice
+        return close_piece(opened, outputs, job, out=out, device=self._device, choice=choice)

@@ -60,9 +60,8 @@ def worker_context(kind: str) -> Any:
     let_threads_sleep()
     # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless
     # preloaded.
-    multiprocessing.set_forkserver_preload(
-        ["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"]
-    )
+    preloaded = ["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"]
+    multiprocessing.set_forkserver_preload(preloaded)
     with ctrl_c_blocked():
         forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
@@ -103,7 +102,7 @@ class Supervisor:
             pieces = [replace(piece, threads=threads[piece.name]) for piece in pieces]
         self._queue = PieceQueue(pieces)
         while True:
-            self._hand_out()
+            self._assign_pieces()
             self._send_ahead()
             if not any(worker.pieces for worker in self._workers.values()):
                 return self._outcome
@@ -118,27 +117,25 @@ class Supervisor:
             worker.connection.close()
         self._workers.clear()
 
-    def _hand_out(self) -> None:
+    def _assign_pieces(self) -> None:
         """Fill free places: retries first, then the queue, one model to each worker in turn so that none
         waits.
         """
         for number in range(self._num_workers):
-            if self._again_together and self._idle(number):
+            if self._again_together and self._is_idle(number):
                 for piece in self._again_together.popleft():
-                    self._give(number, piece)
-            elif self._again_alone and self._idle(number):
-                self._give(number, self._again_alone.popleft())
+                    self._assign(number, piece)
+            elif self._again_alone and self._is_idle(number):
+                self._assign(number, self._again_alone.popleft())
                 self._workers[number].alone = True
         for occupied in range(self._places):
             for number in range(self._num_workers):
                 worker = self._workers.get(number)
-                training = len(worker.pieces) if worker else 0
-                if len(self._queue) and training == occupied and not (worker and worker.alone):
-                    staged = worker.staged if worker else ""
-                    piece = self._queue.take(
-                        held=worker.held if worker else (), staged=staged, elsewhere=self._elsewhere(number)
-                    )
-                    self._give(number, piece)
+                training, alone = (len(worker.pieces), worker.alone) if worker else (0, False)
+                if len(self._queue) and training == occupied and not alone:
+                    held, staged = (worker.held, worker.staged) if worker else ((), "")
+                    elsewhere = self._elsewhere(number)
+                    self._assign(number, self._queue.take(held=held, staged=staged, elsewhere=elsewhere))
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
@@ -168,10 +165,10 @@ class Supervisor:
         there = piece.source in worker.held or piece.source in elsewhere
         return None if there or piece.memory_gib > STAGE_GIB else piece
 
-    def _idle(self, number: int) -> bool:
+    def _is_idle(self, number: int) -> bool:
         return number not in self._workers or not self._workers[number].pieces
 
-    def _give(self, number: int, piece: Piece) -> None:
+    def _assign(self, number: int, piece: Piece) -> None:
         worker = self._workers.get(number) or self._start(number)
         worker.pieces[piece.name] = piece
         worker.last = piece.source
@@ -204,17 +201,17 @@ class Supervisor:
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():
                 self._read(worker)
-                self._bury(worker)
+                self._remove(worker)
 
     def _read(self, worker: _Worker) -> bool:
         try:
             while worker.connection.poll():
-                self._hear(worker, worker.connection.recv())
+                self._receive(worker, worker.connection.recv())
         except (EOFError, OSError):
             return False
         return True
 
-    def _hear(self, worker: _Worker, event: dict[str, Any]) -> None:
+    def _receive(self, worker: _Worker, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "crashed":
             worker.crash = event["reason"]
@@ -226,7 +223,7 @@ class Supervisor:
             worker.alone = worker.alone and bool(worker.pieces)
         self._emit(event)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _remove(self, worker: _Worker) -> None:
         """Remove a dead worker, and retry or report its models."""
         del self._workers[worker.number]
         worker.process.kill()  # its pipe may close before it ends

@@ -23,7 +23,7 @@ import torch
 
 from trainer.base.errors import DataError, TrainerError
 from trainer.job.pieces.piece import Piece
-from trainer.train.child_processes import serve_the_parent
+from trainer.train.child_processes import end_with_the_parent
 from trainer.train.inputs.source import Source, Sources, on_device, read_source
 from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
@@ -52,18 +52,18 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     piece is `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is
     finished.
     """
-    serve_the_parent()
+    end_with_the_parent()
     placed = set_up_process(station)
-    desk = _Desk(station, settings, connection)
+    roster = _WorkerRoster(station, settings, connection)
     if placed:
-        desk.report({"event": "worker_started", **placed})
+        roster.report({"event": "worker_started", **placed})
     job = settings.job
     try:
-        form = _former(station, settings, desk.report)
-        train(desk, form, job, desk.report, places=places_of(job, station.device))
+        form = _former(station, settings, roster.report)
+        train(roster, form, job, roster.report, places=places_of(job, station.device))
     except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
-        desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
+        roster.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
         raise
 
 
@@ -91,7 +91,7 @@ class _Arrival:
     staged: Future[Source] | None
 
 
-class _Desk:
+class _WorkerRoster:
     """The worker's roster: turns pieces from the pipe into runs, and trained models into files and events."""
 
     def __init__(self, station: Station, settings: WorkerSettings, connection: Connection) -> None:
@@ -102,7 +102,7 @@ class _Desk:
         self._staging = Staging(self._read)
         self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._waiting: list[_Arrival] = []  # in order, not started
-        threading.Thread(target=self._listen, name="supervisor-voice", daemon=True).start()
+        threading.Thread(target=self._listen, name="supervisor-messages", daemon=True).start()
         self._sending = threading.Lock()
         self._files = PieceFiles(settings, station.device, self.report)
 

@@ -20,25 +20,25 @@ from trainer.train.workers.assignment import WorkerSettings
 
 
 def test_a_silent_rank_is_asked_once_then_counts_as_hung():
-    watch = HangWatch(heard_at=100.0, bound_seconds=60.0)
-    assert watch.look([0, 1], 129.0) == Silence()
-    assert watch.look([0, 1], 130.0) == Silence(ask=True)
-    watch.answer(0)
-    assert watch.look([0, 1], 159.0) == Silence()
-    assert watch.look([0, 1], 160.0) == Silence(hung=(1,))
+    watch = HangWatch(event_at=100.0, bound_seconds=60.0)
+    assert watch.check([0, 1], 129.0) == Silence()
+    assert watch.check([0, 1], 130.0) == Silence(ask=True)
+    watch.note_answer(0)
+    assert watch.check([0, 1], 159.0) == Silence()
+    assert watch.check([0, 1], 160.0) == Silence(hung=(1,))
 
 
 def test_an_answer_or_an_event_ends_the_silence():
-    watch = HangWatch(heard_at=0.0, bound_seconds=60.0)
-    assert watch.look([0, 1], 30.0).ask
-    watch.answer(0)
-    watch.answer(1)
-    assert watch.look([0, 1], 60.0) == Silence()  # busy, such as one that scores alone
-    assert watch.look([0, 1], 90.0).ask  # and asked anew
-    watch.hear(91.0)
-    assert watch.look([0, 1], 121.0).ask and watch.look([0, 1], 150.0) == Silence()
-    assert watch.look([0, 1], 151.0).hung == (0, 1)
-    assert watch.look([], 1e9) == Silence()  # none has begun yet
+    watch = HangWatch(event_at=0.0, bound_seconds=60.0)
+    assert watch.check([0, 1], 30.0).ask
+    watch.note_answer(0)
+    watch.note_answer(1)
+    assert watch.check([0, 1], 60.0) == Silence()  # busy, such as one that scores alone
+    assert watch.check([0, 1], 90.0).ask  # and asked anew
+    watch.note_event(91.0)
+    assert watch.check([0, 1], 121.0).ask and watch.check([0, 1], 150.0) == Silence()
+    assert watch.check([0, 1], 151.0).hung == (0, 1)
+    assert watch.check([], 1e9) == Silence()  # none has begun yet
 
 
 class Hanging:

@@ -20,8 +20,8 @@ from trainer.base.errors import UsageError
 from trainer.store.weights import load
 from trainer.train.inputs.source import open_data
 from trainer.train.inputs.survey import survey
+from trainer.train.ranks.connection import follows_another
 from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
-from trainer.train.ranks.voice import follows_another
 from trainer.train.workers.assignment import WorkerSettings
 
 TOGETHER = ("--workers", "2", *sets("train.distributed=always", "data.pooled=true", "model.layers=1"))

@@ -26,7 +26,7 @@ from trainer.train.checkpoint import write
 from trainer.train.inputs.survey import Survey
 from trainer.train.loop import Run
 from trainer.train.packs.sequential import SequentialPack
-from trainer.train.tuning.chosen import Chosen, Site, choose_settings, look_ahead, placed
+from trainer.train.tuning.chosen import Chosen, Site, choose_settings, placed, run_estimate
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of
 
@@ -104,7 +104,7 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
 
 def estimate(job: Job = Job(), rate: float = 2_000.0) -> bool:
     """Return whether a run is estimated by this rate of windows a second."""
-    seconds, _ = look_ahead(job, CPU, surveyed(Job()))
+    seconds, _ = run_estimate(job, CPU, surveyed(Job()))
     return seconds == pytest.approx(4 * 15 * 300_000 / rate / 2)
 
 
@@ -120,7 +120,7 @@ def test_a_runs_seconds_follow_from_the_measured_rate(tmp_path):
 
 def test_workers_that_share_a_gpu_share_its_rate():
     alone, sharing = (replace(H200, workers=count, workers_per_gpu=count) for count in (1, 2))
-    seconds = [look_ahead(Job(), site, surveyed(Job()))[0] for site in (alone, sharing)]
+    seconds = [run_estimate(Job(), site, surveyed(Job()))[0] for site in (alone, sharing)]
     assert seconds[0] == seconds[1]
 
 
@@ -129,7 +129,7 @@ def test_a_tcns_run_is_estimated_by_its_bars():
     a tuner.
     """
     job = job_of(model="tcn", epochs=1)
-    seconds, _ = look_ahead(
+    seconds, _ = run_estimate(
         job, replace(CPU, workers=1), surveyed(job, models=1, windows={**WINDOWS, "train": 25_851})
     )
     assert 5 < seconds < 100

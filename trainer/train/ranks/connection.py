@@ -35,7 +35,7 @@ class Assignment:
     sharded: bool = False  # each rank holds a part of the model (FSDP2)
 
 
-class Voice:
+class RankConnection:
     """One rank's end of the connection."""
 
     def __init__(self, place: RankEnvironment) -> None:
