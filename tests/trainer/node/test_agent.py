@@ -126,11 +126,8 @@ def test_a_failed_smoke_test_ends_the_run_and_names_the_device(machine: Any) -> 
     machine.start()
     machine.wait_until_off()
     error = machine.result()["error"]
-    assert (error["what"], error["why"], error["code"]) == (
-        "the smoke test failed on cpu",
-        "no kernel image",
-        100,
-    )
+    assert (error["what"], error["why"]) == ("the smoke test failed on cpu", "no kernel image")
+    assert error["code"] == 100
 
 
 def test_a_failed_model_leaves_its_neighbour_uploaded(machine: Any) -> None:

@@ -81,11 +81,8 @@ def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, mon
     ]
     ends = {item["piece"]: item for item in read.scripts}
     assert (len(ends), sum(item["done"] for item in ends.values())) == (24, 23)
-    assert (ends["B_7"]["starts"], ends["B_7"]["exit_code"], ends["B_7"]["values"]) == (
-        2,
-        0,
-        {"symbol": "B", "seed": "7"},
-    )
+    assert (ends["B_7"]["starts"], ends["B_7"]["exit_code"]) == (2, 0)
+    assert ends["B_7"]["values"] == {"symbol": "B", "seed": "7"}
     assert (ends["A_3"]["done"], ends["A_3"]["last_lines"], ends["A_3"]["notes"]) == (
         *(False, ["no such symbol"]),
         ["MAYFLY_OUT stayed empty: nothing was uploaded"],
@@ -94,12 +91,8 @@ def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, mon
         f"{name.replace('-', '_')}/model.pt": f"{name}\n" for name in names if name != "A-3"
     }
     told = heartbeat(Lease(instance_id="i-1", at=NOW, lease_until=NOW), progress(eight.status))
-    assert (told.models_total, told.models_done, told.rate, told.progress["C_0"]["state"]) == (
-        24,
-        23,
-        None,
-        "done",
-    )
+    assert (told.models_total, told.models_done, told.rate) == (24, 23, None)
+    assert told.progress["C_0"]["state"] == "done"
     assert list((eight.work / "command" / "copies").iterdir()) == []
 
 
