@@ -43,30 +43,16 @@ REFERENCE = [
         103,
         "stop",
         "stop",
-        "create-service-linked-role",
+        "Create the role",
     ),
-    (
-        "RequestLimitExceeded",
-        "throttling",
-        103,
-        "new_token",
-        "new_token",
-        "try again",
-    ),  # the call was not carried out
+    ("RequestLimitExceeded", "throttling", 103, "new_token", "new_token", "try again"),
     ("ThrottlingException", "throttling", 103, "new_token", "new_token", "try again"),
     ("InternalError", "throttling", 103, "new_token", "replay", "try again"),
     ("ServerInternal", "throttling", 103, "new_token", "replay", "try again"),
     ("Unavailable", "throttling", 103, "new_token", "replay", "try again"),
     ("ServiceUnavailable", "throttling", 103, "new_token", "replay", "try again"),
     ("DiskFull", "throttling", 103, "new_token", "replay", "set MAYFLY_HOME"),  # the embedded AWS's
-    (
-        "FolderFailed",
-        "throttling",
-        103,
-        "new_token",
-        "replay",
-        "Free space",
-    ),  # of a folder instead of a bucket
+    ("FolderFailed", "throttling", 103, "new_token", "replay", "Free space"),  # of a folder for a bucket
     ("NoClearAnswer", "unclear", 103, "new_token", "new_token", "try again"),  # ours
     ("PendingVerification", "account", 103, "stop", "stop", "verifying the account"),
     ("Blocked", "account", 103, "stop", "stop", "AWS Support"),

@@ -19,7 +19,7 @@ import pytest
 
 from tests.manifests import command
 from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
-from tests.processes import alive, cut_name
+from tests.processes import cut_name
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
@@ -240,21 +240,6 @@ def test_the_logs_bound_counts_bytes_and_empty_lines(caplog, monkeypatch):
         assert 0 < sum(len(f"2026-11-20 12:00:00,000 {text}\n".encode()) for text in said[:-1]) <= 1 << 10
 
 
-def test_a_process_that_ignores_sigterm_is_killed_with_its_forks(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.node.command_process.READER_SECONDS", 0.01)
-    clock = [0.0]
-    code = "trap '' TERM; (setsid sleep 1000 & echo $! > child); touch ready; sleep 1000"
-    with run(["sh", "-c", code], tmp_path, clock=lambda: clock[0]) as process:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
-        process.stop()
-        process.stop()
-        assert process.poll() is None
-        clock[0] = 11.0
-        assert wait_for(process) == -signal.SIGKILL
-    assert not alive(int((tmp_path / "child").read_text())), "it left its session, and not its variables"
-
-
 def test_a_process_is_reaped_after_its_group_is_killed(tmp_path, monkeypatch):
     """Else the group that is killed at the end may be somebody else's, who was given the same number."""
     signalled, killpg = [], os.killpg
@@ -389,12 +374,6 @@ def test_a_stopped_script_gets_sigterm_and_is_not_done(node, start, stop_when):
     assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", 0)
     assert [entry["reason"] for entry in read.failed] == ["stopped"]
     assert listed(node) == {"ready": "", "saved": "saved\n"}
-
-
-def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
-    monkeypatch.setattr("trainer.node.stage.shutil.disk_usage", lambda folder: SimpleNamespace(free=10))
-    with pytest.raises(TrainingFailed, match=r"the inputs take 0.0 GiB, .* has 0.0 GiB free"):
-        start("true")
 
 
 def test_a_process_with_a_cut_name_is_found(tmp_path: Path) -> None:

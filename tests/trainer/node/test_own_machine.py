@@ -16,7 +16,6 @@ import pytest
 
 from tests.manifests import MACHINE, manifest
 from tests.nodes import bundle, node, start
-from tests.processes import cut_name
 from trainer.aws.place import HERE
 from trainer.base.environment import temporary_folder
 from trainer.base.errors import UsageError
@@ -163,13 +162,6 @@ def test_leftovers_of_a_killed_agent_go_at_the_next_start(tmp_path: Path) -> Non
     os.utime(work.path / "here.json", (0, 0))
     prune(tmp_path)
     assert not work.path.exists()
-
-
-def test_a_process_with_a_cut_name_is_ended_like_others(tmp_path: Path) -> None:
-    work = open_work(tmp_path, "cd" * 32)
-    with cut_name(tmp_path, {"MAYFLY_WORK": str(work.path)}):
-        assert work.clear() == 1
-    work.release()
 
 
 def test_temporary_files_have_short_paths_and_go_with_the_run(node: Any, start: Any) -> None:
