@@ -7,26 +7,24 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
+from tests.nodes import NOW, bundle, listed, node, own_user, reported, start, stop_when
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import ScriptSettings
 from trainer.node import command as module
 from trainer.node import command_run, piece_run
 from trainer.node.devices import Devices
-from trainer.node.own_user import OwnUser
 from trainer.node.report import progress
 from trainer.runs.lease import Lease
 from trainer.runs.reports import heartbeat
 
-__all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
+__all__ = ["bundle", "node", "own_user", "start", "stop_when"]  # fixtures
 VALUE = """
 name=$MAYFLY_VALUE_SYMBOL-$MAYFLY_VALUE_SEED
 echo "$name $CUDA_VISIBLE_DEVICES $MAYFLY_DEVICES $1" >> ../../starts
@@ -180,7 +178,6 @@ while [ ! -s $MAYFLY_OUT/child ]; do sleep 0.01; done
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_value_whose_files_do_not_fit_fails_alone(eight, start, monkeypatch):
     copy = shutil.copytree
 
@@ -200,26 +197,11 @@ def test_a_value_whose_files_do_not_fit_fails_alone(eight, start, monkeypatch):
     assert [entry["piece"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == ["B"]
 
 
-def test_only_an_ended_values_own_processes_are_killed(eight, start, monkeypatch):
-    own_user = OwnUser(uid=64_322, gid=64_322)
-    base = Path(
-        tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
-    )  # pytest's own folders are closed to others
-    base.chmod(0o755)
-    eight.work = base / "work"
-    eight.work.mkdir()
-    monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
-    eight.place = replace(eight.place, own_user=True)
-    try:
-        start(LEAVES, over={"name": ["A", "B"]})
-        assert [(item["piece"], item["last_lines"]) for item in eight.status.scripts] == [
-            ("A", []),
-            ("B", ["alive"]),
-        ]
-        assert list(own_user.processes()) == []
-    finally:
-        own_user.kill_all()
-        shutil.rmtree(base)
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_only_an_ended_values_own_processes_are_killed(eight, own_user, start):
+    start(LEAVES, over={"name": ["A", "B"]})
+    ends = [(item["piece"], item["last_lines"]) for item in eight.status.scripts]
+    assert ends == [("A", []), ("B", ["alive"])] and list(own_user.processes()) == []
 
 
 def test_the_longest_value_begins_first(eight, start, monkeypatch):
