@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 
 from tests.jobs import job_of
 from tests.manifests import manifest
+from tests.records import intent
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
@@ -35,8 +36,7 @@ from trainer.node.own_user import OwnUser
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
-from trainer.runs.pieces import RunPiece
-from trainer.runs.record import Launch, RunRecord
+from trainer.runs.record import RunPiece, RunRecord
 from trainer.runs.reports import NodeResult, read_outputs, read_result
 
 if TYPE_CHECKING:
@@ -169,9 +169,8 @@ def node_on(
     """Create a run's instance; return a node in this process that has its role, its record, and the role."""
     from trainer.rehearsal.nodes import role_credentials  # late, as in tests/conftest.py
 
-    launch = Launch(
-        rung=0, token="t", deadline=record.created_at + timedelta(minutes=30), intended_at=record.created_at
-    )
+    begin = record.created_at
+    launch = intent(deadline=begin + timedelta(minutes=30), intended_at=begin)
     record = record.with_new_launch(launch)
     answer = access.client("ec2").create_fleet(**create_fleet_request(record, record.ladder[0], launch))
     (instance_id,) = answer["Instances"][0]["InstanceIds"]

@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -92,7 +93,7 @@ _session_lock = threading.Lock()
 def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
-    own = access.place is REHEARSAL or (access.endpoint_url or "").startswith(_LOOPBACK)
+    own = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": total_max_attempts},
         connect_timeout=10,
@@ -209,6 +210,18 @@ def version_of(response: Mapping[str, Any], where: str) -> str:
         do = "Wait a quarter of an hour after the first pulumi up; if it stays, run pulumi up again."
         raise NotVersioned(f"S3 keeps {where} without a version", why=why, do=do)
     return version_id
+
+
+@contextmanager
+def aws_errors(doing: str, *, but: Collection[str] = ()) -> Iterator[None]:
+    """Turn botocore's errors into ours (`aws_error`). Those with one of the codes of `but` are ignored."""
+    from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) not in but:
+            raise aws_error(error, doing) from error
 
 
 def aws_error(error: BaseException, doing: str) -> TrainerError:

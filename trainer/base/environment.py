@@ -1,4 +1,4 @@
-"""Environment variables: the only code of `trainer` and `infra` that reads or sets them. docs/environment.md
+"""Environment variables: the only code of `trainer` and `infra` that reads or sets them. docs/reference.md
 lists them.
 
 Values are read when a function is called, never at import. Exceptions: shell files, and the sweeper

@@ -1,7 +1,7 @@
 """Declare, read and check the keys of a job's tables; base classes of the settings of models and targets.
 
 Standard library only: the control plane reads and prices a job by these. A home is described in
-docs/models-and-targets.md.
+docs/models.md.
 """
 
 from __future__ import annotations
@@ -227,9 +227,9 @@ class ModelSettings(HomeSettings):
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
-    # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py). Its activations
-    # are not computed again, and by default it multiplies in full precision: autocast would run an RNN in
-    # fp16 and its loss unscaled (lstm/network.py).
+    # that are tied, frozen or unused. Packs then take care of all that (trainer/train/packs/sequential.py).
+    # Its activations are not computed again, and by default it multiplies in full precision: autocast would
+    # run an RNN in fp16 and its loss unscaled (trainer/models/lstm/network.py).
     is_any_module: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 

@@ -76,12 +76,12 @@ class Job:
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.is_script and not self.machine.max_duration:
+        if self.script.command and not self.machine.max_duration:
             why = "how long it takes is not known, and the machine has to end"
             raise UsageError(
                 "a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h."
             )
-        if self.data.folder and not self.is_script:
+        if self.data.folder and not self.script.command:
             do = "Name candles with data.path, or a script with script.command."
             raise UsageError("data.folder without a script", why="it is the data of a script", do=do)
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
@@ -122,11 +122,6 @@ class Job:
             why = "slices of a batch would give it another gradient, as batch norm does"
             do = "Leave expert.micro_batch out."
             raise UsageError(f"{self.model.title} can't train in slices", why=why, do=do)
-
-    @property
-    def is_script(self) -> bool:
-        """Return whether it runs a user's script instead of training models."""
-        return bool(self.script.command)
 
     @property
     def cost(self) -> ModelCost:
@@ -176,13 +171,15 @@ class Job:
 
         Unused tables are left out: those of a model for a script, and the script's for a model.
         """
-        left_out = NOT_OF_A_SCRIPT if self.is_script else ("script",)
+        left_out = NOT_OF_A_SCRIPT if self.script.command else ("script",)
         parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
         tables: Tables = {"name": self.name}
         for table, part in parts.items():
             keys = part.to_keys() if isinstance(part, HomeSettings) else asdict(part)
             if table == "data":
-                keys = {key: keys[key] for key in keys if (key in DATA_OF_A_SCRIPT) == self.is_script}
+                keys = {
+                    key: keys[key] for key in keys if (key in DATA_OF_A_SCRIPT) == bool(self.script.command)
+                }
             tables[table] = {
                 key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()
             }
@@ -191,7 +188,7 @@ class Job:
 
 def refuse_script(job: Job, verb: str) -> None:
     """Raise UsageError if a verb for models is given a script."""
-    if job.is_script:
+    if job.script.command:
         do = "Run it with mayfly launch, or at this desk as it is."
         raise UsageError(f"{verb} takes no script", why="it is for models of Mayfly's training", do=do)
 

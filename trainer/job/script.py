@@ -18,7 +18,7 @@ from trainer.job.script_values import Combination, check_gpus, columns_of, combi
 
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
-# Variables that every script gets: docs/scripts.md.
+# Variables that every script gets: docs/scripts-and-machines.md.
 CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
@@ -54,7 +54,7 @@ class ScriptSettings:
         (), "Variables of the script, as NAME=value. The manifest shows them: no secrets."
     )
     secrets: tuple[str, ...] = setting(
-        (), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md."
+        (), "Names of the stack's secrets that the script gets, as variables; docs/scripts-and-machines.md."
     )
     restarts: int = setting(
         1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100
@@ -141,11 +141,11 @@ class ScriptSettings:
             if not equals or not _NAME.fullmatch(name) or "\0" in value:
                 raise bad_value("script.env", entry, "NAME=value")
             if name.startswith(_OURS) or name == "PATH":
-                do = "Leave it out: docs/scripts.md has the variables that a script gets."
+                do = "Leave it out: docs/scripts-and-machines.md has the variables that a script gets."
                 raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
             if _SECRET.search(name):
                 reason = "anyone who can read the bucket can read this"
-                do = f"Name it in script.secrets instead (docs/scripts.md): {reason}."
+                do = f"Name it in script.secrets instead (docs/scripts-and-machines.md): {reason}."
                 raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
             made[name] = value
         if len(made) > MOST_VARIABLES:

@@ -1,5 +1,5 @@
-"""Lay out a command's files and folders by the contract in docs/scripts.md, and run it to the end
-(command_run.py).
+"""Lay out a command's files and folders by its contract (docs/scripts-and-machines.md), and run it to the
+end (command_run.py).
 
 A training, a user's script and a refresh go this one way; what each may do is data of the manifest's command.
 Below the work folder:

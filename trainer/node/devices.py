@@ -23,7 +23,9 @@ from trainer.base.errors import ConfigError, TrainingFailed
 # another minor may differ in the last digits, and an older one may lack what the trainer calls.
 TORCH = "2.13"
 GPUS = "index,name,memory.total"
-OWN_TORCH = "Install Mayfly with its extra `train` in an environment of its own: docs/other-machines.md."
+OWN_TORCH = (
+    "Install Mayfly with its extra `train` in an environment of its own: docs/scripts-and-machines.md."
+)
 
 
 class NoDriver(Exception):

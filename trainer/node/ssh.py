@@ -27,7 +27,7 @@ OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="loc
 
 def open_ssh(node: Node, key: str, *, etc: Path = Path("/etc")) -> None:
     """Authorize the run's key, if it has one, and publish the host keys; log a failure."""
-    if not key or not node.place.attaches:
+    if not key or node.place.no_attach:
         return
     if not PUBLIC_KEY.fullmatch(key):
         log.warning("nobody can attach: the manifest's SSH key is not an ed25519 key")

@@ -1,10 +1,8 @@
-"""The environment, read at each call, and the page that lists its variables."""
+"""The environment, read at each call."""
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,34 +12,6 @@ import pytest
 from trainer.base import environment
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def variables() -> list[str]:
-    """Return the names in docs/environment.md, in the order of its rows."""
-    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
-    return [row.group(1) for line in page.splitlines() if (row := re.match(r"\| `([A-Z_0-9]+)` \|", line))]
-
-
-def test_the_page_lists_every_variable_of_the_module_once():
-    names = variables()
-    assert len(names) == len(set(names))
-    source = (ROOT / "trainer" / "base" / "environment.py").read_text(encoding="utf-8")
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    used = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[A-Z][A-Z0-9_]*[A-Z]", text)}
-    assert used <= set(names)
-
-
-def test_the_page_lists_exactly_our_variables_in_any_language():
-    """Shell files read the environment themselves; their variables are documented with the rest."""
-    words = set()
-    for folder in ("trainer", "infra", "scripts"):
-        for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix != ".pyc":
-                words |= set(re.findall(r"\b[A-Z][A-Z0-9_]*[A-Z]\b", path.read_text(encoding="utf-8")))
-    ours = {
-        name for name in words if name.startswith("MAYFLY_") and not name.startswith("MAYFLY_VALUE_")
-    }  # script.over's
-    assert ours <= set(variables()) <= words
 
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):

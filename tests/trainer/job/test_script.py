@@ -6,11 +6,10 @@ import pytest
 
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
-from trainer.base.settings import keys_of
 from trainer.base.symbols import path_flaw
 from trainer.job.job import Job, job_from, load_job, refuse_script
 from trainer.job.pieces import kind_of, pieces_of
-from trainer.job.script import ScriptSettings, replaced
+from trainer.job.script import replaced
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -111,10 +110,3 @@ def test_a_job_file_names_files_and_data_from_its_own_folder(tmp_path):
 )
 def test_names_of_files_are_bounded_and_never_lead_elsewhere(path, why):
     assert why in path_flaw(path) and bool(why) == bool(path_flaw(path))
-
-
-def test_the_page_has_every_key_with_its_help_and_default():
-    page = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
-    for key, item in keys_of(ScriptSettings).items():
-        default = {"": '""', (): "[]"}.get(item.default, item.default)
-        assert f"| `{key}` | `{default}` | {item.metadata['help']} |" in page

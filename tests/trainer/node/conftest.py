@@ -109,7 +109,7 @@ def training_manifest(
     plan: bytes = b"",
 ) -> Manifest:
     """Return the manifest of a training of these inputs, which are no candles, on p3.8xlarge."""
-    candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=tuple(inputs), plan=plan)
+    candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=tuple(inputs), bars_plan=plan)
     task = training_task(cast(Any, SimpleNamespace(run_id=run_id)), job, candles, objects)
     known = {"job": task.job.to_dict(), "documents": dict(task.documents), "command": task.command}
     machines = {"p3.8xlarge": machine}
@@ -193,7 +193,7 @@ class Machine:
         objects = open_objects(self.access, self.bucket)
         made = training_manifest(objects, RUN, self.job, [item], machine, self.plan)
         made = replace(made, **self.known)
-        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made).encode())
+        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made))
         known = {"deadline": self.deadline, "role_id": "AROA1", "boot_seconds": self.boot_seconds}
         tags = launch_tags(RUN, sha256, **known)
         tags["bundle_sha256"] = self.bundle_sha256 or sha256

@@ -29,7 +29,7 @@ from trainer.job.script import CONTRACT
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import RunPlan
 from trainer.launch.preflight import look
-from trainer.launch.prepare import plan_prepare
+from trainer.launch.prepare_run import plan_prepare_run
 from trainer.launch.start import record_of
 from trainer.launch.work import Account, Refresh, ScriptWork, Work
 from trainer.machines.instances import instance_type
@@ -363,11 +363,13 @@ def test_no_manifest_widens_its_instances_role(
     now, objects = utc_now(), open_objects(access, outputs.bucket)
     account = Account(access=access, outputs=outputs, objects=objects)
     if role == "prepare":
-        plan: RunPlan = plan_prepare(account, budget_usd=1.0)[1]
+        plan: RunPlan = plan_prepare_run(account, budget_usd=1.0)[1]
         work: Work = Refresh(job=job, code=CODE, inputs=())
     else:
         offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-        plan = plan_script(job, offers, outputs, known=KnownTimes(), input_bytes=3, place=access.place)
+        plan = plan_script(
+            job, offers, subnets=outputs.subnets, known=KnownTimes(), input_bytes=3, place=access.place
+        )
         work = ScriptWork(job=job, code=CODE, files={}, sha256="", names=("s",))
     record = record_of(work, plan, account, preflight_at=now, now=now)
     monkeypatch.setattr(stage, "PAUSES", ())

@@ -25,7 +25,7 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.launch.inputs import Input
 from trainer.rehearsal.account import EmbeddedAccount, Principal
-from trainer.rehearsal.file_systems import mount
+from trainer.rehearsal.nodes import mount
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record_json import to_json
 from trainer.runs.store import open_objects
@@ -69,7 +69,7 @@ class Site:
         s3, bucket = self.access.client("s3"), self.outputs.bucket
         objects, machine = open_objects(self.access, bucket), replace(MACHINE, gpu_count=4)
         made = training_manifest(objects, run_id, job_of(symbols=("A",)), self.inputs, machine)
-        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made).encode())
+        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made))
         template, parameter = self.outputs.launch_template, self.outputs.image_parameter
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
         desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)

@@ -21,7 +21,7 @@ from tests.nodes import node
 from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared, unpacked
 from trainer.bars import check
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
-from trainer.control.prepared import take_over
+from trainer.control.takeover import take_over
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.launch.inputs import list_inputs

@@ -113,7 +113,9 @@ def run(
     ssm.put_parameter(Name=f"{path}TRACKER_KEY", Value=SECRET, Type="SecureString")
     ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
     offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-    plan = plan_script(job, offers, outputs, known=KnownTimes(), place=access.place, input_bytes=3)
+    plan = plan_script(
+        job, offers, subnets=outputs.subnets, known=KnownTimes(), place=access.place, input_bytes=3
+    )
     work = ScriptWork(job=job, code=CODE, files={"run.sh": ""}, sha256="", names=("s",))
     account = Account(access=access, outputs=outputs, objects=objects)
     record = record_of(work, plan, account, preflight_at=now, now=now)

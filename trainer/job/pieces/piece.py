@@ -64,6 +64,9 @@ class Kind:
     # of the job, its series, their timeframe
     pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]
     each: str = "symbols"  # the label of its unit
+    command: str = "train"  # that makes its pieces on a machine
+    untimed: str = "the machine tries your own model first"  # why a plan may not know its times
+    reads_candles: bool = True  # of a data set, which a retrain may have to prepare
     # all devices of the machine train a piece together, one rank each (`trainer.train.ranks`)
     all_devices: bool = False
     # the series are split at the same instants: a model that sees several must not know one's future

@@ -22,4 +22,12 @@ def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Pie
     )
 
 
-SCRIPT = Kind(name=KIND, takes=lambda job: job.is_script, pieces=_pieces, each="script")
+SCRIPT = Kind(
+    name=KIND,
+    takes=lambda job: bool(job.script.command),
+    pieces=_pieces,
+    each="script",
+    command=KIND,
+    untimed="this script has not run yet",
+    reads_candles=False,
+)
