@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -30,6 +32,7 @@ from trainer.launch.start import recorded
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
 from trainer.node import command, command_run, piece_run
 from trainer.node.identity import NodeIdentity
+from trainer.node.own_user import OwnUser
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
@@ -144,6 +147,20 @@ def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
         monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
 
     return arrange
+
+
+@pytest.fixture
+def own_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnUser]:
+    """A user of its own for the node's command, in a work folder that it may enter: the test is root."""
+    user = OwnUser(uid=64_321, gid=64_321)
+    base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own are closed to others
+    base.chmod(0o755)
+    node.work, node.place = base / "work", replace(node.place, own_user=True)
+    node.work.mkdir()
+    monkeypatch.setattr(command, "make_own_user", lambda **_: user)
+    yield user
+    user.kill_all()
+    shutil.rmtree(base)
 
 
 def node_on(

@@ -43,10 +43,8 @@ def test_it_has_known_instructions_and_one_base_with_our_torch() -> None:
 def test_it_installs_from_the_lock_and_fetches_nothing_else() -> None:
     (command,) = all_of("RUN")
     assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
-    assert (
-        "/opt/mayfly/ami/install.sh" in command
-        and "--lock /opt/mayfly/code/trainer/node/requirements.lock" in command
-    )
+    assert "/opt/mayfly/ami/install.sh" in command
+    assert "--lock /opt/mayfly/code/trainer/node/requirements.lock" in command
     assert not re.search(r"\b(curl|wget|apt-get|pip|sudo|chmod 777)\b", command)
 
 

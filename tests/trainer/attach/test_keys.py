@@ -159,11 +159,9 @@ def test_ports_and_commands_are_read_as_typed() -> None:
     for text in ("", "a:1", "1:2:3", "0:1", "1:65536", "-1:2", "1:"):
         with pytest.raises(UsageError, match="two ports"):
             parse_forward(text)
-    assert (
-        shell_line([]) == ""
-        and shell_line(["ls | wc -l"]) == "ls | wc -l"
-        and shell_line(["ls", "a b"]) == "ls 'a b'"
-    )
+    assert shell_line([]) == ""
+    assert shell_line(["ls | wc -l"]) == "ls | wc -l"
+    assert shell_line(["ls", "a b"]) == "ls 'a b'"
 
 
 def test_a_launch_makes_a_key_where_its_stack_has_ssh(monkeypatch: pytest.MonkeyPatch) -> None:

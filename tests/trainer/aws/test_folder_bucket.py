@@ -83,7 +83,8 @@ def test_listings_are_by_prefix_and_by_folder(access):
         "runs/index.json",
     ]
     assert [item.key for item in objects.list(prefix="runs/a")] == ["runs/a/run.json"]
-    assert objects.folders(prefix="runs/") == ("a", "b") and objects.folders(prefix="raw/") == (
+    assert objects.folders(prefix="runs/") == ("a", "b")
+    assert objects.folders(prefix="raw/") == (
         ".files",
         "main",
     )

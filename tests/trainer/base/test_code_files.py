@@ -33,11 +33,7 @@ NAMED_ONLY = {
     "trainer/launch/bundle.py": {"requirements.lock"},
     "trainer/train/own/probe.py": {"requirements.lock"},  # in a message
 }
-FUNCTIONS = (
-    "trainer.control.functions.control",
-    "trainer.control.functions.sweep",
-    "trainer.control.functions.notify",
-)  # each is packed into a zip
+FUNCTIONS = [f"trainer.control.functions.{name}" for name in ("control", "sweep", "notify")]  # each a zip
 
 
 @cache
@@ -97,22 +93,13 @@ def test_node_and_training_have_no_desk_code(name):
 
 
 def test_each_set_has_its_entry_points_and_what_they_reach():
-    agent = {
-        "trainer/node/agent.py",
-        "trainer/node/uplink.py",
-        "trainer/runs/store.py",
-        "trainer/node/requirements.lock",
-    }
-    training = {
-        "trainer/train/__main__.py",
-        "trainer/train/workers/worker.py",
-        "trainer/models/lstm/stacked.py",
-        "trainer/__init__.py",
-    }
-    assert (
-        agent | training | {"trainer/train/smoke.py", "trainer/train/own/probe.py"} <= files_of("node").keys()
-    )
-    assert training | {"trainer/machines/gpu_profiles.toml"} <= files_of("training").keys()
+    agent = ("node/agent.py", "node/uplink.py", "runs/store.py", "node/requirements.lock", "train/smoke.py")
+    training = ("train/__main__.py", "train/workers/worker.py", "models/lstm/stacked.py", "__init__.py")
+    assert {f"trainer/{file}" for file in (*agent, *training, "train/own/probe.py")} <= files_of(
+        "node"
+    ).keys()
+    profiles = "machines/gpu_profiles.toml"
+    assert {f"trainer/{file}" for file in (*training, profiles)} <= files_of("training").keys()
     assert files_of("training").items() <= files_of("node").items()
     assert not [file for file in files_of("training") if file.startswith(("trainer/node/", "trainer/runs/"))]
 
@@ -121,19 +108,13 @@ def test_each_set_has_its_entry_points_and_what_they_reach():
 def test_what_is_started_or_loaded_by_name_is_in_the_set(name):
     """Subprocesses, preloads and loggers name modules in strings, which no import shows."""
     for file, source in files_of(name).items():
-        if (
-            not file.endswith(".py") or file == "trainer/base/code_files.py"
-        ):  # it names the entry points of all sets
+        if not file.endswith(".py") or file == "trainer/base/code_files.py":  # it names all entry points
             continue
-        named = {
-            match for text in texts(source) for match in re.findall(r"\btrainer(?:\.[A-Za-z_]\w*)+", text)
-        }
-        outside = sorted(
-            dotted for dotted in named if module_file(dotted) and module_file(dotted) not in files_of(name)
-        )
-        assert not outside, (
-            f"{file} names {outside}: import it, or make it an entry point in trainer/base/code_files.py"
-        )
+        named = set(re.findall(r"\btrainer(?:\.[A-Za-z_]\w*)+", "\n".join(texts(source))))
+        outside = {dotted for dotted in named if module_file(dotted)}
+        outside = {dotted for dotted in outside if module_file(dotted) not in files_of(name)}
+        do = "import it, or make it an entry point in trainer/base/code_files.py"
+        assert not outside, f"{file} names {sorted(outside)}: {do}"
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -142,7 +123,7 @@ def test_no_reached_module_imports_dynamically(name):
         if not file.endswith(".py") or file in (*TABLES, PASSES_ON):
             continue
         _, words = said(source)
-        dynamic = words & {
+        imports = {
             "import_module",
             "__import__",
             "runpy",
@@ -150,6 +131,7 @@ def test_no_reached_module_imports_dynamically(name):
             "run_path",
             "spec_from_file_location",
         }
+        dynamic = words & imports
         assert not dynamic, f"{file} uses {sorted(dynamic)}: what it loads is in no set"
 
 
@@ -168,9 +150,8 @@ def test_every_data_file_that_a_reached_module_names_is_declared():
 
 def test_every_declared_data_file_and_its_reader_exist():
     for file in (*DATA, *(data for files in DATA.values() for data in files)):
-        assert (PACKAGE.parent / file).is_file(), (
-            f"{file} is gone: take it out of DATA in trainer/base/code_files.py"
-        )
+        do = "take it out of DATA in trainer/base/code_files.py"
+        assert (PACKAGE.parent / file).is_file(), f"{file} is gone: {do}"
 
 
 @pytest.mark.parametrize(
@@ -206,12 +187,7 @@ def test_a_comment_changes_only_the_sets_of_its_file(copied, file, changed):
 
 def test_a_moved_name_or_content_changes_the_hash():
     assert sha256_of({"a": b"1", "b": b"2"}) == sha256_of({"b": b"2", "a": b"1"})
-    others: list[dict[str, bytes]] = [
-        {"a": b"1", "b": b"2"},
-        {"a": b"2", "b": b"1"},
-        {"a": b"1b2"},
-        {"c": b"1"},
-    ]
+    others = [{"a": b"1", "b": b"2"}, {"a": b"2", "b": b"1"}, {"a": b"1b2"}, {"c": b"1"}]
     assert len({sha256_of(files) for files in others}) == 4
 
 
@@ -233,25 +209,14 @@ def run() -> None:
         except ValueError:
             import trainer.handled
 """
-    modules = (
-        "plain",
-        "module",
-        "package/inner",
-        "package/other",
-        "typed",
-        "otherwise",
-        "late",
-        "handled",
-        "unused",
-    )
+    modules = ["plain", "module", "package/inner", "package/other", "typed"]
+    modules += ["otherwise", "late", "handled", "unused"]
     for name in ("__init__", "package/__init__", *modules):
         (tmp_path / name).with_suffix(".py").parent.mkdir(exist_ok=True)
         (tmp_path / name).with_suffix(".py").write_text("")
     (tmp_path / "start.py").write_text(source)
-    reached = {
-        file.removeprefix("trainer/").removesuffix(".py")
-        for file in code_files(["trainer.start"], package=tmp_path)
-    }
+    files = code_files(["trainer.start"], package=tmp_path)
+    reached = {file.removeprefix("trainer/").removesuffix(".py") for file in files}
     packages = {"__init__", "package/__init__"}
     assert reached == {"start", "plain", "module", "package/inner", "otherwise", "late", "handled"} | packages
 

@@ -69,11 +69,8 @@ def test_an_agent_is_in_a_rehearsal_if_a_sandbox_is_named(monkeypatch):
     found = environment.agent_environment()
     assert (found.work, found.bucket, found.region) == (Path("/work"), "b", "us-east-1")
     assert found.booted_at == datetime.fromtimestamp(1795435200.5, timezone.utc)
-    assert (found.endpoint_url, found.metadata_endpoint, found.rehearsal) == (
-        None,
-        "http://169.254.169.254",
-        False,
-    )
+    assert (found.endpoint_url, found.metadata_endpoint) == (None, "http://169.254.169.254")
+    assert found.rehearsal is False
     monkeypatch.setenv("MAYFLY_ROOT", "/sandbox")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1/imds")

@@ -61,11 +61,8 @@ def test_the_command_line_replaces_the_files_model():
 
 def test_a_target_is_chosen_alike():
     job = job_of(model="tcn", target="t.py:Mine", **{"target.width": 2.0})
-    assert (job.target.choice, job.target.given, job.model.name) == (
-        {"file": "t.py", "class": "Mine"},
-        {"width": 2.0},
-        "tcn",
-    )
+    assert (job.target.choice, job.target.given) == ({"file": "t.py", "class": "Mine"}, {"width": 2.0})
+    assert job.model.name == "tcn"
     assert list(job.own_files) == ["target"] and job_from_json(json.dumps(job.to_dict())) == job
 
 

@@ -8,18 +8,19 @@ job asks for.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -38,9 +39,10 @@ from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.keys import Credentials
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
+from trainer.runs.manifest import ExpectedMachine, Manifest
 from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
-from trainer.runs.store import open_objects
+from trainer.runs.store import Objects, open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.forks import ForkServerProcess
@@ -76,31 +78,49 @@ SMOKE = 'import sys\nprint("smoke", sys.argv[2])\n'
 
 def model_done(symbol: str, **more: Any) -> dict[str, Any]:
     model = f"lstm_{symbol}_1m"
-    done = {
-        "event": "model_done",
-        "model": model,
-        **named(symbol),
-        "family": "lstm",
-        "file": f"{model}.safetensors",
-    }
-    return {**done, "metrics": {"test": {"auc": 0.5}}, **more}
+    done = {"event": "model_done", "model": model, **named(symbol), "family": "lstm"}
+    return {**done, "file": f"{model}.safetensors", "metrics": {"test": {"auc": 0.5}}, **more}
 
 
 def started(*symbols: str) -> dict[str, Any]:
     models = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in symbols]
-    return {
-        "event": "started",
-        "models": models,
-        "workers": 4,
-        "device": "cpu",
-        "data": {"bars": 7, "synthetic": True},
-    }
+    data = {"bars": 7, "synthetic": True}
+    return {"event": "started", "models": models, "workers": 4, "device": "cpu", "data": data}
 
 
 @cache
-def agent_files() -> dict[str, bytes]:
-    """Return what the agent reaches."""
-    return dict(code_files(["trainer.node.agent"]))
+def bundle(trainer: str = STAND_IN, smoke: str = SMOKE) -> bytes:
+    """Return a code bundle: what the agent reaches, and a stand-in for the trainer."""
+    packed, stand_ins = io.BytesIO(), {"__init__": "", "__main__": trainer, "smoke": smoke}
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in code_files(["trainer.node.agent"]).items():
+            archive.writestr(name, content)
+        for name, text in stand_ins.items():
+            archive.writestr(f"trainer/train/{name}.py", text)
+    return packed.getvalue()
+
+
+def training_manifest(
+    objects: Objects,
+    run_id: str,
+    job: Job,
+    inputs: Sequence[Input],
+    machine: ExpectedMachine,
+    plan: bytes = b"",
+) -> Manifest:
+    """Return the manifest of a training of these inputs, which are no candles, on p3.8xlarge."""
+    candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=tuple(inputs), bars_plan=plan)
+    task = training_task(cast(Any, SimpleNamespace(run_id=run_id)), job, candles, objects)
+    known = {"job": task.job.to_dict(), "documents": dict(task.documents), "command": task.command}
+    machines = {"p3.8xlarge": machine}
+    return manifest(run_id=run_id, inputs=task.inputs, pieces=(), machines=machines, **known)
+
+
+def launch_tags(run_id: str, sha256: str, *, deadline: datetime, role_id: str, **more: str) -> dict[str, str]:
+    """Return the tags that a launch gives its instance and the bootstrap reads."""
+    tags = {"project": "mayfly", "run_id": run_id, "attempt": "1", "node": "0", "boot_seconds": "900"}
+    tags |= {"deadline": iso(deadline), "role_id": role_id}
+    return {**tags, "bundle_key": f"code/{sha256}.whl", "bundle_sha256": sha256, **more}
 
 
 @dataclass
@@ -125,7 +145,6 @@ class Machine:
     deadline: datetime = field(
         default_factory=lambda: datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=30)
     )
-    input_sha256: str = ""
     script: dict[str, Any] = field(default_factory=dict)
     job: Job = field(default_factory=lambda: job_of(symbols=("A", "B")))
     plan: bytes = b""  # as the launch made it; the test writes what the bucket has
@@ -150,10 +169,9 @@ class Machine:
             "BUCKET": self.bucket,
             "REGION": "us-east-1",
             "PROJECT": "mayfly",
-            "CAP_MINUTES": self.cap_minutes,
             "LOCK": "requirements.lock",
-            "FILE_SYSTEM": self.file_system,
         }
+        values |= {"CAP_MINUTES": self.cap_minutes, "FILE_SYSTEM": self.file_system}
         for name, value in values.items():
             text = text.replace(f"@@{name}@@", value)
         if self.image_python:
@@ -161,58 +179,32 @@ class Machine:
         return text.encode()
 
     def start(self) -> NodeProcess:
-        bundle = self._bundle()
-        sha256 = hashlib.sha256(bundle).hexdigest()
-        self.s3.put_object(Bucket=self.bucket, Key=f"code/{sha256}.whl", Body=bundle)
+        packed = bundle(self.trainer, self.smoke)
+        sha256 = hashlib.sha256(packed).hexdigest()
+        self.s3.put_object(Bucket=self.bucket, Key=f"code/{sha256}.whl", Body=packed)
         content = json.dumps(self.script).encode()
         version = self.s3.put_object(Bucket=self.bucket, Key="raw/script.json", Body=content)["VersionId"]
         self.s3.put_object(
             Bucket=self.bucket, Key="raw/script.json", Body=b"a later version, which no run asked for"
         )
-        found = self.input_sha256 or hashlib.sha256(content).hexdigest()
-        item = Input(key="raw/script.json", version_id=version, sha256=found, bytes=len(content))
-        candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=(item,), bars_plan=self.plan)
-        record: Any = SimpleNamespace(run_id=RUN)
-        task = training_task(record, self.job, candles, open_objects(self.access, self.bucket))
+        digest = hashlib.sha256(content).hexdigest()
+        item = Input(key="raw/script.json", version_id=version, sha256=digest, bytes=len(content))
         machine = replace(MACHINE, gpu_count=self.expected_gpus, smoke_seconds=self.smoke_seconds)
-        made = manifest(
-            run_id=RUN,
-            job=task.job.to_dict(),
-            command=task.command,
-            inputs=task.inputs,
-            documents=dict(task.documents),
-            pieces=(),
-            machines={"p3.8xlarge": machine},
-        )
+        objects = open_objects(self.access, self.bucket)
+        made = training_manifest(objects, RUN, self.job, [item], machine, self.plan)
         made = replace(made, **self.known)
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made))
-        tags = {
-            "project": "mayfly",
-            "run_id": RUN,
-            "attempt": "1",
-            "node": "0",
-            "deadline": iso(self.deadline),
-        }
-        tags |= {
-            "role_id": "AROA1",
-            "bundle_key": f"code/{sha256}.whl",
-            "bundle_sha256": self.bundle_sha256 or sha256,
-        }
-        tags["boot_seconds"] = self.boot_seconds
+        known = {"deadline": self.deadline, "role_id": "AROA1", "boot_seconds": self.boot_seconds}
+        tags = launch_tags(RUN, sha256, **known)
+        tags["bundle_sha256"] = self.bundle_sha256 or sha256
         self.server = serve_metadata(self._view(tags))
         environment = {
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}/imds/i-1",
             "AWS_ENDPOINT_URL": str(self.access.endpoint_url),
             "MAYFLY_REHEARSAL_GPUS": str(self.gpus),
         }
-        self.node = start_node(
-            sandbox=self.sandbox,
-            instance_id="i-1",
-            instance_type="p3.8xlarge",
-            user_data=self.user_data(),
-            environment=environment,
-            forks=self.forks,
-        )
+        instance = {"instance_id": "i-1", "instance_type": "p3.8xlarge", "user_data": self.user_data()}
+        self.node = start_node(sandbox=self.sandbox, environment=environment, forks=self.forks, **instance)
         return self.node
 
     def stop(self) -> None:
@@ -244,10 +236,8 @@ class Machine:
         return path.read_text() if path.exists() else ""
 
     def keys(self, prefix: str) -> list[str]:
-        return [
-            entry["Key"]
-            for entry in self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
-        ]
+        listed = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
+        return [entry["Key"] for entry in listed.get("Contents", [])]
 
     def read(self, key: str) -> bytes:
         return self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
@@ -259,33 +249,17 @@ class Machine:
         path = self.sandbox / "run/timers/mayfly-deadline.timer"
         return path.read_text() if path.exists() else ""
 
-    def _bundle(self) -> bytes:
-        path = self.sandbox.parent / "bundle.zip"
-        training = {"__init__.py": "", "__main__.py": self.trainer, "smoke.py": self.smoke}
-        files = {
-            **agent_files(),
-            **{f"trainer/train/{name}": text.encode() for name, text in training.items()},
-        }
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, content in files.items():
-                archive.writestr(name, content)
-        return path.read_bytes()
-
     def _view(self, tags: dict[str, str]) -> MetadataView:
-        now = datetime.now(timezone.utc)
+        credentials = RoleCredentials(
+            role="node",
+            access_key=self.own.access_key,
+            secret_key=self.own.secret_key,
+            session_token="token",
+            expires_at=datetime.now(timezone.utc) + timedelta(hours=6),
+        )
+        place = {"availability_zone": "us-east-1a", "region": "us-east-1"}
         return MetadataView(
-            instance_id="i-1",
-            instance_type="p3.8xlarge",
-            availability_zone="us-east-1a",
-            region="us-east-1",
-            tags=tags,
-            credentials=RoleCredentials(
-                role="node",
-                access_key=self.own.access_key,
-                secret_key=self.own.secret_key,
-                session_token="token",
-                expires_at=now + timedelta(hours=6),
-            ),
+            instance_id="i-1", instance_type="p3.8xlarge", tags=tags, credentials=credentials, **place
         )
 
 
@@ -319,18 +293,16 @@ def machine(
     aws_server: EmbeddedAws, access: Access, node_forks: ForkServerProcess, tmp_path: Path
 ) -> Iterator[Machine]:
     # The stack's own policy; what the machine's tags call its role's id stands in the place of the true one.
-    policy = instance_policy(f"{BUCKET}-{(access.access_key or '')[4:16]}")
+    policy = instance_policy(f"{BUCKET}-{(access.access_key or '')[4:16]}").replace(
+        "${aws:userid}", "AROA1:i-1"
+    )
     iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
     iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
-    iam.put_role_policy(
-        RoleName="node", PolicyName="own", PolicyDocument=policy.replace("${aws:userid}", "AROA1:i-1")
-    )
+    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy)
     cloud = aws_server.cloud(access)
     own = cloud.credentials("NODE", "i-1", role="node")
     machine = Machine(access=access, cloud=cloud, own=own, sandbox=tmp_path / "sandbox", forks=node_forks)
-    machine.script = {
-        "events": [started("A", "B"), model_done("A"), model_done("B"), {"event": "ended"}],
-        "exit": 0,
-    }
+    done = [model_done("A"), model_done("B"), {"event": "ended"}]
+    machine.script = {"events": [started("A", "B"), *done], "exit": 0}
     yield machine
     machine.stop()

@@ -65,6 +65,12 @@ def refused(tmp_path: Path, fakes: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Path:
+    prepare_sandbox(tmp_path / "sandbox")
+    return tmp_path / "sandbox"
+
+
 def files(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
@@ -78,49 +84,41 @@ def test_it_refuses_a_root_that_is_no_sandbox(refused: Any) -> None:
         assert "not a rehearsal's sandbox" in refused(MAYFLY_ROOT=root)
 
 
-def test_it_refuses_without_stubs(refused: Any, tmp_path: Path) -> None:
-    prepare_sandbox(tmp_path / "sandbox")
-    for tool in POWER:
-        (tmp_path / "sandbox/bin" / tool).unlink()
-    message = refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
-    assert "no systemctl stub on PATH" in message
-
-
 @pytest.mark.parametrize("tool", POWER)
-def test_it_refuses_when_one_stub_is_missing(refused: Any, tmp_path: Path, tool: str) -> None:
-    prepare_sandbox(tmp_path / "sandbox")
-    (tmp_path / "sandbox/bin" / tool).unlink()
-    assert tool in refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
+def test_it_refuses_when_one_stub_is_missing(refused: Any, sandbox: Path, tool: str) -> None:
+    (sandbox / "bin" / tool).unlink()
+    assert tool in refused(path=sandbox / "bin", MAYFLY_ROOT=str(sandbox))
 
 
-def test_it_refuses_when_path_was_reset(refused: Any, tmp_path: Path, fakes: Path) -> None:
-    prepare_sandbox(tmp_path / "sandbox")
-    assert "not the sandbox's stub" in refused(path=fakes, MAYFLY_ROOT=str(tmp_path / "sandbox"))
+def test_it_refuses_when_path_was_reset(refused: Any, sandbox: Path, fakes: Path) -> None:
+    assert "not the sandbox's stub" in refused(path=fakes, MAYFLY_ROOT=str(sandbox))
 
 
-def test_it_refuses_a_tool_that_only_lies_where_the_stub_should(
-    refused: Any, tmp_path: Path, fakes: Path
-) -> None:
-    prepare_sandbox(tmp_path / "sandbox")
-    shutil.copy(fakes / "poweroff", tmp_path / "sandbox/bin/poweroff")
-    message = refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
-    assert "is not marked as a stub" in message
+def unmarked(sandbox: Path, fakes: Path) -> None:
+    shutil.copy(fakes / "poweroff", sandbox / "bin/poweroff")
 
 
-def test_it_refuses_a_link_from_the_stubs_to_another_tool(refused: Any, tmp_path: Path, fakes: Path) -> None:
-    prepare_sandbox(tmp_path / "sandbox")
-    (tmp_path / "sandbox/bin/systemctl").unlink()
-    (tmp_path / "sandbox/bin/systemctl").symlink_to(fakes / "systemctl")
-    assert "systemctl" in refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
+def linked_away(sandbox: Path, fakes: Path) -> None:
+    (sandbox / "bin/systemctl").unlink()
+    (sandbox / "bin/systemctl").symlink_to(fakes / "systemctl")
 
 
-def test_it_refuses_a_sandbox_whose_unit_folder_leads_out(refused: Any, tmp_path: Path) -> None:
-    prepare_sandbox(tmp_path / "sandbox")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "sandbox/etc/systemd/system").rmdir()
-    (tmp_path / "sandbox/etc/systemd/system").symlink_to(tmp_path / "elsewhere")
-    message = refused(path=tmp_path / "sandbox/bin", MAYFLY_ROOT=str(tmp_path / "sandbox"))
-    assert "leads out of the sandbox" in message
+def units_elsewhere(sandbox: Path, fakes: Path) -> None:
+    (sandbox / "etc/systemd/system").rmdir()
+    (sandbox / "etc/systemd/system").symlink_to(fakes)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (unmarked, "is not marked as a stub"),
+        (linked_away, "systemctl"),
+        (units_elsewhere, "leads out of the"),
+    ],
+)
+def test_it_refuses_a_spoiled_sandbox(refused: Any, sandbox: Path, fakes: Path, spoil: Any, why: str) -> None:
+    spoil(sandbox, fakes)
+    assert why in refused(path=sandbox / "bin", MAYFLY_ROOT=str(sandbox))
 
 
 def test_the_cap_is_armed_before_anything_is_asked_or_downloaded(machine: Any) -> None:

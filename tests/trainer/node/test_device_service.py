@@ -38,15 +38,11 @@ def test_a_value_that_fails_elsewhere_brings_the_device_back() -> None:
     service.ended(OTHER, "x", passed=True, seconds=1)
     service.taken_out({})
     assert service.ended(OTHER, "a", passed=False, seconds=1) == BROKEN
-    assert (
-        service.ended(OTHER, "b", passed=False, seconds=1) is None
-        and service.ended(OTHER, "c", passed=False, seconds=1) is None
-    )
-    assert (
-        service.may_begin(BROKEN, {OTHER: 1})
-        and service.may_begin(OTHER, {BROKEN: 1})
-        and service.taken_out({}) == {}
-    )
+    assert service.ended(OTHER, "b", passed=False, seconds=1) is None
+    assert service.ended(OTHER, "c", passed=False, seconds=1) is None
+    assert service.may_begin(BROKEN, {OTHER: 1})
+    assert service.may_begin(OTHER, {BROKEN: 1})
+    assert service.taken_out({}) == {}
 
 
 def test_slow_failures_and_a_success_between_break_the_row() -> None:

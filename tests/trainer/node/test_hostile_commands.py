@@ -8,10 +8,8 @@ import base64
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.nodes import bundle, listed, node, node_on, reported, run_task, stop_when, task_of
+from tests.nodes import bundle, listed, node, node_on, own_user, reported, run_task, stop_when, task_of
 from tests.planned import plan_script
 from tests.prepare_runs import CODE
 from tests.processes import alive
@@ -47,7 +45,7 @@ from trainer.runs.store import open_objects
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
 
-__all__ = ["bundle", "node", "stop_when"]  # fixtures
+__all__ = ["bundle", "node", "own_user", "stop_when"]  # fixtures
 COMMANDS = ("train", "script", "prepare", "score")
 APART = ("script", "score")  # those with a user of their own, whatever pieces they have
 PYTHON = Path("/usr/bin/python3")
@@ -116,44 +114,25 @@ def test_no_file_is_sent_that_is_not_a_plain_one_of_its_own(node: Node, run: Run
     read = reported(node, failed)
     assert read.models == read.files == () and (read.state == "done") == (name in APART)
     if name in APART:
-        assert set(listed(node)) == {
-            "m.json",
-            "p.json",
-            "node.json",
-            *(f for f in listed(node) if "index/" in f),
-        }
+        sent = {file for file in listed(node) if not file.startswith("index/")}
+        assert sent == {"m.json", "p.json", "node.json"}
         told = "\n".join(read.scripts[0]["notes"])
-        for path, why in {
-            "link": "a link",
-            "folder": "a link",
-            "pipe": "not a plain",
-            "socket": "not a plain",
-        }.items():
+        plain = dict.fromkeys(("pipe", "socket"), "not a plain")
+        for path, why in {"link": "a link", "folder": "a link", **plain}.items():
             assert f"{path} was not uploaded: it is {why}" in told
     else:
         assert listed(node) == {}, "it may announce files, and leave no others"
 
 
+KINDS = ("started", "tuned", "error", "script", "progress", "model_done", "file", "retry")
+MODEL = {**IDENTITY, "model": "m"}
 WRONG = [
-    *(
-        "not json",
-        "[1]",
-        "[" * 5_000,
-        '{"event": NaN}',
-        '{"event": "x", "a": 1e400}',
-        '{"a": "\\ud800"}',
-        "\0",
-    ),
-    *(
-        {"event": kind}
-        for kind in ("started", "tuned", "error", "script", "progress", "model_done", "file", "retry")
-    ),
-    {"event": "started", "models": [1]},
-    {"event": "started", "models": 7},
-    {"event": "started", "models": [{**IDENTITY, "model": {}}]},
-    {"event": "started", "models": [{**IDENTITY, "model": "m", "piece": []}]},
-    {"event": "started", "models": [{**IDENTITY, "model": "m"}], "data": 7},
-    {"event": "started", "models": [{**IDENTITY, "model": "m"}], "data": {}},
+    *("not json", "[1]", "[" * 5_000, "\0"),
+    *('{"event": NaN}', '{"event": "x", "a": 1e400}', '{"a": "\\ud800"}'),
+    *({"event": kind} for kind in KINDS),
+    *({"event": "started", "models": [{**MODEL, **wrong}]} for wrong in ({"model": {}}, {"piece": []})),
+    *({"event": "started", "models": models} for models in ([1], 7)),
+    *({"event": "started", "models": [MODEL], "data": data} for data in (7, {})),
     {"event": "progress", "model": "m", "worker": [], "rate": 1},
     {"event": "progress", "model": "m", "worker": 0, "rate": "fast", "epoch": "x" * 600_000},
     {"event": "script", "model": "m", "worker": 0, "rate": {}, "unit": "steps", "loss": None},
@@ -331,42 +310,30 @@ while True:
 )
 @pytest.mark.parametrize("name", APART)
 def test_a_command_with_its_own_user_reaches_only_its_own_files(
-    node: Node, run: Run, stop_when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, name: str
+    node: Node,
+    run: Run,
+    own_user: OwnUser,
+    stop_when: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
-    own_user = OwnUser(uid=64_321, gid=64_321)
-    base = Path(
-        tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
-    )  # pytest's own folders are closed to others
-    base.chmod(0o755)
-    node.work = base / "work"
-    node.work.mkdir(parents=True)
-    monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
-    node.place = replace(node.place, own_user=True)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     stop_when(lambda: (node.work / "command" / "out" / "ready").exists())
-    try:
-        stopped = run(name, HOSTILE, words=(str(PYTHON), "-I", "run.py"), out_bytes=20_000_000)
-        read = reported(node, stopped)
-        assert list(own_user.processes()) == [], "whatever it forked away is gone"
-        hidden = Path("/proc") / listed(node)["ready"] / "stat"  # of the one that hid
-        assert not hidden.exists() or hidden.read_text().rpartition(")")[2].split()[0] in "ZX"
-        assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
-        said = read.scripts[0]["last_lines"]
-        assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
-        assert (
-            said[-2] == str(sorted(CONTRACT)) and said[-1] == "\x1b]0;title\x07"
-        )  # escaped where it is printed
-        assert set(listed(node)) == {"good", "ready"} and listed(node)["good"] == "good"
-        told = "\n".join(read.scripts[0]["notes"])
-        assert (
-            ".bashrc was not" in told
-            and "log was not uploaded: it is a link" in told
-            and "zzz-large was not" in told
-        )
-        assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
-    finally:
-        own_user.kill_all()
-        shutil.rmtree(base)
+    stopped = run(name, HOSTILE, words=(str(PYTHON), "-I", "run.py"), out_bytes=20_000_000)
+    read = reported(node, stopped)
+    assert list(own_user.processes()) == [], "whatever it forked away is gone"
+    hidden = Path("/proc") / listed(node)["ready"] / "stat"  # of the one that hid
+    assert not hidden.exists() or hidden.read_text().rpartition(")")[2].split()[0] in "ZX"
+    assert (read.state, read.scripts[0]["exit_code"]) == ("stopped", -signal.SIGKILL)
+    said = read.scripts[0]["last_lines"]
+    assert [line.removeprefix("CAN ") for line in said[:-2]] == ["read its data", "write to its folder"]
+    assert said[-2:] == [str(sorted(CONTRACT)), "\x1b]0;title\x07"], "escaped where it is printed"
+    assert set(listed(node)) == {"good", "ready"} and listed(node)["good"] == "good"
+    told = "\n".join(read.scripts[0]["notes"])
+    assert ".bashrc was not" in told
+    assert "log was not uploaded: it is a link" in told
+    assert "zzz-large was not" in told
+    assert not any(b"the agent's own" in body for body in node.uplink.s3.objects.values())
 
 
 @pytest.mark.parametrize(

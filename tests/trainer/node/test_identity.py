@@ -24,10 +24,6 @@ def test_identity_has_run_type_and_the_zone_of_the_spot_price(market: str, zone:
     finally:
         server.shutdown()
         server.server_close()
-    assert (identity.run_id, identity.attempt, identity.deadline, identity.role_id) == (
-        "r",
-        2,
-        DEADLINE,
-        "AROA1",
-    )
+    assert (identity.run_id, identity.attempt, identity.deadline) == ("r", 2, DEADLINE)
+    assert identity.role_id == "AROA1"
     assert (identity.instance_type, identity.spot_zone) == ("p3.8xlarge", zone)

@@ -255,14 +255,6 @@ def test_an_error_of_the_refresh_is_the_runs(
         refreshed(node, tmp_path, monkeypatch, source)
 
 
-def test_a_refresh_is_ended_by_its_time_limit(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.place = replace(node.place, stop_seconds=0.2)
-    with pytest.raises(TrainingFailed, match="the refresh script did not end within 0 minutes"):
-        refreshed(node, tmp_path, monkeypatch, "import time; time.sleep(1000)", seconds=0.1)
-
-
 ADDS = f"""
 import os, pathlib, sys
 folder = pathlib.Path(sys.argv[1])

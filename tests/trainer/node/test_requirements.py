@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,11 +61,16 @@ def locked(name: str = "requirements") -> dict[str, str]:
 def modules_of(names: Iterable[str]) -> set[str]:
     """Return the top-level modules of installed distributions."""
     paths = [file.parts for name in names for file in distribution(name).files or ()]
-    return {
-        parts[0].partition(".")[0]
-        for parts in paths
-        if parts[-1].endswith((".py", ".so")) and parts[0] not in ("..", ".")
-    }
+    modules = [parts[0] for parts in paths if parts[-1].endswith((".py", ".so"))]
+    return {name.partition(".")[0] for name in modules if name not in ("..", ".")}
+
+
+def read(program: str, admitted: set[str], *paths: Path) -> Any:
+    """Run a program that may import these modules alone; return what it prints."""
+    words = [sys.executable, "-c", program, json.dumps(sorted(admitted)), *map(str, paths)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +105,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                 pa_csv.write_csv(table, stream)
     for codec in ("gzip", "brotli", "zstd", "lz4"):
         paths.append(folder / f"{codec.upper()}_1d.parquet")
-        pq.write_table(
-            pa.table({"time": days, "symbol": [codec] * BARS, **prices}), paths[-1], compression=codec
-        )
+        table = pa.table({"time": days, "symbol": [codec] * BARS, **prices})
+        pq.write_table(table, paths[-1], compression=codec)
     return paths
 
 
@@ -110,20 +115,9 @@ def test_a_node_reads_every_sample_with_its_lock(samples: list[Path], tmp_path: 
     job = tmp_path / "job.json"
     real = [path for path in sorted(RAW.glob("*")) if "_1m_" not in path.name] if RAW.is_dir() else []
     job.write_text(json.dumps({"name": "samples", "model": {"lookback": 2}, "target": {"horizon": 1}}))
-    command = [
-        sys.executable,
-        "-c",
-        READER,
-        json.dumps(sorted(modules_of(locked()))),
-        str(job),
-        *map(str, [*samples, *real]),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    refused = json.loads(done.stdout)
-    assert {
-        path: refused[path] for path in map(str, samples) if path in refused
-    } == {}  # of the real, some symbols are too short
+    refused = read(READER, modules_of(locked()), job, *samples, *real)
+    # Of the real ones, some symbols are too short.
+    assert {path: refused[path] for path in map(str, samples) if path in refused} == {}
 
 
 def test_imports_of_a_node_are_in_its_lock_or_its_image() -> None:
@@ -152,16 +146,6 @@ sys.exit(main(["--describe", "--data", sys.argv[2]]))
 @pytest.mark.slow
 def test_a_prepare_run_reads_every_sample_with_its_lock(samples: list[Path]) -> None:
     both = locked("prepare").keys() & {name.lower() for name in locked()}
-    assert {name: locked("prepare")[name] for name in both} == {
-        name: locked()[name] for name in both
-    }  # they read the same
-    admitted = json.dumps(sorted(modules_of(both)))
-    done = subprocess.run(
-        [sys.executable, "-c", DESCRIBER, admitted, str(samples[0].parent)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    assert all(locked("prepare")[name] == locked()[name] for name in both), "they read the same"
+    report = read(DESCRIBER, modules_of(both), samples[0].parent)
     assert report["errors"] == {} and len(report["files"]) == len(samples)
