@@ -124,10 +124,8 @@ def test_an_http_200_without_an_instance_is_always_a_refusal_because_it_consumed
 
 
 def test_an_empty_answer_has_a_code_of_its_own():
-    assert (read_answer({"Instances": [], "Errors": []}).kind, read_answer({}).code) == (
-        "refused",
-        "EmptyFleet",
-    )
+    assert read_answer({"Instances": [], "Errors": []}).kind == "refused"
+    assert read_answer({}).code == "EmptyFleet"
 
 
 def test_of_several_errors_a_missing_permission_never_reads_as_no_capacity():

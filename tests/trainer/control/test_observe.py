@@ -196,11 +196,9 @@ def test_a_last_word_corrects_an_outcome_downwards_too(run):
             )
 
     receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=changes_its_mind)
-    assert (receipt["state"], receipt["exit_code"], receipt["error"]["what"]) == (
-        "failed",
-        100,
-        "it failed after all",
-    )
+    assert receipt["state"] == "failed"
+    assert receipt["exit_code"] == 100
+    assert receipt["error"]["what"] == "it failed after all"
 
 
 @pytest.fixture

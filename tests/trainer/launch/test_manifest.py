@@ -42,12 +42,10 @@ def test_a_training_pins_inputs_and_devices_and_no_path_of_the_desk() -> None:
     machine = manifest.machines["g6.xlarge"]
     assert (machine.gpu_count, machine.gpu_model, machine.link) == (1, "NVIDIA L4", "none")
     command = manifest.command
-    assert (command.user, command.secrets, command.leaves, command.devices) == (
-        "agent",
-        {},
-        "models",
-        "tested",
-    )
+    assert command.user == "agent"
+    assert command.secrets == {}
+    assert command.leaves == "models"
+    assert command.devices == "tested"
     assert "plan.json" in command.beside and "--plan" not in command.words, "the node makes the plan"
 
 

@@ -51,12 +51,10 @@ def ladder(make_record):
 
 def test_a_new_run_stores_its_intent_before_anything_else(starting):
     launch = only_store(reconcile(starting(deadline_cause="max_duration"), Observation(), at(1))).last_launch
-    assert (launch.rung, launch.outcome, launch.deadline, launch.deadline_cause) == (
-        0,
-        "intended",
-        DEADLINE,
-        "max_duration",
-    )
+    assert launch.rung == 0
+    assert launch.outcome == "intended"
+    assert launch.deadline == DEADLINE
+    assert launch.deadline_cause == "max_duration"
     assert launch.called_at is None
 
 
@@ -110,11 +108,9 @@ def test_after_an_unclear_replay_an_instance_is_looked_for_by_its_tag_for_five_m
     for now in (at(11), at(60), over - timedelta(milliseconds=1)):
         assert [type(action) for action in reconcile(record, Observation(), now)] == [Wait]
     closed = only_store(reconcile(record, Observation(), over))
-    assert (closed.state, closed.last_launch.outcome, closed.last_launch.is_open) == (
-        "starting",
-        "refused",
-        False,
-    )
+    assert closed.state == "starting"
+    assert closed.last_launch.outcome == "refused"
+    assert closed.last_launch.is_open is False
     assert {"code": closed.last_launch.error_code, "message": closed.last_launch.error_message} == CLOSED
     again = only_store(reconcile(closed, Observation(), over)).last_launch
     assert (again.rung, again.outcome, again.calls) == (0, "intended", 0)

@@ -223,10 +223,8 @@ def test_an_instance_that_is_not_found_is_gone_only_an_hour_after_its_deadline(r
     observed = Observation(models=())
     assert isinstance(reconcile(record, observed, DEADLINE + timedelta(minutes=59))[0], Wait)
     record = settle(record, observed, DEADLINE + timedelta(minutes=61))
-    assert (record.instances[0].state, record.instances[0].proof) == (
-        "gone",
-        "not found, deadline an hour past",
-    )
+    assert record.instances[0].state == "gone"
+    assert record.instances[0].proof == "not found, deadline an hour past"
     assert isinstance(reconcile(record, observed, DEADLINE + timedelta(minutes=61))[-1], Close)
 
 
@@ -268,22 +266,18 @@ def test_an_instance_that_shows_itself_while_the_run_ends_is_terminated_and_then
     record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(instances=(instance("pending"),), models=())
     record = settle(record, observed, at(200))
-    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == (
-        "ending",
-        "created",
-        ("i-1",),
-    )
+    assert record.state == "ending"
+    assert record.last_launch.outcome == "created"
+    assert record.last_launch.instance_ids == ("i-1",)
     assert reconcile(record, observed, at(200))[0].instance_ids == ("i-1",)
 
 
 @pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
 def test_an_instance_that_shows_itself_while_the_run_may_start_is_adopted(starting, launch):
     record = settle(starting(launch), Observation(instances=(instance("pending"),)), at(200))
-    assert (record.state, record.last_launch.outcome, record.last_launch.instance_ids) == (
-        "running",
-        "created",
-        ("i-1",),
-    )
+    assert record.state == "running"
+    assert record.last_launch.outcome == "created"
+    assert record.last_launch.instance_ids == ("i-1",)
 
 
 NO_ANSWER = intent(called_at=at(1), calls=2, outcome="refused", error_code="NoClearAnswer")
