@@ -26,9 +26,8 @@ from trainer.launch.knowledge import known_rates
 from trainer.launch.known_times import KnownTimes, known_times
 from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
-from trainer.launch.script_files import DATA_PREFIX, DataFile, upload_data
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
-from trainer.launch.upload_candles import LocalFile, upload
+from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
 from trainer.machines.planner import Workload, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.record import Leaves, RunRecord
@@ -101,8 +100,8 @@ class TrainingWork(Work):
     """Models from candles. `files`, `encoder`: what has to be uploaded from this desk."""
 
     candles: ChosenCandles
-    files: tuple[LocalFile, ...] = ()
-    encoder: DataFile | None = None
+    files: tuple[DeskFile, ...] = ()
+    encoder: DeskFile | None = None
     name: ClassVar[str] = "train"
     leaves: ClassVar[Leaves] = "models"
 
@@ -131,7 +130,7 @@ class TrainingWork(Work):
     @property
     def places(self) -> dict[str, Path]:
         """Return the files of this desk by sha256."""
-        return {file.sha256: file.path for file in self.files}
+        return {file.sha256: file.place for file in self.files}
 
     def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
         work, machines = workload(self.job, self.candles.bars), machines_of(self.job)
@@ -151,11 +150,8 @@ class TrainingWork(Work):
             return self
         size = _megabytes(file.bytes for file in self.files)
         say(f"uploading {_files(self.files)}, {size}, to s3://{bucket}/raw/{data_set}/ ...")
-        entries = upload(self.files, account.access, bucket=bucket, data_set=data_set)
-        pinned = [
-            Input(**entry, summary=file.summary) for entry, file in zip(entries, self.files, strict=True)
-        ]
-        return replace(self, candles=replace(self.candles, inputs=tuple(pinned)))
+        inputs = upload_candles(self.files, account.access, bucket=bucket, data_set=data_set)
+        return replace(self, candles=replace(self.candles, inputs=inputs))
 
     def task(
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
@@ -170,7 +166,7 @@ class ScriptWork(Work):
     files: Mapping[str, str]  # of the script, by path: sha256
     sha256: str  # of all that its duration depends on
     inputs: tuple[Mapping[str, Any], ...] = ()  # entries of the manifest, with their paths
-    folder: tuple[DataFile, ...] = ()
+    folder: tuple[DeskFile, ...] = ()
     names: tuple[str, ...]  # in the ids of its earlier runs: of its job and its retrain
     name: ClassVar[str] = SCRIPT
     leaves: ClassVar[Leaves] = "files"

@@ -8,7 +8,8 @@ from trainer.base.errors import DataError, UsageError
 from trainer.job.script import ScriptSettings
 from trainer.launch import script_files as module
 from trainer.launch.bundle import build_bundle
-from trainer.launch.script_files import data_files, script_files, script_sha256, upload_data
+from trainer.launch.script_files import data_files, script_files, script_sha256
+from trainer.launch.uploads import upload_data
 
 
 def settings(root, command="python train.py --lr 3e-4", **keys) -> ScriptSettings:

@@ -11,11 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL, Place
 from trainer.base.errors import ConfigError, DataError
 from trainer.cli.output import counted
@@ -24,9 +23,9 @@ from trainer.cli.sources.overlaps import compare_overlaps
 from trainer.cli.sources.taken import take
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
-from trainer.launch.inputs import RAW, ChosenCandles, Input, list_inputs
+from trainer.launch.inputs import RAW, ChosenCandles, list_inputs
 from trainer.launch.planning import choose_from_set
-from trainer.launch.upload_candles import LocalFile, upload
+from trainer.launch.uploads import DeskFile
 from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
@@ -50,7 +49,7 @@ class DataCheck:
         self.job = job
         self.child = CheckChild(job.data.path, job=job)
 
-    def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
+    def result(self) -> tuple[ChosenCandles, list[DeskFile]]:
         """Wait for the check and return what it found. Raises DataError as the child wrote it."""
         return self._understood(self.child.report())
 
@@ -58,14 +57,14 @@ class DataCheck:
         """End the child if it still runs."""
         self.child.close()
 
-    def _understood(self, report: Mapping[str, Any]) -> tuple[ChosenCandles, list[LocalFile]]:
+    def _understood(self, report: Mapping[str, Any]) -> tuple[ChosenCandles, list[DeskFile]]:
         files = []
         for entry in report["files"]:
             # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
             summary = {name: entry[name] for name in INDEXED}
-            file = LocalFile(
-                path=Path(entry["path"]),
-                file=entry["file"],
+            file = DeskFile(
+                place=Path(entry["path"]),
+                path=entry["file"],
                 sha256=entry["sha256"],
                 bytes=entry["bytes"],
                 summary=summary,
@@ -96,7 +95,7 @@ class CheckedCandles:
 
     job: Job
     candles: ChosenCandles | None
-    files: Sequence[LocalFile] = ()
+    files: Sequence[DeskFile] = ()
     notes: Sequence[str] = ()  # what the user should know of how they were found
 
 
@@ -157,17 +156,6 @@ def _listed(data_set: str, candles: ChosenCandles) -> str:
 
 def _left_out(candles: ChosenCandles) -> list[str]:
     return [f"left out: {reason}" for reason in candles.refused]
-
-
-def upload_candles(
-    candles: ChosenCandles, files: Sequence[LocalFile], access: Access, *, bucket: str, data_set: str
-) -> ChosenCandles:
-    """Put the checked files into the data set and return the candles with the inputs that the
-    manifest pins.
-    """
-    entries = upload(files, access, bucket=bucket, data_set=data_set)
-    inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
-    return replace(candles, inputs=inputs)
 
 
 def demo_data(folder: Path) -> Path:

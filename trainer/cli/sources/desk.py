@@ -27,9 +27,9 @@ from trainer.data.read.paths import check_path
 from trainer.job.job import MAX_JOB_NAME, Job
 from trainer.job.tables import Tables
 from trainer.launch.bundle import Bundle, build_bundle
-from trainer.launch.encoder import encoder_file
 from trainer.launch.planning import with_candles
-from trainer.launch.script_files import DataFile, data_files, hashes_of, script_files, script_sha256
+from trainer.launch.script_files import data_files, hashes_of, script_files, script_sha256
+from trainer.launch.uploads import DeskFile, encoder_file
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.receipt import Receipt
 from trainer.train.inputs.encoder import check_inputs, pinned
@@ -47,7 +47,7 @@ class Desk:
     with_this_python: bool = False
     resolves: bool = True  # a script's packages; not where another Python has its own
     files: dict[str, bytes] | None = None  # of a script
-    data: tuple[DataFile, ...] = ()
+    data: tuple[DeskFile, ...] = ()
     packages: Packages | None = None
     check: DataCheck | None = None  # runs beside everything else
     found: CheckedCandles | None = None
@@ -180,7 +180,7 @@ def with_script(tables: Tables, file: str) -> Tables:
     return {"name": name, **tables, "script": script}
 
 
-def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ...]:
+def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DeskFile, ...]:
     """Return the files of a script's data, those of a bucket fetched to the desk. Raises DataError."""
     folder = job.data.folder
     if not folder:
