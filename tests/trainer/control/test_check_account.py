@@ -83,7 +83,7 @@ def test_each_type_is_asked_once_by_both_calls(make_record: Callable[..., RunRec
     )
 
 
-def test_a_type_that_aws_refuses_is_a_note_while_another_one_may_do(
+def test_a_refused_type_is_a_note_while_another_may_do(
     make_record: Callable[..., RunRecord],
 ) -> None:
     note, _ = asked(make_record, g6_xlarge="Unsupported")

@@ -111,7 +111,7 @@ def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -
     return PreparedRun(cloud.objects, replace(record, attempts=(Attempt(number=1, launches=(launch,)),)))
 
 
-def test_new_files_join_the_set_and_a_plan_finds_them_twice_is_as_good_as_once(run: PreparedRun) -> None:
+def test_new_files_join_the_set_once(run: PreparedRun) -> None:
     run.add()
     run.index(file="another.parquet", note="whatever else a node writes")
     run.add("ETH-USD_1m_2026.parquet", b"other bars")
@@ -129,7 +129,7 @@ def test_new_files_join_the_set_and_a_plan_finds_them_twice_is_as_good_as_once(r
     assert second.summary
 
 
-def test_files_that_came_by_other_means_are_found_by_hash_from_then_on(run: PreparedRun) -> None:
+def test_files_of_other_means_are_found_by_hash_from_then_on(run: PreparedRun) -> None:
     run.there_before()
     assert list_inputs(run.objects, "main")[0].summary == {}
     assert run.taken() == "1 checked"

@@ -10,7 +10,7 @@ from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 
 
-def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():
+def test_a_retired_type_names_three_that_run_with_time_and_cost():
     work = workload(Job(), {"BTC-USD": 3_700_000})
     with pytest.raises(UsageError) as refused:
         refuse_retired([instance_type("p3.8xlarge")], work)
@@ -30,7 +30,7 @@ def test_types_that_run_are_not_refused():
     refuse_retired([instance_type("g5.12xlarge"), instance_type("g6.xlarge")], None)
 
 
-def test_a_profile_leaves_the_default_types_that_are_large_enough():
+def test_a_profile_leaves_default_types_that_are_large_enough():
     assert [machine.name for machine in machines_of(Job())] == list(DEFAULT_TYPES)
     assert [machine.name for machine in machines_of(job_of(gpu_profile="l40s"))] == ["g6e.xlarge"]
 
@@ -52,7 +52,7 @@ def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
         machines_of(job)
 
 
-def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tmp_path, monkeypatch):
+def test_a_profile_of_the_users_own_needs_a_large_enough_gpu(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(
         "[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n"
     )
@@ -65,7 +65,7 @@ def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tm
         machines_of(job_of(gpu_profile="huge", instance=("g6.xlarge",)))
 
 
-def test_data_larger_than_the_disk_of_a_type_is_refused_by_the_sizes_that_are_known():
+def test_data_larger_than_a_types_disk_is_refused():
     machines = [instance_type("g6.xlarge"), instance_type("p3.2xlarge")]
     assert [machine.local_disk_gb for machine in machines] == [250.0, 0.0]
     refuse_small_disks(machines, 100 * 2**30, volume_gib=100)

@@ -28,7 +28,7 @@ def built(task: Task) -> Any:
     return manifest
 
 
-def test_a_training_pins_inputs_and_devices_and_no_path_of_the_desk() -> None:
+def test_a_training_pins_inputs_and_no_path_of_the_desk() -> None:
     job = job_of(data="/home/ada/candles", refresh="fetch.py", secrets=("KEY",), symbols=("BTC-USD",))
     candles = ChosenCandles(timeframe="1m", bars={}, synthetic=False, inputs=(B, A))
     manifest = built(training_task(RECORD, job, candles, cast(Any, Memory()), OFFERS))
@@ -49,7 +49,7 @@ def test_a_training_pins_inputs_and_devices_and_no_path_of_the_desk() -> None:
     assert "plan.json" in command.beside and "--plan" not in command.words, "the node makes the plan"
 
 
-def test_a_script_runs_apart_with_the_secrets_that_it_names_and_a_piece_for_each_value() -> None:
+def test_a_script_runs_apart_with_its_secrets_and_pieces() -> None:
     script = {"command": "sh run.sh", "secrets": ["KEY"], "over": {"seed": [1, 2]}, "root": "/home/ada"}
     job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h"}})
     entry = {"path": "a/x.csv", "key": "raw/.files/x", "version_id": "v", "sha256": "0" * 64, "bytes": 3}
@@ -67,7 +67,7 @@ def test_a_script_runs_apart_with_the_secrets_that_it_names_and_a_piece_for_each
     ]
 
 
-def test_a_refresh_needs_no_devices_and_names_the_files_that_nobody_has_checked() -> None:
+def test_a_refresh_needs_no_devices_and_names_unchecked_files() -> None:
     job = job_of(refresh="fetch.py", secrets=("KEY",))
     other = Input(key="raw/main/notes.md", version_id="v", sha256="", bytes=1)
     manifest = built(refresh_task(RECORD, job, [replace(A, summary={"holds": []}), B, other]))

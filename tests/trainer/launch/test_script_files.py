@@ -16,7 +16,7 @@ def settings(root, command="python train.py --lr 3e-4", **keys) -> ScriptSetting
     return ScriptSettings(command=command, root=str(root), **keys)
 
 
-def test_by_default_the_script_goes_with_what_it_names_and_the_modules_beside_it_that_it_imports(tmp_path):
+def test_a_script_goes_with_the_modules_beside_it(tmp_path):
     (tmp_path / "train.py").write_text("import torch\nfrom net import Net\nimport parts.layers\n")
     (tmp_path / "net.py").write_text("from . import other\nimport helper\n")
     (tmp_path / "helper.py").write_text("import net\n")

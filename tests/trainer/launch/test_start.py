@@ -110,7 +110,7 @@ def registered(record, chosen, memory, *, job=JOB, offers=OFFERS, ssh_key=""):
     return read_manifest(memory.written[manifest_key(record.run_id)])
 
 
-def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
+def test_a_new_record_has_deadline_budget_and_ladder():
     record, plan = record_and_plan()
     assert record.run_id.startswith("20261120-120000-crypto-")
     assert (record.state, record.attempts, record.instances) == ("starting", (), ())
@@ -119,7 +119,7 @@ def test_a_new_record_is_an_intent_with_deadline_budget_and_ladder():
     assert record.estimated_usd == plan.first.dollars_p50
 
 
-def test_plan_and_manifest_are_there_before_the_record_that_names_them():
+def test_plan_and_manifest_are_written_before_the_record():
     record, _ = record_and_plan()
     memory = Memory()
     item = Input(key="raw/main/a.csv", version_id="v", sha256="5" * 64, bytes=1)
@@ -138,7 +138,7 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     assert record_from_json(memory.written[record_key(record.run_id)]) == record
 
 
-def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended():
+def test_a_manifest_of_a_killed_call_is_replaced_later():
     record, _ = record_and_plan()
     memory = Memory()
     chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False)
@@ -158,7 +158,7 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
     assert memory.written[manifest_key(record.run_id)] == manifest
 
 
-def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
+def test_a_machine_has_the_prices_of_its_region():
     record, _ = record_and_plan()
     memory, machine = Memory(), replace(instance_type("g6.xlarge"), price_usd_per_hour=1.23)
     offers = replace(OFFERS, priced=PricedTypes(machines=(machine,), basis="list prices of eu-west-1"))
@@ -167,7 +167,7 @@ def test_a_machine_counts_its_dollars_by_the_prices_of_its_region():
     assert manifest.machines["g6.xlarge"].usd_per_hour == 1.23
 
 
-def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
+def test_a_spot_machine_has_the_prices_of_its_zones():
     record, _ = record_and_plan()
     rungs = [
         replace(record.ladder[0], market="spot", availability_zone=zone, price_usd_per_hour=price)
@@ -180,7 +180,7 @@ def test_a_machine_counts_the_dollars_of_a_spot_instance_by_its_zone():
     assert machine.usd_per_hour == instance_type("g6.xlarge").price_usd_per_hour
 
 
-def test_the_manifest_pins_the_encoder_that_a_desk_has_sent_and_a_run_without_it_is_not_registered():
+def test_the_manifest_pins_an_encoder_that_was_sent():
     record, _ = record_and_plan()
     memory, sha256 = Memory(), "0" * 64
     job = job_of(

@@ -55,7 +55,7 @@ def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp
     assert found.summary == file.summary
 
 
-def test_the_same_bytes_are_not_uploaded_again_and_others_are_a_new_version(access, bucket, tmp_path):
+def test_the_same_bytes_are_uploaded_once(access, bucket, tmp_path):
     (first,) = upload_candles([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
     (again,) = upload_candles(
         [local(tmp_path / "b" / "a.parquet", b"one")], access, bucket=bucket, data_set="main"
@@ -75,7 +75,7 @@ def test_a_file_that_s3_keeps_without_a_version_is_no_input(access, bucket, tmp_
             )
 
 
-def test_two_files_of_one_name_are_refused_before_anything_is_uploaded(access, bucket, tmp_path):
+def test_two_files_of_one_name_are_refused_before_an_upload(access, bucket, tmp_path):
     files = [local(tmp_path / folder / "a.parquet", folder.encode()) for folder in ("x", "y")]
     with pytest.raises(DataError, match=r"2 files are called a.parquet"):
         upload_candles(files, access, bucket=bucket, data_set="main")
@@ -99,7 +99,7 @@ def test_sets_never_mix_and_a_folder_in_a_set_is_none_of_it(access, bucket, tmp_
     assert list_inputs(objects, "other") == ()
 
 
-def test_a_file_that_somebody_else_put_there_is_listed_without_a_hash(access, bucket):
+def test_a_file_of_somebody_else_is_listed_without_a_hash(access, bucket):
     access.client("s3").put_object(Bucket=bucket, Key="raw/main/x.parquet", Body=b"x")
     (found,) = list_inputs(open_objects(access, bucket), "main")
     assert (found.sha256, found.summary) == ("", {})
@@ -130,9 +130,7 @@ class InProcess:
         return describe(self._folder)
 
 
-def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
-    access, bucket, tmp_path, make_candles, monkeypatch
-):
+def test_without_data_a_launch_trains_on_its_set(access, bucket, tmp_path, make_candles, monkeypatch):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     for name, symbol, seed in (("main", "AAA", 0), ("main", "BBB", 1), ("demo", "AAA", 2)):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -152,7 +150,7 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
     assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 
 
-def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(
+def test_files_of_other_means_are_looked_at_once_and_indexed(
     access, bucket, tmp_path, make_candles, monkeypatch
 ):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
@@ -211,9 +209,7 @@ class JoinedInProcess(InProcess):
         return join(self._folder)
 
 
-def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they_disagree_is_left_out(
-    access, bucket, tmp_path, make_candles, monkeypatch
-):
+def test_a_symbol_on_which_files_disagree_is_left_out(access, bucket, tmp_path, make_candles, monkeypatch):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     monkeypatch.setattr(overlaps, "CheckChild", JoinedInProcess)
     for symbol, other in (("AAA", 0), ("BBB", 7)):

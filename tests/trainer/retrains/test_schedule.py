@@ -14,7 +14,7 @@ from trainer.retrains.schedule import MOST_RETRAINS, read_schedules
 WEEKLY: dict[str, Any] = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20.0}
 
 
-def test_what_is_left_out_has_a_default_and_the_outputs_carry_all_of_it() -> None:
+def test_a_schedule_has_defaults_and_survives_the_outputs() -> None:
     (schedule,) = read_schedules([WEEKLY])
     assert (schedule.time_zone, schedule.overlap) == ("UTC", "skip")
     assert read_schedules([schedule.to_dict()]) == (schedule,)
@@ -68,7 +68,7 @@ def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
         read_schedules([{**WEEKLY, "name": f"r{number}"} for number in range(MOST_RETRAINS + 1)])
 
 
-def test_as_many_as_a_stack_may_have_leave_half_of_its_parameter_to_the_rest() -> None:
+def test_the_most_retrains_fit_half_of_the_parameter() -> None:
     import json
 
     zone = "America/Argentina/Buenos_Aires"

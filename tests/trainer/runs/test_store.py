@@ -48,7 +48,7 @@ def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record)
     assert read_record(objects, record.run_id)[0].owner == "first"
 
 
-def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(aws_server, access, objects, make_record):
+def test_a_write_with_a_lost_answer_is_no_conflict(aws_server, access, objects, make_record):
     record = make_record()
     # botocore repeats it, and S3 refuses that
     aws_server.world(access).fail_next("PutObject", "InternalError", after=True)
@@ -69,7 +69,7 @@ def test_an_object_that_was_read_and_is_not_found_is_no_conflict(objects, make_r
         read_record(objects, make_record().run_id, seen=True)
 
 
-def test_an_object_without_a_version_is_an_error_that_says_to_wait(access, objects, make_record):
+def test_an_object_without_a_version_is_an_error(access, objects, make_record):
     bucket = f"{BUCKET}-unversioned-{access.access_key[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     with pytest.raises(NotVersioned, match="Wait a quarter of an hour after the first pulumi up"):
