@@ -16,6 +16,7 @@ from tests import records
 from tests.pieces import named
 from tests.records import NOON, created, launched, rung
 from tests.sessions import forget_sessions
+from tests.stacks import outputs_of
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.data.read.candles import Candles
@@ -69,6 +70,15 @@ def rungs_of() -> Callable[..., tuple[Rung, ...]]:
 
 
 @pytest.fixture
+def bucket(access: Access) -> str:
+    """A bucket of the test's own, with versions."""
+    s3, name = access.client("s3"), f"mayfly-test-{str(access.access_key)[4:16]}"
+    s3.create_bucket(Bucket=name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return name
+
+
+@pytest.fixture
 def account(
     access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Objects]:
@@ -76,32 +86,7 @@ def account(
     run with one model, and a run whose launcher died before there was an instance.
     """
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
-    outputs = StackOutputs(
-        format=3,
-        project="mayfly",
-        stack="dev",
-        owner="me",
-        region="us-east-1",
-        bucket=bucket,
-        launch_template="",
-        image_line="",
-        image_parameter="",
-        subnets={},
-        security_group="",
-        schedule_group="mayfly-runs",
-        instance_role_id="AROA1",
-        prepare_template="lt-2",
-        prepare_role_id="AROA2",
-        prepare_type="t3.large",
-        scheduler_role_arn="",
-        sweeper_arn="",
-        control_arn="",
-        control_types=["g6.*"],
-        retrains=[],
-        retrain_format=1,
-        max_lifetime_minutes=720,
-        experiment_days=180,
-    )
+    outputs = outputs_of(bucket=bucket, experiment_days=180)
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})

@@ -18,6 +18,16 @@ from trainer.control.stop import StopSignal, Wish
 from trainer.runs.store import read_record
 
 
+def pressing(stop: StopSignal, phase: str, times: int = 1):
+    """Return an `on_event` that presses Ctrl-C so often in a phase."""
+
+    def press(progress: RunProgress) -> None:
+        if progress.phase == phase and stop.presses < times:
+            stop.press()
+
+    return press
+
+
 def drive(cloud, record, **options):
     return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
@@ -50,15 +60,6 @@ def test_the_receipt_comes_after_the_end_and_before_the_close(make_cloud):
     assert cloud.done()[-5:] == ["delete_schedule", "delete_schedule", *closing]
 
 
-def test_no_capacity_falls_to_the_next_rung(make_cloud):
-    cloud, record = make_cloud()
-    cloud.full = {"us-east-1a"}
-    receipt = drive(cloud, record)
-    assert receipt["state"] == "done"
-    assert receipt["instances"][0]["availability_zone"] == "us-east-1b"
-    assert len(cloud.fleets) == 1
-
-
 def test_no_capacity_anywhere_is_exit_101_and_names_the_pools(make_cloud):
     cloud, record = make_cloud()
     cloud.full = {"us-east-1a", "us-east-1b"}
@@ -70,28 +71,26 @@ def test_no_capacity_anywhere_is_exit_101_and_names_the_pools(make_cloud):
     assert cloud.schedules == {}
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [("VcpuLimitExceeded", 102), ("UnauthorizedOperation", 103)])
-def test_quota_and_permission_end_the_run_without_another_rung(make_cloud, code, exit_code):
+@pytest.mark.parametrize(
+    ("code", "times", "exit_code", "zones"),
+    [
+        ("InsufficientInstanceCapacity", 1, 0, ["us-east-1b"]),
+        ("InvalidFleetConfiguration", 1, 0, ["us-east-1b"]),
+        ("Unsupported", 1, 0, ["us-east-1b"]),
+        ("NeverHeardOf", 1, 0, ["us-east-1b"]),
+        ("InternalError", 2, 0, ["us-east-1a"]),
+        ("RequestLimitExceeded", 2, 0, ["us-east-1a"]),
+        ("VcpuLimitExceeded", 9, 102, []),
+        ("UnauthorizedOperation", 9, 103, []),
+    ],
+)
+def test_an_error_in_an_answer_leads_on_or_to_the_end(make_cloud, code, times, exit_code, zones):
     cloud, record = make_cloud()
-    cloud.errors = [code] * 9
+    cloud.errors = [code] * times
     receipt = drive(cloud, record)
-    assert (receipt["state"], receipt["exit_code"]) == ("failed", exit_code)
-
-
-@pytest.mark.parametrize("code", ["InvalidFleetConfiguration", "Unsupported", "NeverHeardOf"])
-def test_an_error_of_one_zone_leads_to_the_next(make_cloud, code):
-    cloud, record = make_cloud()
-    cloud.errors = [code]
-    receipt = drive(cloud, record)
-    assert (receipt["state"], receipt["instances"][0]["availability_zone"]) == ("done", "us-east-1b")
-
-
-def test_an_ambiguous_answer_is_replayed_under_the_same_token(make_cloud):
-    cloud, record = make_cloud()
-    cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")]
-    receipt = drive(cloud, record)
-    assert receipt["state"] == "done"
-    assert len(cloud.fleets) == len(receipt["instances"]) == 1
+    assert (receipt["state"], receipt["exit_code"]) == ("failed" if exit_code else "done", exit_code)
+    assert [item["availability_zone"] for item in receipt["instances"]] == zones
+    assert len(cloud.fleets) == len(zones) and len(cloud.refused) == (1 if exit_code else times)
 
 
 def hidden_for(cloud, lag):
@@ -165,16 +164,6 @@ def test_a_late_instance_of_a_given_up_token_is_ended(make_cloud):
         model["key"].startswith(f"models/experiments/AROA1:{second['instance_id']}/")
         for model in receipt["models"]
     )
-
-
-@pytest.mark.parametrize("code", ["InternalError", "RequestLimitExceeded"])
-def test_an_error_inside_an_answer_is_retried_on_the_same_rung(make_cloud, code):
-    cloud, record = make_cloud()
-    cloud.errors = [code, code]
-    receipt = drive(cloud, record)
-    assert receipt["state"] == "done"
-    assert (len(cloud.refused), len(cloud.fleets)) == (2, 1)
-    assert receipt["instances"][0]["availability_zone"] == "us-east-1a"
 
 
 def test_an_error_inside_every_answer_ends_the_run(make_cloud):
@@ -277,11 +266,7 @@ def test_the_first_press_uploads_what_is_finished(make_cloud):
     cloud.work = timedelta(minutes=20)
     stop = StopSignal()
 
-    def press_in_training(progress: RunProgress) -> None:
-        if progress.phase == "train" and not stop.presses:
-            stop.press()
-
-    receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
+    receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))
     assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
     assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
     assert receipt["failed"] == [{**named("ETH-USD"), "reason": "not finished when the run ended (stopped)"}]
@@ -296,12 +281,8 @@ def test_a_press_while_it_ends_gives_up_waiting(make_cloud, place, command):
     cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: RunProgress) -> None:
-        if progress.phase == "train":
-            stop.press()
-
     with pytest.raises(Stopped, match="2026-11-20T13:00:00Z") as left:
-        drive(cloud, record, stop=stop, on_event=press_in_training)
+        drive(cloud, record, stop=stop, on_event=pressing(stop, "train", times=2))
     assert command.format(record.run_id) + " shows" in str(left.value)
     assert cloud.alive() == ["i-0000"]
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
@@ -321,16 +302,6 @@ class Answers:
 
     def close(self) -> None:
         self.log.append("close")
-
-
-def pressing(stop: StopSignal, phase: str, times: int = 1):
-    """Return an `on_event` that presses Ctrl-C so often in a phase."""
-
-    def press(progress: RunProgress) -> None:
-        if progress.phase == phase and stop.presses < times:
-            stop.press()
-
-    return press
 
 
 def test_the_first_press_asks_while_the_run_goes_on(make_cloud):
@@ -401,11 +372,7 @@ def test_a_node_that_ignores_the_stop_is_ended_after_the_grace(make_cloud):
     cloud.node_works = cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: RunProgress) -> None:
-        if progress.phase == "train" and not stop.presses:
-            stop.press()
-
-    receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
+    receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))
     assert receipt["state"] == "stopped"
     assert cloud.alive() == []
 

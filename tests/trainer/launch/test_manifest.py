@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.jobs import job_of
-from tests.trainer.launch.test_start import NOW, OFFERS, Memory, record_and_plan
+from tests.trainer.launch.test_start import NOW, OFFERS, memory, record_and_plan
 from trainer.job.job import job_from
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import ChosenCandles, Input
@@ -31,7 +31,7 @@ def built(task: Task) -> Any:
 def test_a_training_pins_inputs_and_no_path_of_the_desk() -> None:
     job = job_of(data="/home/ada/candles", refresh="fetch.py", secrets=("KEY",), symbols=("BTC-USD",))
     candles = ChosenCandles(timeframe="1m", bars={}, synthetic=False, inputs=(B, A))
-    manifest = built(training_task(RECORD, job, candles, cast(Any, Memory()), OFFERS))
+    manifest = built(training_task(RECORD, job, candles, cast(Any, memory()), OFFERS))
     assert (manifest.run_id, manifest.created_at, manifest.place) == (RECORD.run_id, NOW, "rehearsal")
     data = manifest.job["data"]
     assert (data["path"], data["refresh"], data["secrets"]) == ("", "", [])

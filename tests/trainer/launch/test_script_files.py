@@ -84,11 +84,8 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
         script_files(settings(tmp_path))
 
 
-def test_data_is_hashed_by_its_path_and_sent_once(access, tmp_path):
-    bucket = f"scripts-{(access.access_key or '')[4:16]}"
+def test_data_is_hashed_by_its_path_and_sent_once(access, bucket, tmp_path):
     s3 = access.client("s3")
-    s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     folder = tmp_path / "points"
     (folder / "a").mkdir(parents=True)
     (folder / "a" / "1.csv").write_text("1")

@@ -22,14 +22,6 @@ from trainer.launch.uploads import DeskFile, upload_candles
 from trainer.runs.store import open_objects
 
 
-@pytest.fixture
-def bucket(access: Access) -> str:
-    s3, name = access.client("s3"), f"candles-{(access.access_key or '')[4:16]}"
-    s3.create_bucket(Bucket=name)
-    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    return name
-
-
 def local(path: Path, content: bytes) -> DeskFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

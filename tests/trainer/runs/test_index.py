@@ -16,11 +16,7 @@ OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
 
 
 @pytest.fixture
-def objects(access):
-    s3 = access.client("s3")
-    bucket = f"mayfly-index-{access.access_key[4:16]}"
-    s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+def objects(access, bucket):
     return open_objects(access, bucket)
 
 
