@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ class Account:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(ABC):
     """A job with its code, as the machine reads it: it names no path of the desk."""
 
     job: Job
@@ -56,47 +57,34 @@ class Work:
     name: ClassVar[str]  # of its command
     leaves: ClassVar[Leaves]
 
-    @property
-    def data(self) -> dict[str, Any]:
-        """Return the data section of a plan."""
-        raise NotImplementedError
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """Return why symbols of its data were left out."""
-        return ()
-
-    @property
-    def input_bytes(self) -> int:
-        raise NotImplementedError
-
-    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
-        """Return its pieces, and the rate of each offered type; refuses what can't work."""
-        raise NotImplementedError
-
-    def pieces(self) -> tuple[Piece, ...]:
-        """Return its pieces without estimates, for a machine that nobody prices."""
-        raise NotImplementedError
-
-    def uploaded(self, account: Account, say: Callable[[str], None]) -> Work:
-        """Upload what is at the desk, and return the work with its inputs pinned."""
-        raise NotImplementedError
-
     def role(self, outputs: StackOutputs) -> tuple[str, str]:
         """Return the unique id of its machine's role, and the ARN of its profile if the template has
         another.
         """
         return outputs.instance_role_id, ""
 
+    @abstractmethod
     def task(
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
     ) -> Task:
         """Return the command with all that it reads. `offers`: None on the caller's own machine."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingWork(Work):
+class WeighedWork(Work):
+    """Work whose types are chosen by time and price."""
+
+    @property
+    @abstractmethod
+    def input_bytes(self) -> int: ...
+
+    @abstractmethod
+    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
+        """Return its pieces, and the rate of each offered type; refuses what can't work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWork(WeighedWork):
     """Models from candles. `files`, `encoder`: what has to be uploaded from this desk."""
 
     candles: ChosenCandles
@@ -107,10 +95,12 @@ class TrainingWork(Work):
 
     @property
     def data(self) -> dict[str, Any]:
+        """Return the data section of a plan."""
         return self.candles.to_dict()
 
     @property
     def refused(self) -> tuple[str, ...]:
+        """Return why symbols of its data were left out."""
         return self.candles.refused
 
     @property
@@ -139,9 +129,11 @@ class TrainingWork(Work):
         return work, known_rates(self.job, machines, account.objects, account.place)
 
     def pieces(self) -> tuple[Piece, ...]:
+        """Return its pieces without estimates, for a machine that nobody prices."""
         return workload(self.job, self.candles.bars).pieces
 
     def uploaded(self, account: Account, say: Callable[[str], None]) -> TrainingWork:
+        """Upload what is at the desk, and return the work with its inputs pinned."""
         bucket, data_set = account.outputs.bucket, self.job.data.set
         if self.encoder:
             say(f"uploading the encoder, {_megabytes([self.encoder.bytes])}, unless it is in the bucket ...")
@@ -160,7 +152,7 @@ class TrainingWork(Work):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptWork(Work):
+class ScriptWork(WeighedWork):
     """A user's script: its files and data by hash. `folder`: the data that is at this desk."""
 
     files: Mapping[str, str]  # of the script, by path: sha256
@@ -170,6 +162,8 @@ class ScriptWork(Work):
     names: tuple[str, ...]  # in the ids of its earlier runs: of its job and its retrain
     name: ClassVar[str] = SCRIPT
     leaves: ClassVar[Leaves] = "files"
+    refused: ClassVar[tuple[str, ...]] = ()  # symbols of its data: it has none
+    bars_plan: ClassVar[bytes] = b""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -184,11 +178,6 @@ class ScriptWork(Work):
     def entries(self) -> list[Mapping[str, Any]]:
         """Return its pinned inputs."""
         return list(self.inputs)
-
-    @property
-    def bars_plan(self) -> bytes:
-        """Return the plan of its bars: a script has none."""
-        return b""
 
     @property
     def places(self) -> dict[str, Path]:

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.jobs import job_of
-from trainer.base.errors import UsageError
+from trainer.base.errors import ConfigError, UsageError
 from trainer.job.job import Job
-from trainer.launch.machines import DEFAULT_TYPES, machines_of, refuse_retired, refuse_small_disks
+from trainer.launch.machines import (
+    DEFAULT_TYPES,
+    machines_of,
+    refuse_retired,
+    refuse_small_disks,
+    refuse_unfit,
+)
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 
@@ -76,3 +84,30 @@ def test_data_larger_than_a_types_disk_is_refused():
         refuse_small_disks(machines, int(100.1 * 2**30), volume_gib=100)
     with pytest.raises(UsageError, match=r"g6.xlarge can't hold 279.4 GiB of data \(its disk has 233 GiB\)"):
         refuse_small_disks(machines, 300 * 10**9, volume_gib=100)
+
+
+LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
+OLD = LINE.replace("2.13", "2.12")
+
+
+def types(*names):
+    return [instance_type(name) for name in names]
+
+
+def test_a_type_with_another_cpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"g5g.xlarge would not train on this stack \(its CPU is arm64"):
+        refuse_unfit(types("g6.xlarge", "g5g.xlarge"), LINE, named=True)
+
+
+def test_a_line_with_another_torch_is_refused() -> None:
+    for named, machines in ((True, types("g6.xlarge")), (False, types("g6.xlarge", "g5.xlarge"))):
+        with pytest.raises(ConfigError, match=r"g6.xlarge would not train on this stack .* has torch 2.12"):
+            refuse_unfit(machines, OLD, named=named)
+
+
+def test_a_retired_type_keeps_its_own_refusal() -> None:
+    refuse_unfit(types("p3.8xlarge"), LINE, named=True)
+    refuse_unfit(types("g6.xlarge", "g7e.2xlarge"), LINE, named=True)
+    volta = replace(instance_type("p3.8xlarge"), status="current")
+    with pytest.raises(ConfigError, match="driver 580 is the last for its V100"):
+        refuse_unfit([volta], LINE, named=True)

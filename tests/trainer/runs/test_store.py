@@ -104,7 +104,7 @@ def test_a_version_stays_readable_after_it_was_replaced(objects):
     assert objects.get(key="nothing") is None
 
 
-def test_the_hash_of_an_object_is_what_its_writer_said(access, objects):
+def test_the_hash_of_an_object_is_what_its_writer_said(access, bucket, objects):
     digest = hashlib.sha256(b"weights").hexdigest()
     s3 = access.client("s3")
     s3.put_object(Bucket=bucket, Key="m", Body=b"weights", Metadata={"sha256": digest})

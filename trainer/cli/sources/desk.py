@@ -30,7 +30,7 @@ from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.planning import with_candles
 from trainer.launch.script_files import data_files, hashes_of, script_files, script_sha256
 from trainer.launch.uploads import DeskFile, encoder_file
-from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
+from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.runs.receipt import Receipt
 from trainer.train.inputs.encoder import check_inputs, pinned
 from trainer.train.inputs.encoder import portable as portable_encoder
@@ -79,7 +79,7 @@ class Desk:
         self.data = read_data(self.job, self.console, self.ends) if self.job.is_script else ()
         return self
 
-    def describe(self, work: Work) -> dict[str, Any]:
+    def describe(self, work: TrainingWork | ScriptWork) -> dict[str, Any]:
         """Return the data section of a plan, with the packages that were resolved for it."""
         return {**work.data, **({"packages": self.packages.to_dict()} if self.packages else {})}
 
