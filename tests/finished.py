@@ -33,10 +33,10 @@ def finish(
     metrics: Mapping[str, Any] | None = None,
     tail: bytes = b"",
 ) -> NodeKeys:
-    """Do as a run's node that trained its one model; return its keys. `tail` makes the file another one."""
+    """Do as a run's node that trained its first model; return its keys. `tail` makes the file another one."""
     record, _ = read_record(open_objects(access, bucket), run_id)
     (keys,) = record.nodes
-    (piece,) = record.pieces
+    piece = record.pieces[0]
     name = piece.model
     body = weights(name) + tail
     node = own_access(cloud, access, keys.instance_id).client("s3")

@@ -28,7 +28,7 @@ from trainer.job.pieces import pieces_of
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.start import recorded
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
-from trainer.node import command, command_run
+from trainer.node import command, command_run, piece_run
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
@@ -127,6 +127,23 @@ def start(node: Node, bundle: Path) -> Callable[..., None]:
         run_task(node, task)
 
     return run_it
+
+
+@pytest.fixture
+def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Return a function that stops the node once a condition holds as its command is followed."""
+
+    def arrange(holds: Callable[[], bool]) -> None:
+        follow = piece_run.PieceRun.follow
+
+        def followed(run: piece_run.PieceRun) -> None:
+            follow(run)
+            if holds():
+                node.stop("stop.json")
+
+        monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
+
+    return arrange
 
 
 def node_on(

@@ -33,7 +33,6 @@ from trainer.cli.views.curves import RunEvents, curves_view
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.progress import picture
 from trainer.cli.views.receipt import receipt_view
-from trainer.cli.views.table import FittedTable
 from trainer.control.progress import Step, progress_of
 from trainer.job.job import job_from, job_from_json, parse_job
 from trainer.job.model_names import is_model_file
@@ -188,7 +187,7 @@ def progress_is_shown_or_refused(body: bytes) -> None:
     look = Step(record=RECORD, observed=Observation(heartbeat=beat), actions=(), moved=False)
     progress = progress_of(look, NOON)
     shown = status._of_progress(progress, NOON)
-    table = FittedTable(status.COLUMNS, [status._row(shown)])
+    table = status.runs_table([shown])
     for view in (status._detail(shown), table, picture(progress, seconds=9)):
         _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
@@ -248,8 +247,8 @@ def _shown(body: bytes) -> None:
     for width in (60, 200):
         views = [
             receipt_view(receipt),
-            FittedTable(receipts_table.COLUMNS, [receipts_table._row(receipt)]),
-            FittedTable(status.COLUMNS, [status._row(status._of_receipt(receipt))]),
+            receipts_table.receipts_table([receipt]),
+            status.runs_table([status._of_receipt(receipt)]),
         ]
         _printable([line for view in views for line in drawn(view, width=width).splitlines()])
 

@@ -16,7 +16,6 @@ from tests import records
 from tests.pieces import named
 from tests.records import NOON, created, launched, rung
 from tests.sessions import forget_sessions
-from tests.stacks import outputs_of
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.data.read.candles import Candles
@@ -86,7 +85,16 @@ def account(
     run with one model, and a run whose launcher died before there was an instance.
     """
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
-    outputs = outputs_of(bucket=bucket, experiment_days=180)
+    outputs = StackOutputs(
+        project="mayfly",
+        stack="dev",
+        region="us-east-1",
+        bucket=bucket,
+        schedule_group="mayfly-runs",
+        instance_role_id="AROA1",
+        max_lifetime_minutes=720,
+        experiment_days=180,
+    )
     s3 = access.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.aws.place import place_named
+from trainer.aws.place import Place, place_named
 from trainer.base.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
@@ -47,6 +47,7 @@ class RunProgress:
     state: str
     outcome: str | None
     phase: str
+    place: Place
     elapsed_seconds: float
     spent_usd: float
     deadline: Deadline
@@ -67,7 +68,8 @@ class RunProgress:
 
 def overdue(look: Step, now: datetime) -> bool:
     """Return whether a run is half an hour past its end without any progress."""
-    return not look.moved and now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
+    late = now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
+    return look.record.has_instances and not look.moved and late
 
 
 def unconfirmed_receipt(look: Step) -> Receipt:
@@ -99,6 +101,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         state=record.state,
         outcome=record.outcome,
         phase=phase_of(record, observed),
+        place=place_named(record.place),
         elapsed_seconds=((record.closed_at or now) - record.preflight_at).total_seconds(),
         spent_usd=spent(record, observed, now)[1],
         seconds=seconds(record, observed, now),

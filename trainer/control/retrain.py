@@ -25,7 +25,7 @@ from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import Planned, offers_for, plan_work, within_budget
 from trainer.launch.prepare_run import needs_prepare_run, plan_prepare_run
 from trainer.launch.start import record_of, register
-from trainer.launch.work import Account, Refresh, resolve
+from trainer.launch.work import Account, Refresh
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     PREFIX,
@@ -252,8 +252,8 @@ def _begun(
     if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
-    inputs = () if job.is_script else list_inputs(objects, job.data.set)
-    if job.is_script or not needs_prepare_run(job, inputs):
+    inputs = list_inputs(objects, job.data.set)
+    if not needs_prepare_run(job, inputs):
         return _registered(home, entry, schedule, published, others)
     account = home.account
     offers, plan = plan_prepare_run(account, budget_usd=schedule.budget, pinned_image=published.image_id)
@@ -347,7 +347,7 @@ def _registered(
         raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     account = home.account
-    work = resolve(job, publication(published, account))
+    work = publication(published, account).resolve(job)
     offers = offers_for(work.job, account, pinned_image=published.image_id)
     planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
     most = entry.prepare_usd + planned.plan.hard_stop_usd

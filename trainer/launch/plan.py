@@ -15,8 +15,8 @@ from trainer.aws.place import Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
+from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
-from trainer.job.script import KIND as SCRIPT
 from trainer.launch.candidates import PlanCandidate, Weighed
 from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
@@ -24,12 +24,11 @@ from trainer.launch.preflight import Offers
 from trainer.machines.baking import Baking, baking
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import dollars, three_times_slow
+from trainer.machines.rates import EARLIER_RUN
 from trainer.machines.storage import StorageCost, storage_cost
 from trainer.runs.boot import Boots
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
-
-EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +62,11 @@ class LaunchPlan(RunPlan):
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
     @property
-    def is_script(self) -> bool:
-        """Return whether it runs a script of the user's."""
-        return any(piece.kind == SCRIPT for piece in self.pieces)
-
-    @property
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            why = (
-                "this script has not run yet" if self.is_script else "the machine tries your own model first"
-            )
-            return f"not estimated: {why}"
-        if self.is_script:
+            return f"not estimated: {KINDS[self.pieces[0].kind].untimed}"
+        if self.first.rate.basis.startswith(EARLIER_RUN):
             return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:

@@ -1,6 +1,6 @@
 """What a launch carries: a job whose sources are resolved, for whoever launches it.
 
-`resolve(job, sources)` makes it at a desk (`cli.sources.desk`) and in control (`control.published`);
+A desk (`cli.sources.desk`) or a publication (`control.published`) makes it by its method `resolve`;
 `planning.offers_for`, `planning.plan_work`, `start.record_of` and `start.register` take it from there.
 """
 
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from trainer.aws.access import Access
 from trainer.aws.place import Place
@@ -236,19 +236,6 @@ class Refresh(Work):
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
     ) -> Task:
         return refresh_task(record, self.job, self.inputs)
-
-
-class WorkSources(Protocol):
-    """Where a job's work comes from: the files of a desk, or a publication and its data set."""
-
-    def training(self, job: Job) -> TrainingWork: ...
-
-    def script(self, job: Job) -> ScriptWork: ...
-
-
-def resolve(job: Job, sources: WorkSources) -> TrainingWork | ScriptWork:
-    """Return the work of a job. Raises a TrainerError for whatever its sources lack."""
-    return sources.script(job) if job.is_script else sources.training(job)
 
 
 def timed(work: Workload, times: KnownTimes, offers: Offers) -> tuple[Workload, dict[str, Rate]]:

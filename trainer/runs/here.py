@@ -35,17 +35,14 @@ def next_of_here(record: RunRecord, observed: Observation, now: datetime) -> tup
     return (Wait(why="waiting for the agent to stop" if record.stop_requested_at else ""),)
 
 
-def gone(record: RunRecord, now: datetime) -> RunRecord:
-    """Return the record of a run whose agent was killed, or whose machine went down, without a result."""
-    why = "it was killed, or its machine went down"
-    return interrupted("its agent ended without a result", why, AGAIN).stored(record, now).record
-
-
 def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
     if observed.result is not None:
         # possibly from its own terminal, without a stored request
         by_user = observed.result.state == "stopped"
         return stopped(AGAIN) if by_user else ending_by_result(record, observed.result)
+    if observed.agent_gone:
+        why = "it was killed, or its machine went down"
+        return interrupted("its agent ended without a result", why, AGAIN)
     if _heard_of(record, observed, now):
         return None
     if record.stop_requested_at is not None and now > record.stop_requested_at + STOP_GRACE:

@@ -63,6 +63,7 @@ class Observation:
     result: NodeResult | None = None
     boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
+    agent_gone: bool = False  # on the caller's own machine: its agent has ended, and this look came later
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
     outputs: tuple[
         Mapping[str, Any], ...

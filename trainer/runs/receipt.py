@@ -1,5 +1,5 @@
 """The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its
-schema: docs/receipt.md.
+schema: docs/reference.md.
 
 The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one at
 which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the

@@ -1,6 +1,6 @@
 """Receipts from the bucket: read strictly, with every field checked that is shown or used.
 
-A receipt may be of another version, or forged. `runs.receipt` makes them, `docs/receipt.md` describes them.
+A receipt may be of another version, or forged. `runs.receipt` makes them, `docs/reference.md` describes them.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
+        "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "host": fields.text("host", ""),
         "note": fields.text("note", "", most=MOST_TEXT),

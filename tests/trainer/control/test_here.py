@@ -11,8 +11,8 @@ import pytest
 
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.control.here import close_last, follow_here
-from trainer.control.settle import settle_all
+from trainer.control.drive import drive
+from trainer.control.settle import close_last, settle_all
 from trainer.control.stop import StopSignal, Wish
 from trainer.runs.index import read_index
 from trainer.runs.keys import own_keys
@@ -61,8 +61,14 @@ def run(make_cloud: Any) -> tuple[MemoryCloud, RunRecord]:
 
 
 def follow(cloud: MemoryCloud, record: RunRecord, agent: Agent, stop: StopSignal | None = None) -> Any:
-    return follow_here(
-        cloud, record, agent, poll_seconds=1.0, stop=stop or StopSignal(), sleep=lambda seconds: None
+    return drive(
+        cloud,
+        record.run_id,
+        known=record,
+        poll_seconds=1.0,
+        stop=stop or StopSignal(),
+        agent=agent,
+        sleep=lambda seconds: None,
     )
 
 
@@ -94,7 +100,7 @@ def test_ctrl_c_between_two_looks_is_heard_at_once(run):
         stop.wish = Wish.LEAVE
 
     agent = Agent(cloud, record.run_id)
-    assert follow_here(cloud, record, agent, poll_seconds=60.0, stop=stop, sleep=sleep) is None
+    assert drive(cloud, record.run_id, poll_seconds=60.0, stop=stop, agent=agent, sleep=sleep) is None
     assert sum(slept) < 1
 
 

@@ -429,7 +429,7 @@ def test_a_refresh_comes_first_and_may_fail(home: RetrainHome, mayfly: Callable[
 def test_the_commands_of_the_page_work_as_printed(
     home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = (ROOT / "docs/retrains.md").read_text(encoding="utf-8").partition("## Commands")[2]
+    section = (ROOT / "docs/runs.md").read_text(encoding="utf-8").partition("## Commands")[2]
     lines = section.split("```")[1].strip().splitlines()
     assert len(lines) == 5
     shown = {}

@@ -42,7 +42,7 @@ from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
 from trainer.machines.instances import instance_type
-from trainer.rehearsal import event_bus, lambdas
+from trainer.rehearsal import lambdas, messages
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import AwsError
@@ -196,7 +196,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     with cloud.lock:
         world.take_back(machine, cloud.clock.now())
     cloud.clock.advance(5)
-    event_bus.tell(cloud, event_bus.SPOT_WARNING, machine, {"instance-action": "terminate"})
+    messages.tell(cloud, messages.SPOT_WARNING, machine, {"instance-action": "terminate"})
     lambdas.wait_for_invocations(cloud)  # control itself, from its zip
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")

@@ -203,7 +203,7 @@ def test_a_high_measured_rate_leaves_the_shortest_deadline():
             "estimate",
             7200.0,
             "max_duration",
-            "Set by machine.max_duration alone: no run has measured this model on this chip.",
+            "Set by machine.max_duration alone: no run has measured it on this chip.",
         ),
         ("yours", 7200.0, "max_duration", "Set by machine.max_duration alone"),
         (

@@ -9,10 +9,10 @@ import pytest
 
 from tests.jobs import job_of
 from tests.planned import offers_of, plan_of
-from tests.stacks import outputs_of
 from tests.trainer.control.conftest import MemoryCloud, MemoryObjects
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
@@ -38,8 +38,16 @@ JOB = job_of(
     max_duration="2h",
 )
 OFFERS = offers_of("g6.xlarge", zones={"g6.xlarge": ("us-east-1a",)})
-OUTPUTS = outputs_of()
-
+OUTPUTS = StackOutputs(
+    project="mayfly",
+    stack="dev",
+    owner="ada",
+    region="us-east-1",
+    bucket="bucket",
+    subnets={"us-east-1a": "subnet-a"},
+    instance_role_id="AROA1",
+    max_lifetime_minutes=720,
+)
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False)
 
 

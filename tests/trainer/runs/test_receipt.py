@@ -21,7 +21,7 @@ from trainer.runs.record import RunPiece
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "receipt.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference.md"
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 def test_the_documented_receipt_is_the_produced_one(ended):
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
-    assert {*paths(failed), "files", "scripts"} == set(documented("field", after="# The receipt"))
+    assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
 
 def test_a_scripts_receipt_has_its_end_and_its_files(ended):
@@ -240,7 +240,7 @@ def paths(value: Any, path: str = "") -> set[str]:
     return set().union(*(paths(item, f"{path}.{key}" if path else key) for key, item in value.items()))
 
 
-def rows(first_header: str, after: str = "# The receipt") -> list[list[str]]:
+def rows(first_header: str, after: str = "## Fields of the receipt") -> list[list[str]]:
     text = DOCUMENT.read_text(encoding="utf-8").split(after, 1)[1]
     table = re.search(rf"\| {first_header} \|.*\n\|[ -|]*\n((?:\|.*\n)+)", text)
     assert table is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
+from trainer.aws.place import HERE
 from trainer.cli.terminal import Console, is_terminal, show
 from trainer.control.progress import RunProgress
 from trainer.node.progress import Progress, advance
@@ -53,15 +54,13 @@ class TrainStory(Story):
         if not is_terminal(sys.stdout):
             super().print_models(models)
             return
-        from trainer.cli.views.table import FittedTable, TableColumn  # late, as above
+        from trainer.cli.views.table import FittedTable  # late, as above
 
-        columns = [
-            TableColumn(title="model"),
-            TableColumn(title="file"),
-            TableColumn(title="sha256", leaves=1),
+        rows = [
+            {"model": model["piece"], "file": model["file"], "sha256": model["sha256"][:SHOWN_DIGITS]}
+            for model in sorted(models, key=lambda model: model["piece"])
         ]
-        rows = [(model["piece"], model["file"], model["sha256"][:SHOWN_DIGITS]) for model in models]
-        show(FittedTable(columns, sorted(rows)))
+        show(FittedTable(rows, leaving=("sha256",)))
 
     def _as_of_a_run(self) -> RunProgress:
         told = self._progress
@@ -70,6 +69,7 @@ class TrainStory(Story):
             state="running",
             outcome=None,
             phase="train",
+            place=HERE,
             elapsed_seconds=self._clock() - self._since,
             spent_usd=0.0,
             deadline=NEVER,

@@ -51,7 +51,7 @@ def node(access: Access, tmp_path: Path) -> Node:
     )
 
 
-def test_pairs_from_outside_are_planned_trained_and_in_the_receipt(
+def test_a_kind_from_outside_goes_from_plan_to_receipt(
     tmp_path, make_candles, make_record, node, monkeypatch, forked_children
 ):
     monkeypatch.setitem(KINDS, "pair", PAIRS)
