@@ -69,6 +69,15 @@ def rungs_of() -> Callable[..., tuple[Rung, ...]]:
 
 
 @pytest.fixture
+def bucket(access: Access) -> str:
+    """A bucket of the test's own, with versions."""
+    s3, name = access.client("s3"), f"mayfly-test-{str(access.access_key)[4:16]}"
+    s3.create_bucket(Bucket=name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return name
+
+
+@pytest.fixture
 def account(
     access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Objects]:

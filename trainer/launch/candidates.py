@@ -130,7 +130,7 @@ def _candidate(
     sharded = bool(together and together.placement and together.placement.sharded)
     places = None if work.gpus is None else places_on(machine.num_workers, work.gpus)
     time = estimate(work, machine, place=place, rate=rate, sharded=sharded)
-    refused = note = ""
+    refused, notes = "", list[str]()
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
         refused = (
@@ -143,9 +143,9 @@ def _candidate(
     elif not on_demand:
         refused = "no list price known, so no deadline can be made"
     elif not place.binding and not machine.launchable:
-        note = "retired by AWS in 2026: rehearsals only"
+        notes.append("retired by AWS in 2026: rehearsals only")
     elif job.machine.market == "spot" and not spot:
-        note = "no spot price known: the list price"
+        notes.append("no spot price known: the list price")
     elif place.binding and not (verdict := judge(machine.name, offers.image_line)).works:
         refused = verdict.why
     elif together and together.refused:
@@ -153,16 +153,13 @@ def _candidate(
     elif on_aws and not together and places is None and (large := too_large(job, work, machine)):
         refused = large
     elif place.binding and verdict.unproven:
-        note = UNPROVEN
-    if together and together.note and not refused:
-        note = f"{note + '; ' if note else ''}{together.note}"
+        notes.append(UNPROVEN)
+    notes += [together.note] if together else []
     at_once = len(work.pieces)
     used = at_once if places is None else len({gpu for place in places[:at_once] for gpu in place})
-    if places and work.gpus and not refused:
-        note = f"{note + '; ' if note else ''}{min(len(places), at_once)} at a time"
+    notes += [f"{min(len(places), at_once)} at a time"] if places and work.gpus else []
     idle = 0 if work.together else machine.num_workers - used
-    if idle > 0 and not refused:
-        note = f"{note + '; ' if note else ''}{idle} of {machine.num_workers} GPUs idle"
+    notes += [f"{idle} of {machine.num_workers} GPUs idle"] if idle > 0 else []
     return PlanCandidate(
         machine=machine,
         market=job.machine.market,
@@ -173,7 +170,7 @@ def _candidate(
         dollars_p50=dollars(time.seconds_p50, price),
         dollars_p90=dollars(time.seconds_p90, price),
         rate=rate,
-        note=note,
+        note="" if refused else "; ".join(filter(None, notes)),
         refused=refused,
         layout=together.note if together and not together.refused else "",
     )

@@ -17,11 +17,11 @@ from trainer.aws.error_codes import NO_PARAMETER
 from trainer.aws.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
 from trainer.base.errors import ConfigError, QuotaError
 from trainer.launch import checks
-from trainer.launch.cache_health import cache
 from trainer.launch.network_reach import network
 from trainer.launch.preflight import find_image, is_baked
 from trainer.launch.quotas import read_quotas
 from trainer.machines.instances import catalogue
+from trainer.machines.storage import EFS_USD_PER_GB_MONTH, GB
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
 
@@ -36,6 +36,8 @@ SEE_BUILDS = "aws imagebuilder list-image-pipeline-images --image-pipeline-arn A
 STANDING = {"standing-sweep": "the sweeper", "standing-control": "control"}
 # An event that control drops after one describe call: it proves that control runs, and settles nothing.
 _DROPPED = {"source": "aws.ec2", "detail": {"instance-id": "i-00000000000000000"}}
+
+_AGAIN = "Run pulumi up --refresh, which restores it. Until then runs read S3."
 
 
 def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[], str]]:
@@ -182,6 +184,31 @@ def quotas(access: Access, outputs: StackOutputs) -> str:
         )
     notes = [f"0 vCPUs; ask for more where you need them: {links}"] if none else []
     return "; ".join([*notes, *(f"quota {code} can't be read ({error})" for code, error in unread.items())])
+
+
+def cache(access: Access, outputs: StackOutputs) -> str:
+    """Return the cache's size and monthly cost. Raises ConfigError if nodes of some zone can't mount it."""
+    efs, name = access.client("efs"), outputs.file_system
+    try:
+        (files,) = efs.describe_file_systems(FileSystemId=name)["FileSystems"]
+        targets = efs.describe_mount_targets(FileSystemId=name)["MountTargets"]
+    except ClientError as error:
+        if error_code(error) != "FileSystemNotFound":
+            raise
+        raise ConfigError(
+            f"the cache {name} is gone", why="the stack's outputs name it", do=_AGAIN
+        ) from error
+    if files["LifeCycleState"] != "available" or not files["Encrypted"]:
+        state = files["LifeCycleState"] if files["Encrypted"] else "not encrypted"
+        raise ConfigError(
+            f"the cache {name} is {state}", why="nodes mount one that is available and encrypted", do=_AGAIN
+        )
+    mounted = {target["SubnetId"] for target in targets if target["LifeCycleState"] == "available"}
+    if missing := sorted(zone for zone, subnet in outputs.subnets.items() if subnet not in mounted):
+        why = "nodes of that zone can't reach it"
+        raise ConfigError(f"the cache {name} has no mount target in {', '.join(missing)}", why=why, do=_AGAIN)
+    size = files["SizeInBytes"]["Value"] / GB
+    return f"{size:.2f} GB, ${size * EFS_USD_PER_GB_MONTH:.2f} a month at the most"
 
 
 def _has_webhook(access: Access, outputs: StackOutputs) -> bool:

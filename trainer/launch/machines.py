@@ -1,4 +1,4 @@
-"""The instance types of a job: its own or the defaults, limited by its GPU profile; retired types are
+"""The instance types of a job: its own or the defaults, limited by its GPU profile; those that can't work are
 refused. Pure.
 """
 
@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.aws.place import ACCOUNT
-from trainer.base.errors import UsageError
+from trainer.base.errors import ConfigError, UsageError
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import check_fits
+from trainer.machines.compatibility import judge
 from trainer.machines.instances import InstanceType, instance_type, replacements
 from trainer.machines.planner import Workload, dollars, estimate
 
@@ -85,6 +86,19 @@ def refuse_retired(machines: Sequence[InstanceType], work: Workload | None) -> N
                 " still runs."
             ),
         )
+
+
+def refuse_unfit(machines: Sequence[InstanceType], line: str, *, named: bool) -> None:
+    """Raise ConfigError for a type that can't work on the stack's image line, or if no type of a default
+    choice can.
+
+    `named`: the job names these types. A retired one has its own refusal, with replacements
+    (`refuse_retired`).
+    """
+    verdicts = [judge(machine.name, line) for machine in machines]
+    for machine, verdict in zip(machines, verdicts, strict=True):
+        if machine.launchable and not verdict.works and (named or not any(one.works for one in verdicts)):
+            raise ConfigError(f"{machine.name} would not train on this stack", why=verdict.why, do=verdict.do)
 
 
 def on_demand_price(machine: InstanceType) -> float:

@@ -13,13 +13,12 @@ from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.candidates import weigh
-from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_boots
-from trainer.launch.machines import machines_of
+from trainer.launch.machines import machines_of, refuse_unfit
 from trainer.launch.plan import LaunchPlan, RunPlan, make_plan
 from trainer.launch.preflight import Offers, look
-from trainer.launch.work import Account, Work
+from trainer.launch.work import Account, ScriptWork, TrainingWork, WeighedWork, Work
 from trainer.machines.planner import LONGEST_DEADLINE
 from trainer.machines.storage import storage_cost
 from trainer.runs.deadline import TimeLimit
@@ -86,7 +85,7 @@ def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
     )
 
 
-def plan_work(work: Work, offers: Offers, account: Account) -> LaunchPlan:
+def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan:
     """Return the plan of resolved work. Raises a TrainerError as `make_plan` does."""
     outputs = account.outputs
     load, rates = work.weighed(offers, account)
@@ -105,7 +104,7 @@ def plan_work(work: Work, offers: Offers, account: Account) -> LaunchPlan:
     )
 
 
-def plan_here(work: Work) -> RunPlan:
+def plan_here(work: TrainingWork | ScriptWork) -> RunPlan:
     """Return the plan of work on the caller's own machine: nothing is priced; without a `max_duration` it has
     the longest default.
     """

@@ -1,8 +1,7 @@
 """Files that a script's launch uploads: the script's own, in the bundle, and its data folder, by hash.
 
 The script's files are those that the job names, else those that its command names and the modules beside them
-that they import. Data goes to raw/.files/<sha256>, so that the same file is uploaded once. No data set's name
-begins with a dot, so none has it.
+that they import. `uploads` sends the data.
 """
 
 from __future__ import annotations
@@ -17,28 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from trainer.aws.access import Access, aws_errors
-from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
 from trainer.base.errors import DataError, UsageError
 from trainer.base.symbols import path_flaw
 from trainer.job.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
+from trainer.launch.uploads import DeskFile, refuse_large
 
-DATA_PREFIX = "raw/.files/"
 _LEFT_OUT = ("__pycache__",)  # folders, besides names that begin with a dot
 _PARALLEL = 8
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFile:
-    """A file of a script's data at the desk, by its relative path."""
-
-    place: Path
-    path: str
-    sha256: str
-    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +75,7 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DataFile]) -> str:
+def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DeskFile]) -> str:
     """Return the hash of what a script's duration depends on: command, variables, files and data, each by
     path and sha256.
 
@@ -114,7 +100,7 @@ def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
 
 
-def data_files(folder: str) -> list[DataFile]:
+def data_files(folder: str) -> list[DeskFile]:
     """Return every file under a folder with its hash, by path; names that begin with a dot are left out.
 
     Raises DataError for a folder that is missing or empty, for a link, a name that no node takes, and too
@@ -136,30 +122,9 @@ def data_files(folder: str) -> list[DataFile]:
         return list(pool.map(lambda place: _hashed(place, root), places))
 
 
-def upload_data(files: Iterable[DataFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
-    """Upload the files that raw/.files/ lacks, and return the entries of the manifest's inputs, with their
-    paths.
-    """
-    client = access.client("s3", timeout_seconds=120.0)
-    files = list(files)
-    by_hash = {file.sha256: file for file in files}
-    failing = f"cannot upload data to s3://{bucket}/{DATA_PREFIX}"
-    with aws_errors(failing), ThreadPoolExecutor(_PARALLEL) as pool:
-        entries = pool.map(lambda file: _upload_one(file, client, bucket), by_hash.values())
-        sent = dict(zip(by_hash, entries, strict=True))
-    return [{"path": file.path, **sent[file.sha256]} for file in files]
-
-
-def _upload_one(file: DataFile, client: Any, bucket: str) -> dict[str, Any]:
-    key = f"{DATA_PREFIX}{file.sha256}"
-    version_id = put_file(file.place, key, file.sha256, client, bucket=bucket)
-    return {"key": key, "version_id": version_id, "sha256": file.sha256, "bytes": file.bytes}
-
-
-def _hashed(place: Path, root: Path) -> DataFile:
+def _hashed(place: Path, root: Path) -> DeskFile:
     size = place.stat().st_size
-    if size > LARGEST_PUT_BYTES:
-        raise DataError(f"{place} has {size / 2**30:.1f} GiB", why="one upload takes 5 GiB", do="Split it.")
+    refuse_large(place, size)
     try:
         with place.open("rb") as body:
             sha256 = hashlib.file_digest(body, "sha256").hexdigest()
@@ -167,7 +132,7 @@ def _hashed(place: Path, root: Path) -> DataFile:
         raise DataError(
             f"cannot read {place}", why=str(error.strerror), do="Check its permissions."
         ) from error
-    return DataFile(place=place, path=place.relative_to(root).as_posix(), sha256=sha256, bytes=size)
+    return DeskFile(place=place, path=place.relative_to(root).as_posix(), sha256=sha256, bytes=size)
 
 
 def _named_by_command(script: ScriptSettings, root: Path) -> Iterator[str]:

@@ -18,10 +18,10 @@ from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND
-from trainer.launch.encoder import pinned_encoder
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
 from trainer.launch.preflight import Offers
+from trainer.launch.uploads import pinned_encoder
 from trainer.machines.chips import user_tables
 from trainer.models.pretrained import encoder_of
 from trainer.runs.manifest import DATA, GIVEN, Command, ManifestInput, ManifestPiece

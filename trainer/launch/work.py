@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +27,8 @@ from trainer.launch.knowledge import known_rates
 from trainer.launch.known_times import KnownTimes, known_times
 from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
-from trainer.launch.script_files import DATA_PREFIX, DataFile, upload_data
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
-from trainer.launch.upload_candles import LocalFile, upload
+from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
 from trainer.machines.planner import Workload, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.record import Leaves, RunRecord
@@ -49,7 +49,7 @@ class Account:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(ABC):
     """A job with its code, as the machine reads it: it names no path of the desk."""
 
     job: Job
@@ -57,61 +57,50 @@ class Work:
     name: ClassVar[str]  # of its command
     leaves: ClassVar[Leaves]
 
-    @property
-    def data(self) -> dict[str, Any]:
-        """Return the data section of a plan."""
-        raise NotImplementedError
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """Return why symbols of its data were left out."""
-        return ()
-
-    @property
-    def input_bytes(self) -> int:
-        raise NotImplementedError
-
-    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
-        """Return its pieces, and the rate of each offered type; refuses what can't work."""
-        raise NotImplementedError
-
-    def pieces(self) -> tuple[Piece, ...]:
-        """Return its pieces without estimates, for a machine that nobody prices."""
-        raise NotImplementedError
-
-    def uploaded(self, account: Account, say: Callable[[str], None]) -> Work:
-        """Upload what is at the desk, and return the work with its inputs pinned."""
-        raise NotImplementedError
-
     def role(self, outputs: StackOutputs) -> tuple[str, str]:
         """Return the unique id of its machine's role, and the ARN of its profile if the template has
         another.
         """
         return outputs.instance_role_id, ""
 
+    @abstractmethod
     def task(
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
     ) -> Task:
         """Return the command with all that it reads. `offers`: None on the caller's own machine."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingWork(Work):
+class WeighedWork(Work):
+    """Work whose types are chosen by time and price."""
+
+    @property
+    @abstractmethod
+    def input_bytes(self) -> int: ...
+
+    @abstractmethod
+    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
+        """Return its pieces, and the rate of each offered type; refuses what can't work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWork(WeighedWork):
     """Models from candles. `files`, `encoder`: what has to be uploaded from this desk."""
 
     candles: ChosenCandles
-    files: tuple[LocalFile, ...] = ()
-    encoder: DataFile | None = None
+    files: tuple[DeskFile, ...] = ()
+    encoder: DeskFile | None = None
     name: ClassVar[str] = "train"
     leaves: ClassVar[Leaves] = "models"
 
     @property
     def data(self) -> dict[str, Any]:
+        """Return the data section of a plan."""
         return self.candles.to_dict()
 
     @property
     def refused(self) -> tuple[str, ...]:
+        """Return why symbols of its data were left out."""
         return self.candles.refused
 
     @property
@@ -131,7 +120,7 @@ class TrainingWork(Work):
     @property
     def places(self) -> dict[str, Path]:
         """Return the files of this desk by sha256."""
-        return {file.sha256: file.path for file in self.files}
+        return {file.sha256: file.place for file in self.files}
 
     def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
         work, machines = workload(self.job, self.candles.bars), machines_of(self.job)
@@ -140,9 +129,11 @@ class TrainingWork(Work):
         return work, known_rates(self.job, machines, account.objects, account.place)
 
     def pieces(self) -> tuple[Piece, ...]:
+        """Return its pieces without estimates, for a machine that nobody prices."""
         return workload(self.job, self.candles.bars).pieces
 
     def uploaded(self, account: Account, say: Callable[[str], None]) -> TrainingWork:
+        """Upload what is at the desk, and return the work with its inputs pinned."""
         bucket, data_set = account.outputs.bucket, self.job.data.set
         if self.encoder:
             say(f"uploading the encoder, {_megabytes([self.encoder.bytes])}, unless it is in the bucket ...")
@@ -151,11 +142,8 @@ class TrainingWork(Work):
             return self
         size = _megabytes(file.bytes for file in self.files)
         say(f"uploading {_files(self.files)}, {size}, to s3://{bucket}/raw/{data_set}/ ...")
-        entries = upload(self.files, account.access, bucket=bucket, data_set=data_set)
-        pinned = [
-            Input(**entry, summary=file.summary) for entry, file in zip(entries, self.files, strict=True)
-        ]
-        return replace(self, candles=replace(self.candles, inputs=tuple(pinned)))
+        inputs = upload_candles(self.files, account.access, bucket=bucket, data_set=data_set)
+        return replace(self, candles=replace(self.candles, inputs=inputs))
 
     def task(
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
@@ -164,16 +152,18 @@ class TrainingWork(Work):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptWork(Work):
+class ScriptWork(WeighedWork):
     """A user's script: its files and data by hash. `folder`: the data that is at this desk."""
 
     files: Mapping[str, str]  # of the script, by path: sha256
     sha256: str  # of all that its duration depends on
     inputs: tuple[Mapping[str, Any], ...] = ()  # entries of the manifest, with their paths
-    folder: tuple[DataFile, ...] = ()
+    folder: tuple[DeskFile, ...] = ()
     names: tuple[str, ...]  # in the ids of its earlier runs: of its job and its retrain
     name: ClassVar[str] = SCRIPT
     leaves: ClassVar[Leaves] = "files"
+    refused: ClassVar[tuple[str, ...]] = ()  # symbols of its data: it has none
+    bars_plan: ClassVar[bytes] = b""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -188,11 +178,6 @@ class ScriptWork(Work):
     def entries(self) -> list[Mapping[str, Any]]:
         """Return its pinned inputs."""
         return list(self.inputs)
-
-    @property
-    def bars_plan(self) -> bytes:
-        """Return the plan of its bars: a script has none."""
-        return b""
 
     @property
     def places(self) -> dict[str, Path]:

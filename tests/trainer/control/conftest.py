@@ -79,6 +79,9 @@ class MemoryObjects:
         self.stored.setdefault(key, []).append(item)
         return item.etag
 
+    def body(self, key: str) -> bytes:
+        return self.stored[key][-1].body
+
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
         return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[
             : most or None

@@ -30,15 +30,11 @@ def test_the_requests_are_the_launchs_own_without_a_token(make_record: Callable[
     assert config["Overrides"] == [
         {"InstanceType": "g6.xlarge", "SubnetId": "subnet-us-east-1b", "ImageId": "ami-1"}
     ]
-    assert (run["InstanceType"], run["ImageId"], run["LaunchTemplate"]) == (
-        "g6.xlarge",
-        "ami-1",
-        config["LaunchTemplateSpecification"],
-    )
-    assert (run["NetworkInterfaces"][0]["SubnetId"], run["NetworkInterfaces"][0]["Groups"]) == (
-        "subnet-us-east-1b",
-        ["sg-1"],
-    )
+    assert run["InstanceType"] == "g6.xlarge"
+    assert run["ImageId"] == "ami-1"
+    assert run["LaunchTemplate"] == config["LaunchTemplateSpecification"]
+    assert run["NetworkInterfaces"][0]["SubnetId"] == "subnet-us-east-1b"
+    assert run["NetworkInterfaces"][0]["Groups"] == ["sg-1"]
     assert run["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert {one["ResourceType"] for one in fleet["TagSpecifications"]} == set(TAGGED)
     assert {one["ResourceType"] for one in run["TagSpecifications"]} == set(TAGGED) - {"fleet"}
@@ -87,7 +83,7 @@ def test_each_type_is_asked_once_by_both_calls(make_record: Callable[..., RunRec
     )
 
 
-def test_a_type_that_aws_refuses_is_a_note_while_another_one_may_do(
+def test_a_refused_type_is_a_note_while_another_may_do(
     make_record: Callable[..., RunRecord],
 ) -> None:
     note, _ = asked(make_record, g6_xlarge="Unsupported")

@@ -18,6 +18,16 @@ from trainer.control.stop import StopSignal, Wish
 from trainer.runs.store import read_record
 
 
+def pressing(stop: StopSignal, phase: str, times: int = 1):
+    """Return an `on_event` that presses Ctrl-C so often in a phase."""
+
+    def press(progress: RunProgress) -> None:
+        if progress.phase == phase and stop.presses < times:
+            stop.press()
+
+    return press
+
+
 def drive(cloud, record, **options):
     return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
@@ -34,7 +44,7 @@ def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
     assert cloud.schedules == {}
 
 
-def test_the_intent_is_stored_and_the_deadline_armed_before_the_launch(make_cloud):
+def test_intent_and_deadline_are_stored_before_the_launch(make_cloud):
     cloud, record = make_cloud()
     drive(cloud, record)
     key = f"put runs/{record.run_id}/run.json"
@@ -42,7 +52,7 @@ def test_the_intent_is_stored_and_the_deadline_armed_before_the_launch(make_clou
     assert [name for name in cloud.done() if name != key][:3] == ["arm_sweep", "create_fleet", "arm_kill"]
 
 
-def test_the_receipt_is_written_after_the_end_and_before_the_record_closes(make_cloud):
+def test_the_receipt_comes_after_the_end_and_before_the_close(make_cloud):
     cloud, record = make_cloud()
     drive(cloud, record)
     run = f"put runs/{record.run_id}"
@@ -50,16 +60,7 @@ def test_the_receipt_is_written_after_the_end_and_before_the_record_closes(make_
     assert cloud.done()[-5:] == ["delete_schedule", "delete_schedule", *closing]
 
 
-def test_no_capacity_falls_to_the_next_rung(make_cloud):
-    cloud, record = make_cloud()
-    cloud.full = {"us-east-1a"}
-    receipt = drive(cloud, record)
-    assert receipt["state"] == "done"
-    assert receipt["instances"][0]["availability_zone"] == "us-east-1b"
-    assert len(cloud.fleets) == 1
-
-
-def test_no_capacity_anywhere_is_exit_101_and_names_what_was_tried(make_cloud):
+def test_no_capacity_anywhere_is_exit_101_and_names_the_pools(make_cloud):
     cloud, record = make_cloud()
     cloud.full = {"us-east-1a", "us-east-1b"}
     receipt = drive(cloud, record)
@@ -70,28 +71,26 @@ def test_no_capacity_anywhere_is_exit_101_and_names_what_was_tried(make_cloud):
     assert cloud.schedules == {}
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [("VcpuLimitExceeded", 102), ("UnauthorizedOperation", 103)])
-def test_quota_and_permission_end_the_run_without_another_rung(make_cloud, code, exit_code):
+@pytest.mark.parametrize(
+    ("code", "times", "exit_code", "zones"),
+    [
+        ("InsufficientInstanceCapacity", 1, 0, ["us-east-1b"]),
+        ("InvalidFleetConfiguration", 1, 0, ["us-east-1b"]),
+        ("Unsupported", 1, 0, ["us-east-1b"]),
+        ("NeverHeardOf", 1, 0, ["us-east-1b"]),
+        ("InternalError", 2, 0, ["us-east-1a"]),
+        ("RequestLimitExceeded", 2, 0, ["us-east-1a"]),
+        ("VcpuLimitExceeded", 9, 102, []),
+        ("UnauthorizedOperation", 9, 103, []),
+    ],
+)
+def test_an_error_in_an_answer_leads_on_or_to_the_end(make_cloud, code, times, exit_code, zones):
     cloud, record = make_cloud()
-    cloud.errors = [code] * 9
+    cloud.errors = [code] * times
     receipt = drive(cloud, record)
-    assert (receipt["state"], receipt["exit_code"]) == ("failed", exit_code)
-
-
-@pytest.mark.parametrize("code", ["InvalidFleetConfiguration", "Unsupported", "NeverHeardOf"])
-def test_an_error_of_one_zone_leads_to_the_next(make_cloud, code):
-    cloud, record = make_cloud()
-    cloud.errors = [code]
-    receipt = drive(cloud, record)
-    assert (receipt["state"], receipt["instances"][0]["availability_zone"]) == ("done", "us-east-1b")
-
-
-def test_an_ambiguous_answer_is_replayed_under_the_same_token(make_cloud):
-    cloud, record = make_cloud()
-    cloud.answers = [FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")]
-    receipt = drive(cloud, record)
-    assert receipt["state"] == "done"
-    assert len(cloud.fleets) == len(receipt["instances"]) == 1
+    assert (receipt["state"], receipt["exit_code"]) == ("failed" if exit_code else "done", exit_code)
+    assert [item["availability_zone"] for item in receipt["instances"]] == zones
+    assert len(cloud.fleets) == len(zones) and len(cloud.refused) == (1 if exit_code else times)
 
 
 def hidden_for(cloud, lag):
@@ -105,7 +104,7 @@ LOST = FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")
 EXPIRED = FleetAnswer(kind="refused", of_the_call=True, code="ExpiredToken", message="sign in")
 
 
-def test_a_replay_that_is_refused_says_nothing_of_the_first_call_whose_instance_is_found_and_ended(
+def test_a_refused_replay_says_nothing_of_the_first_call(
     make_cloud,
 ):
     cloud, record = make_cloud()
@@ -118,7 +117,7 @@ def test_a_replay_that_is_refused_says_nothing_of_the_first_call_whose_instance_
     assert (len(cloud.fleets), cloud.alive(), cloud.schedules) == (1, [], {})
 
 
-def test_a_run_that_is_stopped_after_a_lost_answer_is_not_replayed_and_leaves_its_schedule(make_cloud):
+def test_a_run_stopped_after_a_lost_answer_is_not_replayed(make_cloud):
     cloud, record = make_cloud()
     cloud.node_beats = cloud.node_works = False
     cloud.answers = [LOST] * 9
@@ -131,7 +130,7 @@ def test_a_run_that_is_stopped_after_a_lost_answer_is_not_replayed_and_leaves_it
     assert cloud.schedules == {f"mayfly-{record.run_id}-sweep": record.deadline}, "it ends what appears late"
 
 
-def test_after_two_lost_answers_an_instance_that_shows_itself_is_adopted(make_cloud):
+def test_after_two_lost_answers_an_appearing_instance_is_adopted(make_cloud):
     cloud, record = make_cloud()
     cloud.answers = [LOST, LOST]
     hidden_for(cloud, timedelta(minutes=3))
@@ -140,7 +139,7 @@ def test_after_two_lost_answers_an_instance_that_shows_itself_is_adopted(make_cl
     assert cloud.done().count("create_fleet") == 2
 
 
-def test_a_token_that_aws_never_answers_is_given_up_for_another_one(make_cloud):
+def test_a_token_that_is_never_answered_gives_way_to_another(make_cloud):
     cloud, record = make_cloud()
     cloud.lost_calls = 2
     receipt = drive(cloud, record)
@@ -150,7 +149,7 @@ def test_a_token_that_aws_never_answers_is_given_up_for_another_one(make_cloud):
     assert list(cloud.schedules) == [f"mayfly-{record.run_id}-sweep"], "it ends what appears late"
 
 
-def test_an_instance_of_a_token_that_was_given_up_is_ended_when_it_shows_itself(make_cloud):
+def test_a_late_instance_of_a_given_up_token_is_ended(make_cloud):
     cloud, record = make_cloud()
     cloud.answers = [LOST, LOST]
     hidden_for(cloud, timedelta(minutes=7))
@@ -167,17 +166,7 @@ def test_an_instance_of_a_token_that_was_given_up_is_ended_when_it_shows_itself(
     )
 
 
-@pytest.mark.parametrize("code", ["InternalError", "RequestLimitExceeded"])
-def test_an_error_inside_an_answer_is_asked_again_under_a_new_token_on_the_same_rung(make_cloud, code):
-    cloud, record = make_cloud()
-    cloud.errors = [code, code]
-    receipt = drive(cloud, record)
-    assert receipt["state"] == "done"
-    assert (len(cloud.refused), len(cloud.fleets)) == (2, 1)
-    assert receipt["instances"][0]["availability_zone"] == "us-east-1a"
-
-
-def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
+def test_an_error_inside_every_answer_ends_the_run(make_cloud):
     cloud, record = make_cloud(deadline=datetime(2026, 11, 20, 12, 22, tzinfo=timezone.utc))
     cloud.errors = ["Unavailable"] * 999
     receipt = drive(cloud, record)
@@ -187,7 +176,7 @@ def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
     assert timedelta(minutes=11) <= cloud.clock - record.created_at < timedelta(minutes=12)
 
 
-def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instance_is_seen_to_go(make_cloud):
+def test_an_answer_that_cannot_be_stored_leaves_the_intent_open(make_cloud):
     """CreateFleet took effect, S3 refuses the record once for good, and EC2 shows the instance half a minute
     later.
     """
@@ -226,7 +215,7 @@ def lost_from_sight(cloud, name, looks):
     return asked
 
 
-def test_a_record_that_was_seen_and_is_not_found_is_looked_for_again(make_cloud):
+def test_a_known_record_that_is_not_found_is_looked_for_again(make_cloud):
     cloud, record = make_cloud()
     begun, errors = [], []
 
@@ -240,7 +229,7 @@ def test_a_record_that_was_seen_and_is_not_found_is_looked_for_again(make_cloud)
     assert "is not found now (S3 may lose sight of it" in next(filter(None, errors))
 
 
-def test_a_record_that_the_launcher_wrote_is_looked_for_again_and_any_other_is_no_run(make_cloud):
+def test_a_registered_record_is_looked_for_again(make_cloud):
     cloud, record = make_cloud()
     lost_from_sight(cloud, "/run.json", 1)
     with pytest.raises(UsageError, match="no run"):
@@ -251,7 +240,7 @@ def test_a_record_that_the_launcher_wrote_is_looked_for_again_and_any_other_is_n
     assert drive(cloud, record, known=record, stop=stop)["state"] == "stopped"
 
 
-def test_a_permission_that_is_missing_at_the_first_look_ends_the_command_that_registered_the_run(make_cloud):
+def test_a_permission_missing_at_the_first_look_ends_the_command(make_cloud):
     cloud, record = make_cloud()
 
     def denied(*, run_id):
@@ -262,7 +251,7 @@ def test_a_permission_that_is_missing_at_the_first_look_ends_the_command_that_re
         drive(cloud, record, known=record)
 
 
-def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_cloud):
+def test_the_receipt_of_a_closed_run_is_looked_for_for_a_while(make_cloud):
     cloud, record = make_cloud()
     asked = lost_from_sight(cloud, "/receipt.json", 3)
     receipt = drive(cloud, record)
@@ -272,16 +261,12 @@ def test_the_receipt_of_a_closed_run_is_looked_for_again_and_not_for_ever(make_c
         drive(cloud, record)
 
 
-def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_cloud):
+def test_the_first_press_uploads_what_is_finished(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
     stop = StopSignal()
 
-    def press_in_training(progress: RunProgress) -> None:
-        if progress.phase == "train" and not stop.presses:
-            stop.press()
-
-    receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
+    receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))
     assert (receipt["state"], receipt["exit_code"]) == ("stopped", 130)
     assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
     assert receipt["failed"] == [{**named("ETH-USD"), "reason": "not finished when the run ended (stopped)"}]
@@ -291,19 +276,13 @@ def test_the_first_press_uploads_what_is_finished_and_then_ends_the_run(make_clo
 @pytest.mark.parametrize(
     ("place", "command"), [("account", "mayfly status {}"), ("rehearsal", "mayfly status {} --rehearse")]
 )
-def test_a_press_while_it_ends_gives_up_waiting_and_names_the_deadline_and_the_next_command(
-    make_cloud, place, command
-):
+def test_a_press_while_it_ends_gives_up_waiting(make_cloud, place, command):
     cloud, record = make_cloud(place=place)
     cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: RunProgress) -> None:
-        if progress.phase == "train":
-            stop.press()
-
     with pytest.raises(Stopped, match="2026-11-20T13:00:00Z") as left:
-        drive(cloud, record, stop=stop, on_event=press_in_training)
+        drive(cloud, record, stop=stop, on_event=pressing(stop, "train", times=2))
     assert command.format(record.run_id) + " shows" in str(left.value)
     assert cloud.alive() == ["i-0000"]
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
@@ -325,17 +304,7 @@ class Answers:
         self.log.append("close")
 
 
-def pressing(stop: StopSignal, phase: str, times: int = 1):
-    """Return an `on_event` that presses Ctrl-C so often in a phase."""
-
-    def press(progress: RunProgress) -> None:
-        if progress.phase == phase and stop.presses < times:
-            stop.press()
-
-    return press
-
-
-def test_the_first_press_asks_and_the_run_goes_on_until_the_answer(make_cloud):
+def test_the_first_press_asks_while_the_run_goes_on(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
     question = Answers(*[None] * 20, Wish.GO_ON)
@@ -354,7 +323,7 @@ def test_leaving_requests_no_stop(make_cloud):
     assert drive(cloud, left)["state"] == "done"
 
 
-def test_a_run_is_left_once_its_machine_is_started_and_both_schedules_are_armed(make_cloud):
+def test_a_run_is_left_once_both_schedules_are_armed(make_cloud):
     cloud, record = make_cloud()
     stop = StopSignal(Answers(Wish.LEAVE))
     stop.press()
@@ -362,7 +331,7 @@ def test_a_run_is_left_once_its_machine_is_started_and_both_schedules_are_armed(
     assert cloud.alive() == ["i-0000"] and len(cloud.schedules) == 2
 
 
-def test_the_second_press_ends_the_run_whether_or_not_the_question_is_answered(make_cloud):
+def test_the_second_press_ends_the_run_whatever_the_answer(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
     question = Answers()
@@ -398,16 +367,12 @@ def test_a_press_before_there_is_an_instance_starts_none(make_cloud):
     assert cloud.fleets == {}
 
 
-def test_a_node_that_ignores_the_stop_is_terminated_after_the_grace(make_cloud):
+def test_a_node_that_ignores_the_stop_is_ended_after_the_grace(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = cloud.node_stops = False
     stop = StopSignal()
 
-    def press_in_training(progress: RunProgress) -> None:
-        if progress.phase == "train" and not stop.presses:
-            stop.press()
-
-    receipt = drive(cloud, record, stop=stop, on_event=press_in_training)
+    receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))
     assert receipt["state"] == "stopped"
     assert cloud.alive() == []
 
@@ -461,7 +426,7 @@ def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
     assert (receipt["state"], receipt["exit_code"]) == ("interrupted", 105)
 
 
-def test_an_instance_that_cannot_be_seen_to_end_is_said_loudly_and_is_exit_110(make_cloud):
+def test_an_unconfirmed_end_is_a_loud_warning_and_exit_110(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = False
     cloud.terminate = lambda *, instance_ids: None
@@ -480,14 +445,14 @@ def test_a_detached_launch_leaves_once_both_schedules_are_armed(make_cloud):
     assert cloud.alive() == ["i-0000"]
 
 
-def test_a_detached_launch_without_capacity_ends_with_its_receipt(make_cloud):
+def test_a_detached_launch_without_capacity_has_its_receipt(make_cloud):
     cloud, record = make_cloud()
     cloud.full = {"us-east-1a", "us-east-1b"}
     left = start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
     assert (left.state, left.outcome) == ("closed", "failed")
 
 
-def test_progress_walks_through_the_phases_and_the_dollars_only_grow(make_cloud):
+def test_progress_goes_through_the_phases_and_dollars_grow(make_cloud):
     cloud, record = make_cloud()
     told: list[RunProgress] = []
     drive(cloud, record, on_event=told.append)
@@ -541,7 +506,7 @@ def test_control_c_is_counted_and_the_old_handler_comes_back():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_run_whose_embedded_aws_has_ended_is_not_followed_any_longer(make_cloud, monkeypatch):
+def test_a_run_of_an_ended_embedded_aws_is_not_followed(make_cloud, monkeypatch):
     cloud, record = make_cloud()
     looks = []
 

@@ -104,7 +104,7 @@ def test_ctrl_c_between_two_looks_is_heard_at_once(run):
     assert sum(slept) < 1
 
 
-def test_ctrl_c_asks_the_agent_once_and_leaving_it_asks_for_nothing(run):
+def test_ctrl_c_asks_the_agent_once_and_leaving_asks_nothing(run):
     cloud, record = run
     agent = Agent(cloud, record.run_id)
     assert follow(cloud, record, agent, StopSignal(wish=Wish.LEAVE)) is None and agent.asked == 0
@@ -127,7 +127,7 @@ def test_control_neither_starts_nor_settles_it(run):
     assert closed == f"closed {record.run_id}, which was left open: interrupted"
 
 
-def test_a_last_run_that_was_closed_or_never_began_holds_up_no_other(run):
+def test_a_last_run_that_is_closed_or_unborn_is_no_obstacle(run):
     cloud, record = run
     follow(cloud, record, Agent(cloud, record.run_id, looks=3, state="failed"))
     assert close_last(cloud, record.run_id) == ""

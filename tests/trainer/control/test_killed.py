@@ -85,7 +85,7 @@ def stop_in_training(cloud):
         (stop_in_training, {"stopped"}),
     ],
 )
-def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cloud, killed, prepare, state):
+def test_a_caller_killed_at_any_side_effect_leaves_one_truth(make_cloud, killed, prepare, state):
     for number in range(1, side_effects(make_cloud, prepare) + 1):
         cloud, record = make_cloud(deadline=SOON)
         cloud.kill_at = number
@@ -106,7 +106,7 @@ def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cl
         assert read_index(cloud.objects).open == {}, number
 
 
-def test_a_run_that_nobody_resumes_is_settled_truthfully_by_whoever_looks_later(make_cloud, killed):
+def test_a_run_that_nobody_resumes_is_settled_by_a_later_look(make_cloud, killed):
     """Killed anywhere, then nobody for half an hour, then one look, and one more for what takes time."""
     for number in range(1, side_effects(make_cloud, nothing) + 1):
         cloud, record = make_cloud()
@@ -126,7 +126,7 @@ def test_a_run_that_nobody_resumes_is_settled_truthfully_by_whoever_looks_later(
         assert cloud.alive() == []
 
 
-def test_settling_a_run_that_is_being_launched_starts_nothing_and_changes_nothing(make_cloud):
+def test_settling_a_run_that_is_being_launched_changes_nothing(make_cloud):
     cloud, record = make_cloud()
     cloud.sleep(30)
     settled = settle_run(cloud, record.run_id)
@@ -173,7 +173,7 @@ def test_a_driver_that_loses_the_race_for_the_record_reads_again(make_cloud):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make_cloud, seed):
+def test_random_failures_of_every_call_only_take_time(make_cloud, seed):
     """One call in five fails before or after it took effect; answers to launches get lost; capacity comes and
     goes.
     """

@@ -27,7 +27,7 @@ def drive(cloud, record):
     return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
 
 
-def test_a_run_that_closes_leaves_what_its_tuner_found_and_keeps_what_was_known(make_cloud):
+def test_a_closed_run_leaves_its_tuners_measurements(make_cloud):
     cloud, record = make_cloud()
     learn(cloud.objects, {"l4": {"older": MEASURED}})
     cloud.tuned = {"l4": {SHAPE: {**MEASURED, "pack": 4}}}

@@ -103,7 +103,7 @@ def test_a_boot_that_failed_leaves_its_last_lines_in_the_receipt(run, where):
     assert receipt["log_tail"].splitlines() == said.splitlines()[-20:]
 
 
-def test_a_console_that_may_not_be_read_leaves_the_run_its_receipt(run, monkeypatch):
+def test_an_unreadable_console_leaves_the_run_its_receipt(run, monkeypatch):
     cloud, record = run
 
     def refuse(*, instance_id):
@@ -115,7 +115,7 @@ def test_a_console_that_may_not_be_read_leaves_the_run_its_receipt(run, monkeypa
     assert (receipt["state"], receipt["log_tail"]) == ("failed", "")
 
 
-def test_each_model_is_asked_for_once_however_many_looks_a_run_takes_to_close(make_cloud, monkeypatch):
+def test_each_model_is_asked_for_once_while_a_run_closes(make_cloud, monkeypatch):
     cloud, record = make_cloud()
     asked = []
     head = cloud.objects.head
@@ -162,7 +162,7 @@ def test_what_lies_under_another_instances_id_is_not_looked_at(run):
     assert [model.key for model in models] == [f"{own.models}lstm_BTC-USD_1m.safetensors"]
 
 
-def test_of_a_node_that_left_no_result_the_runs_own_models_right_in_its_folder_count(run):
+def test_without_a_result_the_runs_own_models_count(run):
     """Its receipt can be read back, whatever else lies there."""
     cloud, record = run
     (own,) = record.nodes
@@ -196,11 +196,9 @@ def test_a_last_word_corrects_an_outcome_downwards_too(run):
             )
 
     receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep, on_event=changes_its_mind)
-    assert (receipt["state"], receipt["exit_code"], receipt["error"]["what"]) == (
-        "failed",
-        100,
-        "it failed after all",
-    )
+    assert receipt["state"] == "failed"
+    assert receipt["exit_code"] == 100
+    assert receipt["error"]["what"] == "it failed after all"
 
 
 @pytest.fixture
@@ -230,7 +228,7 @@ def test_a_boot_is_followed_from_its_log_to_the_agents_parts(booting):
     assert reader.read_new() == ""  # it holds what the agent said, too
 
 
-def test_a_log_that_comes_after_the_console_is_shown_from_its_beginning(booting):
+def test_a_log_after_the_console_is_shown_from_its_beginning(booting):
     cloud, record = booting
     cloud.consoles["i-9"] = "Linux version 7\n"
     reader = LogReader(cloud, record.run_id)
@@ -239,7 +237,7 @@ def test_a_log_that_comes_after_the_console_is_shown_from_its_beginning(booting)
     assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
 
 
-def test_a_console_that_may_not_be_read_is_said_once_and_the_log_is_followed(booting, monkeypatch):
+def test_an_unreadable_console_is_reported_once(booting, monkeypatch):
     cloud, record = booting
 
     def refuse(*, instance_id):

@@ -20,7 +20,7 @@ NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")
 HALF_HOUR = timedelta(minutes=30)
 
 
-def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_its_open_run() -> None:
+def test_a_half_hourly_retrain_counts_its_whole_month() -> None:
     cloud: Any = MemoryCloud(NOW)
     home = RetrainHome(access=None, outputs=replace(OUTPUTS, retrains=RETRAINS), cloud=cloud, publish=print)  # type: ignore[arg-type]
     write_published(cloud.objects, PUBLISHED)

@@ -264,7 +264,7 @@ def test_controls_policy_allows_what_it_calls_and_no_more(stage: Stage) -> None:
     assert_allowed_is_needed(stage.decided, policy, {})
 
 
-def test_a_scheduled_run_without_capacity_in_any_zone_is_told_and_costs_nothing(stage: Stage) -> None:
+def test_a_scheduled_run_without_capacity_costs_nothing(stage: Stage) -> None:
     message = stage.messages[stage.runs["no capacity"]]
     assert message.splitlines()[0].endswith(": failed") and "$0.00" in message
     assert "why: no capacity" in message and "InsufficientInstanceCapacity" in message and "\ndo: " in message
@@ -279,7 +279,7 @@ def test_a_scheduled_run_whose_machine_is_taken_back_is_told(stage: Stage) -> No
     assert receipt is not None and receipt["state"] == "interrupted"
 
 
-def test_a_scheduled_time_that_waited_begins_when_the_run_before_has_ended(stage: Stage) -> None:
+def test_a_waiting_time_begins_when_the_run_before_has_ended(stage: Stage) -> None:
     assert stage.waited == "waiting"
     assert stage.messages[stage.runs["promoted"]].splitlines()[0].endswith(": done")
 
@@ -300,7 +300,7 @@ def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
     assert counted[0] == 0.0 and counted[-3:] == [1.0] * 3  # each standing call counts
 
 
-def test_the_accounts_budget_is_told_at_the_topic_as_its_policy_lets_it(stage: Stage) -> None:
+def test_the_accounts_budget_alarm_may_use_the_topic(stage: Stage) -> None:
     admin, account = stage.admin, stage.cloud.account
     budget = admin.client("budgets").describe_budget(
         AccountId=account, BudgetName="mayfly-dev-us-east-1-account"
@@ -330,7 +330,7 @@ def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
     assert "note: the image ami-0000000000000gone is gone" in stage.messages[stage.runs["done"]]
 
 
-def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
+def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Copied by control under its role, in a bucket with S3's conditions and versions; rolled back by an
@@ -373,7 +373,7 @@ def test_models_go_to_production_by_compare_and_swap_and_are_rolled_back(
     assert body() == weights(name) + b" "
 
 
-def test_a_stolen_control_launches_nothing_but_what_the_stack_launches(stage: Stage) -> None:
+def test_a_stolen_control_launches_only_what_the_stack_launches(stage: Stage) -> None:
     """docs/security.md says the same."""
     ec2 = stage.own.client("ec2", total_max_attempts=1)
     tags = {"project": "mayfly", "stack": "dev", "run_id": "r", "deadline": "2099-01-01T00:00:00Z"}
@@ -406,7 +406,7 @@ def test_a_stolen_control_launches_nothing_but_what_the_stack_launches(stage: St
     assert refusal(ec2.run_instances, **bare).startswith("UnauthorizedOperation")
 
 
-def test_a_stolen_control_changes_nothing_that_a_run_reads_and_not_its_own_rights(stage: Stage) -> None:
+def test_a_stolen_control_changes_no_input_and_no_right(stage: Stage) -> None:
     s3, scheduler, iam, functions, ssm = (
         stage.own.client(name) for name in ("s3", "scheduler", "iam", "lambda", "ssm")
     )

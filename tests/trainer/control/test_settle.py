@@ -64,9 +64,7 @@ def counted(cloud) -> list[str]:
     return calls
 
 
-def test_status_settling_and_a_launch_cost_the_same_after_ten_closed_runs_and_after_ten_thousand(
-    used, make_record
-):
+def test_settling_costs_the_same_after_ten_thousand_closed_runs(used, make_record):
     costs = []
     for closed in (10, 10_000):
         cloud, calls = used(closed)
@@ -85,9 +83,7 @@ def test_status_settling_and_a_launch_cost_the_same_after_ten_closed_runs_and_af
     assert costs[0][:2] == [6, 1], "the index, five receipts; the index"
 
 
-def test_a_launcher_killed_as_it_registers_leaves_no_open_run_that_the_index_lacks(
-    make_cloud, make_record, killed
-):
+def test_a_killed_registration_leaves_no_run_outside_the_index(make_cloud, make_record, killed):
     for number in range(1, 5):  # before and after each of the two writes
         cloud, _ = make_cloud()
         cloud.kill_at = number
@@ -108,7 +104,7 @@ def test_a_launcher_killed_as_it_registers_leaves_no_open_run_that_the_index_lac
         ] * begun
 
 
-def test_a_run_killed_at_any_write_of_its_end_is_settled_by_a_look_and_leaves_the_index(make_cloud, killed):
+def test_a_run_killed_at_any_write_of_its_end_is_settled(make_cloud, killed):
     cloud, record = make_cloud()
     cloud.work = timedelta(seconds=10)
     drive(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
@@ -128,7 +124,7 @@ def test_a_run_killed_at_any_write_of_its_end_is_settled_by_a_look_and_leaves_th
         assert cloud.objects.get(key=receipt_key(record.run_id)) is not None
 
 
-def test_a_launcher_that_slept_for_a_day_between_its_two_writes_starts_nothing(make_cloud, make_record):
+def test_a_launcher_that_slept_for_a_day_starts_nothing(make_cloud, make_record):
     """Its entry was taken out of the index meanwhile; an open run that the index lacks has no machine."""
     cloud, record = make_cloud()
     cloud.clock += UNBORN + timedelta(minutes=1)
@@ -139,7 +135,7 @@ def test_a_launcher_that_slept_for_a_day_between_its_two_writes_starts_nothing(m
     assert "slept" in receipt["error"]["what"]
 
 
-def test_one_spoiled_run_holds_up_no_other_and_stays_in_the_index(make_cloud, make_record):
+def test_one_spoiled_run_holds_up_no_other(make_cloud, make_record):
     cloud, record = make_cloud()
     begin_run(cloud.objects, make_record(run_id=OPEN))
     cloud.objects.write(record_key(record.run_id), b"{")

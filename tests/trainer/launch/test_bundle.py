@@ -54,7 +54,7 @@ def unpack(bundle: Bundle, folder: Path) -> Path:
     return folder
 
 
-def test_the_same_sources_make_the_same_bytes_wherever_and_whenever(tmp_path):
+def test_the_same_sources_make_the_same_bytes(tmp_path):
     one, two = package(tmp_path / "one" / "trainer"), package(tmp_path / "two" / "trainer")
     os.utime(two / "__init__.py", (0, 0))
     (two / "node" / "__pycache__").mkdir()
@@ -80,7 +80,7 @@ def test_a_file_that_no_node_runs_changes_nothing(tmp_path):
     assert build_bundle(folder).content == before.content
 
 
-def test_the_key_is_the_hash_of_the_content_and_the_lock_has_one_of_its_own(tmp_path):
+def test_bundle_and_lock_are_named_by_their_hashes(tmp_path):
     bundle = build_bundle(package(tmp_path / "trainer"))
     assert bundle.key == f"code/{hashlib.sha256(bundle.content).hexdigest()}.whl"
     assert bundle.lock_sha256 == hashlib.sha256(b"boto3==1\n").hexdigest()
@@ -96,9 +96,7 @@ def test_the_wheel_of_this_package_holds_what_a_node_starts_with():
 
 
 @pytest.mark.slow
-def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_has_the_desks_fingerprint(
-    tmp_path, python
-):
+def test_an_unpacked_bundle_imports_alone(tmp_path, python):
     folder = unpack(build_bundle(), tmp_path)
     command = [*python, "-P", "-c", IMPORT_ALL, str(folder)]  # with torch loaded, and nothing of ours
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -109,7 +107,7 @@ def test_everything_in_an_unpacked_bundle_imports_with_nothing_else_of_ours_and_
     assert told["training_sha256"] == training_sha256(("trainer.models.lstm", "trainer.targets.direction"))
 
 
-def test_files_of_the_users_own_lie_under_their_hash_and_change_the_bundle(tmp_path):
+def test_own_files_lie_under_their_hash_and_change_the_bundle(tmp_path):
     place, content = package(tmp_path / "trainer"), b"class MyNet: pass\n"
     sha256 = hashlib.sha256(content).hexdigest()
     with_file = build_bundle(place, own_files={sha256: content})

@@ -49,7 +49,7 @@ def test_everything_is_asked_at_once_and_notes_keep_their_order() -> None:
     assert ask_all({"a": note("one"), "b": note(""), "c": note("two")}, seconds=500) == ["one", "two"]
 
 
-def test_what_does_not_answer_in_time_is_named_unless_something_else_failed() -> None:
+def test_a_late_answer_is_named_unless_something_failed() -> None:
     release = threading.Event()
 
     def late() -> str:
@@ -81,7 +81,7 @@ def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
     assert net[0].place.answer_seconds > 60  # its sweeper runs here, beside whatever else does
 
 
-def test_a_dry_run_asks_no_sweeper_and_a_launch_on_demand_no_spot_role(net: Applied) -> None:
+def test_a_check_is_left_out_where_it_does_not_apply(net: Applied) -> None:
     def asked(market: str, *, sweep: bool) -> set[str]:
         return set(account_checks(*net, (rung(market=market),), sweep=sweep)) - {
             "the bucket's versioning",
@@ -206,7 +206,7 @@ def make_small_desk(access: Access) -> str:
     return str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
 
 
-def test_a_quota_is_told_with_what_is_in_use_where_to_ask_and_refused_by_aws_too(
+def test_a_quota_is_refused_with_its_use_and_a_link(
     limited: Callable[[float], Access], make_small_desk: str
 ) -> None:
     access = limited(48)
@@ -242,7 +242,7 @@ def test_a_type_that_does_not_fit_beside_one_that_does_is_a_note(limited: Callab
     )
 
 
-def test_vcpus_are_counted_by_quota_and_only_those_of_types_with_gpus() -> None:
+def test_vcpus_are_counted_by_quota_of_types_with_gpus() -> None:
     described = [
         {"InstanceType": "g6.xlarge"},
         {"InstanceType": "g5.12xlarge"},

@@ -40,7 +40,7 @@ def test_several_timeframes_are_listed_and_none_is_guessed():
         chosen(ETH, DAILY)
 
 
-def test_longer_bars_are_made_from_those_of_the_set_as_the_node_does():
+def test_longer_bars_are_made_from_those_of_the_set():
     quarter = item("quarter", "15m", ("ETH-USD", 400))
     candles = chosen(BTC_2021, ETH, quarter, DAILY, timeframe="60m", least=65)
     assert (candles.timeframe, candles.bars) == ("1h", {"ETH-USD": 100})
@@ -50,7 +50,7 @@ def test_longer_bars_are_made_from_those_of_the_set_as_the_node_does():
     assert candles.notes == ("bars of 1h are made from bars of 15m",)
 
 
-def test_an_unknown_timeframe_and_an_unknown_symbol_name_what_there_is():
+def test_an_unknown_timeframe_or_symbol_names_what_there_is():
     with pytest.raises(DataError, match=r"no 90s bars \(it has 1m\)"):
         chosen(ETH, timeframe="90s")
     with pytest.raises(
@@ -73,7 +73,7 @@ def held(symbol: str, timeframe: str, bars: int, first: str, last: str) -> Input
     return Input(key=f"raw/{symbol}", version_id="v", sha256=symbol, bytes=1, summary=summary)
 
 
-def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the_machines_words():
+def test_a_symbol_without_bars_after_its_warm_up_is_left_out():
     long = item("long", "1d", ("SPY", 2000))
     job = job_of(features="all")
     candles = choose_from_set(
@@ -99,7 +99,7 @@ def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the
         choose_from_set(job_of(bars=100), [long])
 
 
-def test_days_made_from_minutes_of_a_market_with_nights_are_counted_by_the_calendar():
+def test_days_of_a_market_with_nights_count_by_the_calendar():
     # 68 times 1,440 minutes
     year = held("SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z")
     assert list(choose_from_set(job_of(timeframe="1d"), [year]).bars) == ["SPY"]
@@ -108,7 +108,7 @@ def test_days_made_from_minutes_of_a_market_with_nights_are_counted_by_the_calen
         choose_from_set(job_of(timeframe="1d"), [month])
 
 
-def test_a_symbol_with_too_few_bars_is_left_out_beside_others_and_so_is_an_excluded_one():
+def test_a_symbol_with_too_few_bars_or_excluded_is_left_out():
     candles = chosen(BTC_2021, ETH, least=950)
     assert candles.bars == {"BTC-USD": 1000} and [entry.key for entry in candles.inputs] == ["raw/btc21"]
     assert candles.refused == ("ETH-USD has 900 bars (950 are needed). Bring more.",)
@@ -132,7 +132,7 @@ def test_synthetic_bars_stay_synthetic():
     assert chosen(ETH).synthetic is False
 
 
-def test_a_column_that_a_file_has_not_is_refused_before_anything_starts():
+def test_a_missing_column_is_refused_before_anything_starts():
     entry = replace(ETH, summary={**ETH.summary, "further": ["funding_rate", "trades"]})
     taken = {"symbols": (), "timeframe": "1m", "too_few": fewest(65)}
     assert choose([entry], **taken, columns=["trades"]).bars == {"ETH-USD": 900}

@@ -38,7 +38,7 @@ def measured(profile: str, *jobs: Job, entry: Entry = MEASURED) -> Bucket:
     return Bucket(to_bytes({profile: {shape_of(job): entry for job in jobs}}))
 
 
-def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
+def test_each_planned_chip_counts_once():
     assert [profile.name for profile in profiles_of(Job(), MACHINES, place=ACCOUNT)] == ["l4", "a10g"]
     assert [profile.name for profile in profiles_of(job_of(gpu_profile="t4"), MACHINES, place=ACCOUNT)] == [
         "t4"
@@ -46,7 +46,7 @@ def test_each_planned_chip_counts_once_and_a_rehearsal_is_the_cpu():
     assert [profile.name for profile in profiles_of(Job(), MACHINES, place=REHEARSAL)] == ["cpu"]
 
 
-def test_only_this_jobs_shape_is_pinned_and_what_cannot_be_read_is_not_known():
+def test_only_this_jobs_shape_is_pinned():
     bucket = measured("l4", Job(), job_of(hidden=128))
     profiles = profiles_of(Job(), MACHINES, place=ACCOUNT)
     assert known_tunings(Job(), profiles, bucket) == {"l4": {shape_of(Job()): MEASURED}}
@@ -79,7 +79,7 @@ def test_a_measured_rate_is_that_of_the_machines_own_chip():
     assert {rate.basis for rate in named.values()} == {"estimate"}, "the T4's is no rate of an L4"
 
 
-def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
+def test_a_rate_of_a_cpu_is_a_rehearsals_and_no_gpus():
     sequential = {**MEASURED, "strategy": "sequential", "pack": 1, "windows_per_second": 4_000.0}
     memory, p3 = measured("cpu", Job(), entry=sequential), [instance_type("p3.8xlarge")]
     rehearsed, launched = (
@@ -89,7 +89,7 @@ def test_what_a_cpu_measured_is_a_rehearsals_rate_and_never_a_gpus():
     assert launched.is_estimate and launched.per_second > 100_000
 
 
-def test_where_gpus_train_one_model_together_the_shape_is_that_of_a_ranks_share():
+def test_models_on_all_gpus_are_known_by_a_ranks_share():
     job = job_of(batch=64, distributed="always")
     share = job_of(batch=16, distributed="always", strategy="sequential", pack=1)
     bucket, (one, four, _) = measured("l4", share), MACHINES

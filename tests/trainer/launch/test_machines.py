@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.jobs import job_of
-from trainer.base.errors import UsageError
+from trainer.base.errors import ConfigError, UsageError
 from trainer.job.job import Job
-from trainer.launch.machines import DEFAULT_TYPES, machines_of, refuse_retired, refuse_small_disks
+from trainer.launch.machines import (
+    DEFAULT_TYPES,
+    machines_of,
+    refuse_retired,
+    refuse_small_disks,
+    refuse_unfit,
+)
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import workload
 
 
-def test_on_aws_a_retired_type_names_three_that_run_with_time_and_cost():
+def test_a_retired_type_names_three_that_run_with_time_and_cost():
     work = workload(Job(), {"BTC-USD": 3_700_000})
     with pytest.raises(UsageError) as refused:
         refuse_retired([instance_type("p3.8xlarge")], work)
@@ -30,7 +38,7 @@ def test_types_that_run_are_not_refused():
     refuse_retired([instance_type("g5.12xlarge"), instance_type("g6.xlarge")], None)
 
 
-def test_a_profile_leaves_the_default_types_that_are_large_enough():
+def test_a_profile_leaves_default_types_that_are_large_enough():
     assert [machine.name for machine in machines_of(Job())] == list(DEFAULT_TYPES)
     assert [machine.name for machine in machines_of(job_of(gpu_profile="l40s"))] == ["g6e.xlarge"]
 
@@ -52,7 +60,7 @@ def test_a_profile_that_no_gpu_of_the_launch_has_ends_it(job, words):
         machines_of(job)
 
 
-def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tmp_path, monkeypatch):
+def test_a_profile_of_the_users_own_needs_a_large_enough_gpu(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(
         "[l4]\nmodels_per_gpu = 3\n\n[my_a10g]\nmemory_gib = 20\n\n[huge]\nmemory_gib = 90\n"
     )
@@ -65,7 +73,7 @@ def test_a_profile_of_the_users_own_holds_on_an_instance_that_is_large_enough(tm
         machines_of(job_of(gpu_profile="huge", instance=("g6.xlarge",)))
 
 
-def test_data_larger_than_the_disk_of_a_type_is_refused_by_the_sizes_that_are_known():
+def test_data_larger_than_a_types_disk_is_refused():
     machines = [instance_type("g6.xlarge"), instance_type("p3.2xlarge")]
     assert [machine.local_disk_gb for machine in machines] == [250.0, 0.0]
     refuse_small_disks(machines, 100 * 2**30, volume_gib=100)
@@ -76,3 +84,30 @@ def test_data_larger_than_the_disk_of_a_type_is_refused_by_the_sizes_that_are_kn
         refuse_small_disks(machines, int(100.1 * 2**30), volume_gib=100)
     with pytest.raises(UsageError, match=r"g6.xlarge can't hold 279.4 GiB of data \(its disk has 233 GiB\)"):
         refuse_small_disks(machines, 300 * 10**9, volume_gib=100)
+
+
+LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
+OLD = LINE.replace("2.13", "2.12")
+
+
+def types(*names):
+    return [instance_type(name) for name in names]
+
+
+def test_a_type_with_another_cpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"g5g.xlarge would not train on this stack \(its CPU is arm64"):
+        refuse_unfit(types("g6.xlarge", "g5g.xlarge"), LINE, named=True)
+
+
+def test_a_line_with_another_torch_is_refused() -> None:
+    for named, machines in ((True, types("g6.xlarge")), (False, types("g6.xlarge", "g5.xlarge"))):
+        with pytest.raises(ConfigError, match=r"g6.xlarge would not train on this stack .* has torch 2.12"):
+            refuse_unfit(machines, OLD, named=named)
+
+
+def test_a_retired_type_keeps_its_own_refusal() -> None:
+    refuse_unfit(types("p3.8xlarge"), LINE, named=True)
+    refuse_unfit(types("g6.xlarge", "g7e.2xlarge"), LINE, named=True)
+    volta = replace(instance_type("p3.8xlarge"), status="current")
+    with pytest.raises(ConfigError, match="driver 580 is the last for its V100"):
+        refuse_unfit([volta], LINE, named=True)

@@ -28,7 +28,7 @@ def group(**changed: Any) -> dict[str, Any]:
     return {"GroupId": "sg-1", "IpPermissions": [], "IpPermissionsEgress": [HTTPS], **changed}
 
 
-def test_a_subnet_without_a_table_of_its_own_has_the_vpcs_main_one() -> None:
+def test_a_subnet_without_its_own_table_has_the_main_one() -> None:
     assert table_of("subnet-a", [MAIN, OWN]) is OWN
     assert table_of("subnet-b", [OWN, MAIN]) is MAIN
 
@@ -45,7 +45,7 @@ def test_a_way_out_is_a_default_route_that_leads_somewhere() -> None:
         check_way_out("subnet-a", gone)
 
 
-def test_s3_is_reached_by_a_gateway_on_the_table_or_by_an_interface() -> None:
+def test_s3_is_reached_by_a_gateway_or_an_interface() -> None:
     gateway = {
         "ServiceName": "com.amazonaws.us-east-1.s3",
         "VpcEndpointType": "Gateway",
@@ -56,7 +56,7 @@ def test_s3_is_reached_by_a_gateway_on_the_table_or_by_an_interface() -> None:
     assert not has_s3(MAIN, [{**gateway, "ServiceName": "com.amazonaws.us-east-1.ssm"}])
 
 
-def test_the_group_lets_https_out_and_in_only_whom_the_stack_lets_in() -> None:
+def test_the_group_lets_https_out_and_in_only_the_stacks_rules() -> None:
     check_group(group(), attach="off")
     check_group(
         group(IpPermissionsEgress=[{"IpProtocol": "-1", "IpRanges": HTTPS["IpRanges"]}]), attach="off"

@@ -14,7 +14,7 @@ from trainer.launch.known_times import KnownTimes
 from trainer.launch.planning import Planned, offers_for, plan_work
 from trainer.launch.start import record_of, register
 from trainer.launch.tasks import Task
-from trainer.launch.work import Account, Work, timed
+from trainer.launch.work import Account, WeighedWork, timed
 from trainer.machines.planner import Workload
 from trainer.runs.manifest import ManifestPiece
 from trainer.runs.record import utc_now
@@ -33,11 +33,11 @@ def account(stack, aws_server, node_forks, monkeypatch):
     return Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
 
 
-def test_a_command_from_outside_is_planned_run_and_in_the_receipt(account):
+def test_an_outside_command_is_planned_run_and_in_the_receipt(account):
     words = ("sh", "-c", "echo 0.5 > $MAYFLY_OUT/scores.csv")
     scorer = command(name="score", title="the scorer", words=words, files={}, devices="found")
 
-    class Score(Work):
+    class Score(WeighedWork):
         name, leaves, input_bytes = scorer.name, scorer.leaves, 0
 
         def weighed(self, offers, account):

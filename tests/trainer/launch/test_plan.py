@@ -39,7 +39,7 @@ def plan(
     return plan_of(job, work, offers, place=place, cap=cap, rates=rates)
 
 
-def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
+def test_the_users_first_type_is_asked_first_whatever_it_costs():
     made = plan(job_of(instance=("g5.12xlarge", "g6.xlarge")))
     assert made.first.machine.name == "g5.12xlarge"
     assert [rung.instance_type for rung in made.ladder] == ["g5.12xlarge"] * 2 + ["g6.xlarge"] * 2
@@ -85,7 +85,7 @@ def test_nothing_offered_is_an_error_of_settings():
         plan(job_of(instance=("g6.xlarge",)), zones={})
 
 
-def test_a_budget_below_the_cheapest_plan_is_refused_and_says_what_it_would_take():
+def test_a_budget_below_the_cheapest_plan_is_refused():
     with pytest.raises(
         BudgetError, match=r"a budget of \$0.001 is too small \(the cheapest plan, g6.xlarge, is estimated at"
     ):
@@ -112,7 +112,7 @@ def test_the_hard_stop_is_the_earlier_of_deadline_and_budget():
     assert by_money.hard_stop_usd == pytest.approx(0.8048)
 
 
-def test_spot_is_priced_by_its_cheapest_zone_and_stopped_by_the_on_demand_price():
+def test_spot_is_priced_by_zone_and_stopped_by_on_demand_price():
     job = job_of(instance=("g6.xlarge",), market="spot", budget=0.8048, max_duration="10h")
     made = plan(job, spot={("g6.xlarge", "us-east-1a"): 0.4, ("g6.xlarge", "us-east-1b"): 0.2})
     assert made.first.price_usd_per_hour == 0.2
@@ -120,13 +120,13 @@ def test_spot_is_priced_by_its_cheapest_zone_and_stopped_by_the_on_demand_price(
     assert made.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
 
 
-def test_without_a_named_duration_the_estimate_or_the_stacks_cap_is_the_limit():
+def test_without_a_duration_estimate_or_cap_is_the_limit():
     assert plan(job_of(instance=("g6.xlarge",))).hard_stop.cause == "default_duration"
     capped = plan(job_of(instance=("g6.xlarge",)), cap=timedelta(minutes=10))
     assert capped.hard_stop == TimeLimit(duration=timedelta(minutes=10), cause="cap")
 
 
-def test_the_hard_stop_is_that_of_the_first_rung_and_its_dollars_are_the_worst_of_all_rungs():
+def test_the_hard_stop_is_the_first_rungs():
     made = plan(job_of(instance=("g6.xlarge", "g6.12xlarge"), max_duration="2h", budget=4.6))
     assert made.hard_stop == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
     assert made.hard_stop_usd == pytest.approx(4.6, rel=0.001)
@@ -137,7 +137,7 @@ def test_the_hard_stop_is_that_of_the_first_rung_and_its_dollars_are_the_worst_o
     }
 
 
-def test_rungs_carry_need_quota_and_the_estimates_limit_of_their_own_type():
+def test_rungs_carry_need_quota_and_limit_of_their_type():
     made = plan(job_of(instance=("g6.xlarge", "g6.12xlarge")))
     slow, fast = made.ladder[0], made.ladder[-1]
     assert (slow.vcpus, slow.quota_code, fast.vcpus) == (4, "L-DB2E81BA", 48)
@@ -174,7 +174,7 @@ def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypa
     assert made.candidates[1].seconds_p50 == before.candidates[1].seconds_p50
 
 
-def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
+def test_a_measured_rate_wins_and_the_plan_dates_it():
     both = job_of(instance=("g6.xlarge", "g5.xlarge"))
     before = plan(both)
     slow = Rate(per_second=15_000.0, basis="measured on 2026-11-20")
@@ -187,7 +187,7 @@ def test_a_rate_that_a_run_measured_wins_and_the_plan_says_when_it_was():
     assert rows[1]["rate"]["basis"] == "estimate"
 
 
-def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
+def test_a_high_measured_rate_leaves_the_shortest_deadline():
     made = plan(
         job_of(instance=("g6.xlarge",)),
         rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")},
@@ -214,9 +214,7 @@ def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
         ),  # the reference model was, not this one
     ],
 )
-def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_it_whatever_the_job_allows(
-    basis, seconds, cause, words
-):
+def test_a_measured_attempt_may_take_three_times_its_estimate(basis, seconds, cause, words):
     job = job_of(instance=("g6.xlarge",), max_duration="2h")
     made = plan(job, rates={"g6.xlarge": Rate(per_second=1e9, basis=basis)})
     assert made.run_limit == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
@@ -226,7 +224,7 @@ def test_an_attempt_may_take_three_times_its_slow_estimate_where_a_run_measured_
     assert words in " ".join(drawn(plan_view(made, job, candles)).split())
 
 
-def test_each_rung_has_its_own_estimates_limit_and_a_long_one_is_not_cut_to_the_default():
+def test_each_rung_has_its_own_estimates_limit():
     rates = {"g6.xlarge": Rate(per_second=2_500.0, basis="measured on 2026-11-20")}
     made = plan(
         job_of(instance=("g6.xlarge", "g5.xlarge"), max_duration="2d"), rates=rates, cap=timedelta(days=3)
@@ -237,7 +235,7 @@ def test_each_rung_has_its_own_estimates_limit_and_a_long_one_is_not_cut_to_the_
     assert made.hard_stop.cause == "estimate"
 
 
-def test_a_plan_that_cannot_end_before_its_hard_stop_is_refused_with_the_numbers():
+def test_a_plan_beyond_its_hard_stop_is_refused_with_numbers():
     with pytest.raises(
         BudgetError,
         match=r"no plan ends before its hard stop of 12\.0 h.*g6\.xlarge, is estimated at \d+\.\d h",
@@ -245,7 +243,7 @@ def test_a_plan_that_cannot_end_before_its_hard_stop_is_refused_with_the_numbers
         plan(job_of(instance=("g6.xlarge",), epochs=200), bars=dict.fromkeys(map(str, range(40)), 3_700_000))
 
 
-def test_a_type_too_slow_for_the_duration_is_not_asked_and_says_both_times():
+def test_a_type_too_slow_for_the_duration_is_not_asked():
     slow, fast = plan(
         job_of(instance=("g4dn.xlarge", "p5.4xlarge"), epochs=100, max_duration="12h")
     ).candidates
@@ -267,7 +265,7 @@ def test_gpus_that_no_model_would_use_are_named():
     assert busy.note == ""
 
 
-def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has_the_longest_deadline():
+def test_an_untried_model_of_the_users_is_not_estimated():
     job = job_of(model="my_net.py:MyNet", instance=("g6.xlarge",), budget=0.01)
     made = plan(job, bars={"BTC-USD": 10_000})
     candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 10_000}, synthetic=False)
@@ -285,7 +283,7 @@ def test_a_model_of_the_users_own_that_nobody_has_tried_is_not_estimated_and_has
 SEVERAL = {"model": "tcn", "distributed": "always", "batch": 8, "instance": ("g4dn.12xlarge", "p4d.24xlarge")}
 
 
-def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dollars():
+def test_a_model_on_all_gpus_has_a_table_of_gpus():
     made = plan(job_of(**SEVERAL))
     rows = {(row.machine.gpu_model, row.devices): row for row in made.gpus}
     assert {devices for _, devices in rows} == {1, 2, 4, 8}
@@ -302,14 +300,14 @@ def test_a_model_that_all_gpus_train_together_has_a_table_of_gpus_time_and_dolla
     assert "8×T4" in text[text.index("Not worthwhile for this model and batch") :]
 
 
-def test_models_that_gpus_train_each_for_itself_have_no_such_table_and_no_law():
+def test_models_of_single_gpus_have_no_such_table():
     assert plan(job_of(**{**SEVERAL, "distributed": "never"})).gpus == ()
     assert plan(job_of(**SEVERAL), place=REHEARSAL).gpus != ()  # it is what AWS would take
     own = job_of(**{**SEVERAL, "model": "my_net.py:MyNet"})
     assert plan(own).gpus == ()
 
 
-def test_the_large_transformer_on_a_t4_is_one_line_that_says_whether_it_fits():
+def test_the_large_transformer_on_a_t4_has_a_line_about_its_fit():
     large = {"model": "transformer", "preset": "large", "distributed": "always", "instance": ("g4dn.xlarge",)}
     fits = plan(job_of(**large, lookback=64, batch=2048), bars={"A": 100_000}).first.note
     assert re.fullmatch(
@@ -346,7 +344,7 @@ PANEL = {**LARGE, "panel": True, "calendar": "XNYS", "epochs": 15, "lookback": 2
 STOCKS = {f"S{number:03d}": 1_700 for number in range(496)}
 
 
-def test_151_million_weights_on_a_t4_fit_in_slices_and_a_time_or_budget_that_is_too_short_names_types_that_do():
+def test_a_large_model_in_slices_names_faster_types_if_too_slow():
     t4 = {**PANEL, "instance": ("g4dn.xlarge",)}
     fits = "the model fits its one GPU, slices of 256 (12.3 GiB by the memory formula)"
     made = plan(job_of(**t4), bars=STOCKS)
@@ -364,7 +362,7 @@ def test_151_million_weights_on_a_t4_fit_in_slices_and_a_time_or_budget_that_is_
         plan(job_of(**t4, budget=2), bars=STOCKS)
 
 
-def test_a_model_that_no_slice_of_brings_onto_a_gpu_is_refused_with_its_numbers_and_types_that_take_it():
+def test_a_model_that_fits_no_slice_is_refused_with_types():
     slices = job_of(
         **{**PANEL, "lookback": 1024, "micro_batch": 512, "epochs": 1, "instance": ("g4dn.xlarge",)}
     )

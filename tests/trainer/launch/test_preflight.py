@@ -32,7 +32,7 @@ def test_a_type_that_is_offered_nowhere_has_no_zones(applied):
     }
 
 
-def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(applied):
+def test_a_zone_without_a_subnet_of_the_stack_is_told_apart(applied):
     outputs = read_stack(applied, stack="dev")
     everywhere = look(applied, outputs=outputs, machines=TYPES[1:], spot=False)
     first, *others = everywhere.zones["g6.xlarge"]
@@ -46,7 +46,7 @@ def test_a_zone_that_sells_a_type_and_has_no_subnet_of_the_stack_is_told_apart(a
     assert everywhere.elsewhere == {"g6.xlarge": ()}
 
 
-def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(applied):
+def test_a_template_that_sizes_another_disk_is_refused(applied):
     outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
     data = ec2.describe_launch_template_versions(
         LaunchTemplateId=outputs.launch_template, Versions=["$Default"]
@@ -65,7 +65,7 @@ def test_a_template_that_sizes_another_disk_than_the_images_root_is_refused(appl
         look(applied, outputs=other, machines=TYPES, spot=False)
 
 
-def test_spot_prices_are_the_newest_of_each_zone_and_a_rehearsal_has_none(applied, monkeypatch):
+def test_spot_prices_are_the_newest_of_each_zone(applied, monkeypatch):
     outputs = read_stack(applied, stack="dev")
     assert look(applied, outputs=outputs, machines=TYPES, spot=True).spot_usd_per_hour == {}
     real = dataclasses.replace(applied, place=ACCOUNT)

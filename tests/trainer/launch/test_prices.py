@@ -59,14 +59,14 @@ def test_the_tables_region_asks_nobody(price_list: Stubber) -> None:
     assert found == table_prices(MACHINES) and found.basis == "list prices of us-east-1, 2026-07-20"
 
 
-def test_another_regions_prices_are_asked_and_a_type_not_sold_there_has_none(price_list: Stubber) -> None:
+def test_another_regions_prices_are_asked(price_list: Stubber) -> None:
     expect(price_list, [product("1.0063")], [])
     found = list_prices(Access(region="eu-central-1"), MACHINES, region="eu-central-1", today=TODAY)
     assert [machine.price_usd_per_hour for machine in found.machines] == [1.0063, None]
     assert found.basis == "list prices of eu-central-1, 2026-11-22"
 
 
-def test_without_the_permission_prices_are_assumed_to_be_high_and_it_says_so(price_list: Stubber) -> None:
+def test_without_the_permission_prices_are_assumed_high(price_list: Stubber) -> None:
     price_list.add_client_error("get_products", "AccessDeniedException", "no")
     found = list_prices(Access(region="eu-central-1"), MACHINES[:1], region="eu-central-1", today=TODAY)
     assert found.machines[0].price_usd_per_hour == pytest.approx(

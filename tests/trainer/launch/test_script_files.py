@@ -8,14 +8,15 @@ from trainer.base.errors import DataError, UsageError
 from trainer.job.script import ScriptSettings
 from trainer.launch import script_files as module
 from trainer.launch.bundle import build_bundle
-from trainer.launch.script_files import data_files, script_files, script_sha256, upload_data
+from trainer.launch.script_files import data_files, script_files, script_sha256
+from trainer.launch.uploads import upload_data
 
 
 def settings(root, command="python train.py --lr 3e-4", **keys) -> ScriptSettings:
     return ScriptSettings(command=command, root=str(root), **keys)
 
 
-def test_by_default_the_script_goes_with_what_it_names_and_the_modules_beside_it_that_it_imports(tmp_path):
+def test_a_script_goes_with_the_modules_beside_it(tmp_path):
     (tmp_path / "train.py").write_text("import torch\nfrom net import Net\nimport parts.layers\n")
     (tmp_path / "net.py").write_text("from . import other\nimport helper\n")
     (tmp_path / "helper.py").write_text("import net\n")
@@ -83,11 +84,8 @@ def test_what_can_not_be_sent_is_one_line(tmp_path, monkeypatch):
         script_files(settings(tmp_path))
 
 
-def test_data_is_hashed_by_its_path_and_sent_once(access, tmp_path):
-    bucket = f"scripts-{(access.access_key or '')[4:16]}"
+def test_data_is_hashed_by_its_path_and_sent_once(access, bucket, tmp_path):
     s3 = access.client("s3")
-    s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     folder = tmp_path / "points"
     (folder / "a").mkdir(parents=True)
     (folder / "a" / "1.csv").write_text("1")

@@ -61,7 +61,7 @@ def test_a_scheduled_time_begins_waits_or_is_left_out(
     assert what in str(verdict.error or "")
 
 
-def test_a_month_is_spent_by_receipts_and_by_what_open_runs_may_cost() -> None:
+def test_a_month_is_spent_by_receipts_and_open_runs() -> None:
     others = [
         entry(SUNDAY - 3 * WEEK, state="done", spent_usd=6.0, most_usd=50.0),
         entry(SUNDAY - 2 * WEEK, state="training", most_usd=9.0),

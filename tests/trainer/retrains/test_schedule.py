@@ -14,7 +14,7 @@ from trainer.retrains.schedule import MOST_RETRAINS, read_schedules
 WEEKLY: dict[str, Any] = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20.0}
 
 
-def test_what_is_left_out_has_a_default_and_the_outputs_carry_all_of_it() -> None:
+def test_a_schedule_has_defaults_and_survives_the_outputs() -> None:
     (schedule,) = read_schedules([WEEKLY])
     assert (schedule.time_zone, schedule.overlap) == ("UTC", "skip")
     assert read_schedules([schedule.to_dict()]) == (schedule,)
@@ -39,30 +39,24 @@ def test_a_senseless_value_is_named_with_the_number_of_its_entry(change: dict[st
 
 
 @pytest.mark.parametrize(
-    ("times", "nearest"),
+    "times",
     [
-        ({"weekdays": "SUN", "hour": 3}, "weekdays: [SUN], hour: 3, minute: 0"),
-        ({"weekdays": ["sunday", "SUN"], "hour": 3.0}, "weekdays: [SUN], hour: 3, minute: 0"),
-        ({"weekdays": ["SUN#1"], "hour": 25}, "weekdays: [SUN], hour: 23, minute: 0"),
-        ({"weekdays": ["SUN"], "day_of_month": 1, "hour": 3}, "weekdays: [SUN], hour: 3, minute: 0"),
-        ({"hour": 3}, "weekdays: [MON, TUE, WED, THU, FRI, SAT, SUN], hour: 3, minute: 0"),
-        ({"day_of_month": 31, "hour": "3"}, "day_of_month: 28, hour: 3, minute: 0"),
-        ({"day_of_month": 0, "hour": [3, 15], "minute": -1}, "day_of_month: 1, hour: 3, minute: 0"),
-        ({"day_of_month": 1, "hour": True}, "day_of_month: 1, hour: 0, minute: 0"),
-        (
-            {"cron": "cron(0/20 8-17 ? * MON-FRI *)"},
-            "weekdays: [MON, TUE, WED, THU, FRI], hour: 8, minute: 0",
-        ),
-        ({"cron": "cron(30 4 ? * 6L *)"}, "weekdays: [FRI], hour: 4, minute: 30"),
-        ({"cron": "cron(0 */6 3W JAN ? 2027)"}, "day_of_month: 3, hour: 0, minute: 0"),
-        ({"cron": "cron(0 3 L * ? *)"}, "day_of_month: 28, hour: 3, minute: 0"),
-        ({"cron": "rate(7 days)"}, "weekdays: [SUN], hour: 3, minute: 0"),
+        {"weekdays": "SUN", "hour": 3},
+        {"weekdays": ["sunday"], "hour": 3},
+        {"weekdays": ["SUN", "SUN"], "hour": 3},
+        {"weekdays": ["SUN"], "hour": 3.0},
+        {"weekdays": ["SUN"], "hour": 25},
+        {"weekdays": ["SUN"], "day_of_month": 1, "hour": 3},
+        {"hour": 3},
+        {"day_of_month": 31, "hour": 3},
+        {"day_of_month": 1, "hour": 3, "minute": -1},
+        {"day_of_month": 1, "hour": True},
+        {"cron": "cron(0 3 ? * SUN *)"},
     ],
 )
-def test_other_times_are_refused_with_the_nearest_form(times: dict[str, Any], nearest: str) -> None:
-    with pytest.raises(ValueError) as failed:
+def test_other_times_are_refused_with_the_accepted_form(times: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is not accepted. A retrain has weekdays .* such as `weekdays:"):
         read_schedules([{"name": "weekly", "budget": 5, "budget_month": 20, **times}])
-    assert str(failed.value).endswith(f" is `{nearest}`.")
 
 
 def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
@@ -74,7 +68,7 @@ def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
         read_schedules([{**WEEKLY, "name": f"r{number}"} for number in range(MOST_RETRAINS + 1)])
 
 
-def test_as_many_as_a_stack_may_have_leave_half_of_its_parameter_to_the_rest() -> None:
+def test_the_most_retrains_fit_half_of_the_parameter() -> None:
     import json
 
     zone = "America/Argentina/Buenos_Aires"

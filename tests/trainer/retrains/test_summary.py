@@ -77,7 +77,7 @@ def test_a_script_is_told_by_its_best_metric_and_its_last_lines() -> None:
     ]
 
 
-def test_one_that_failed_says_why_and_what_to_do_however_much_there_is_to_say() -> None:
+def test_a_failed_run_has_cause_and_remedy_in_its_message() -> None:
     error = Interrupted(
         "the spot instance i-1 was taken back", why="Server.SpotInstanceTermination", do="Launch again."
     )
@@ -94,7 +94,7 @@ def test_one_that_failed_says_why_and_what_to_do_however_much_there_is_to_say() 
     ]
 
 
-def test_one_that_never_began_and_a_run_that_nobody_watched_are_told_too() -> None:
+def test_skipped_times_and_unwatched_runs_are_reported() -> None:
     skipped = entry(
         state="skipped", error=dict(Interrupted("retrain weekly is paused", do="Go on.").as_dict())
     )

@@ -40,7 +40,7 @@ def test_a_node_reports_what_lies_between_its_stages() -> None:
     assert report.boot(at(9), (at(2), at(33)), at(30), baked=False)["code"] == 0.0
 
 
-def test_a_result_without_a_boot_has_none_and_one_without_an_import_took_none() -> None:
+def test_a_result_may_lack_a_boot_or_an_import() -> None:
     assert reported({}) == {}
     # fmt: skip
     assert reported({"code": 1, "environment": 2.5, "agent": 0}) == {

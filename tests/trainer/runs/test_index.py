@@ -16,15 +16,11 @@ OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
 
 
 @pytest.fixture
-def objects(access):
-    s3 = access.client("s3")
-    bucket = f"mayfly-index-{access.access_key[4:16]}"
-    s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+def objects(access, bucket):
     return open_objects(access, bucket)
 
 
-def test_a_run_is_in_the_index_from_before_its_record_until_it_is_taken_out(objects, make_record):
+def test_a_run_is_in_the_index_until_it_is_taken_out(objects, make_record):
     record = make_record(run_id=OLD)
     begin_run(objects, record)
     assert read_index(objects) == RunIndex(open={OLD: record.created_at})
@@ -100,7 +96,7 @@ def test_of_two_launches_at_once_both_are_in_the_index(objects, make_record):
     assert list(read_index(objects).open) == [OLD, NEW]
 
 
-def test_an_index_that_cannot_be_changed_is_one_error_before_there_is_a_record(objects, make_record):
+def test_an_index_that_cannot_be_changed_stops_before_a_record(objects, make_record):
     real = objects.put
 
     def put(*, key, **more):
@@ -114,7 +110,7 @@ def test_an_index_that_cannot_be_changed_is_one_error_before_there_is_a_record(o
     assert objects.folders(prefix="runs/") == ()
 
 
-def test_a_closed_record_may_change_again_and_its_index_names_the_last_that_ended(objects, make_record):
+def test_the_index_names_the_last_runs_that_ended(objects, make_record):
     index = RunIndex(open={OLD: make_record().created_at})
     for number in range(LAST_ENDED + 5):
         index = index.without([f"20261122-0000{number:02d}-a-aaaa"])

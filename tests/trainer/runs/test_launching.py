@@ -51,16 +51,14 @@ def ladder(make_record):
 
 def test_a_new_run_stores_its_intent_before_anything_else(starting):
     launch = only_store(reconcile(starting(deadline_cause="max_duration"), Observation(), at(1))).last_launch
-    assert (launch.rung, launch.outcome, launch.deadline, launch.deadline_cause) == (
-        0,
-        "intended",
-        DEADLINE,
-        "max_duration",
-    )
+    assert launch.rung == 0
+    assert launch.outcome == "intended"
+    assert launch.deadline == DEADLINE
+    assert launch.deadline_cause == "max_duration"
     assert launch.called_at is None
 
 
-def test_an_intent_is_armed_then_the_call_is_stored_and_then_made(starting):
+def test_an_intent_is_armed_then_stored_as_called_then_called(starting):
     launch = intent()
     arm, store, create = reconcile(starting(launch), Observation(), at(2))
     called = replace(launch, called_at=at(2), calls=1)
@@ -78,7 +76,7 @@ def test_a_schedule_of_another_deadline_is_moved_first(starting):
     assert reconcile(starting(intent()), observed, at(2))[0] == ArmSweep(at=DEADLINE)
 
 
-def test_an_unclear_answer_is_replayed_once_under_the_same_token_after_a_pause(starting):
+def test_an_unclear_answer_is_replayed_once_after_a_pause(starting):
     observed, record = Observation(schedules={SWEEP: DEADLINE}), starting(intent(called_at=at(10), calls=1))
     due = at(10) + pause_after(1, "t0")
     assert isinstance(reconcile(record, observed, due - timedelta(milliseconds=1))[0], Wait)
@@ -103,25 +101,21 @@ CLOSED = {"code": "NoClearAnswer", "message": "2 calls brought no instance withi
     ],
     ids=["unclear again", "throttled", "no capacity", "over the quota"],
 )
-def test_after_an_unclear_replay_an_instance_is_looked_for_by_its_tag_for_five_minutes_and_then_another_token_is_taken(
-    starting, launch
-):
+def test_after_an_unclear_replay_an_instance_is_looked_for(starting, launch):
     record, over = starting(launch), at(10) + UNANSWERED
     for now in (at(11), at(60), over - timedelta(milliseconds=1)):
         assert [type(action) for action in reconcile(record, Observation(), now)] == [Wait]
     closed = only_store(reconcile(record, Observation(), over))
-    assert (closed.state, closed.last_launch.outcome, closed.last_launch.is_open) == (
-        "starting",
-        "refused",
-        False,
-    )
+    assert closed.state == "starting"
+    assert closed.last_launch.outcome == "refused"
+    assert closed.last_launch.is_open is False
     assert {"code": closed.last_launch.error_code, "message": closed.last_launch.error_message} == CLOSED
     again = only_store(reconcile(closed, Observation(), over)).last_launch
     assert (again.rung, again.outcome, again.calls) == (0, "intended", 0)
     assert again.token != launch.token
 
 
-def test_a_call_without_a_clear_answer_is_not_replayed_once_the_job_could_not_be_done(starting):
+def test_an_unclear_call_is_not_replayed_when_time_is_short(starting):
     """An answer that comes so late would buy a machine for nothing; the run looks for one by its tag, and
     then ends.
     """
@@ -136,7 +130,7 @@ def test_a_call_without_a_clear_answer_is_not_replayed_once_the_job_could_not_be
     assert "1 call brought no instance within 5 minutes" in ended.error["why"]
 
 
-def test_a_rung_without_a_clear_answer_is_asked_under_one_more_token_and_then_gives_way_to_the_next(starting):
+def test_an_unclear_rung_gets_one_more_token_and_then_the_next(starting):
     first = refused("NoClearAnswer", called_at=at(6), calls=2)
     second = refused("NoClearAnswer", token="t0b", intended_at=at(306), called_at=at(312), calls=2)
     assert only_store(reconcile(starting(first), Observation(), at(306))).last_launch.rung == 0
@@ -150,7 +144,7 @@ def test_pauses_grow_are_bounded_and_differ_by_token():
     assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
 
 
-def test_a_refusal_for_good_after_an_unclear_answer_ends_the_run_which_looks_for_the_instance_of_the_first_call(
+def test_a_final_refusal_after_an_unclear_answer_ends_the_run(
     starting,
 ):
     """Credentials that ran out between two calls say nothing of the first one, which may have made an
@@ -193,7 +187,7 @@ def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
         ("NeverHeardOf", 103, True),  # of one zone: another may do
     ],
 )
-def test_a_refusal_leads_to_the_next_rung_or_to_the_end_by_its_code(starting, code, exit_code, goes_on):
+def test_a_refusal_leads_on_or_to_the_end_by_its_code(starting, code, exit_code, goes_on):
     stored = only_store(reconcile(starting(refused(code)), Observation(), at(2)))
     if goes_on:
         assert stored.last_launch.rung == 1
@@ -208,7 +202,7 @@ def test_an_unknown_code_is_printed_with_its_message(starting):
     assert "NeverHeardOf: the moon is full" in error["why"]
 
 
-def test_a_quota_leads_to_a_type_that_needs_less_or_counts_against_another_quota(starting, ladder):
+def test_a_quota_leads_to_less_need_or_another_quota(starting, ladder):
     rungs = ladder(
         ("g5.12xlarge", 48, G_QUOTA),
         ("g6.12xlarge", 48, G_QUOTA),
@@ -224,7 +218,7 @@ def test_a_quota_leads_to_a_type_that_needs_less_or_counts_against_another_quota
     assert rungs[third.rung].instance_type == "p3.8xlarge"
 
 
-def test_a_rung_that_a_quota_ruled_out_is_not_asked_after_one_without_capacity(starting, ladder):
+def test_a_rung_that_a_quota_ruled_out_is_not_asked(starting, ladder):
     rungs = ladder(("g5.12xlarge", 48, G_QUOTA), ("g6.xlarge", 4, G_QUOTA), ("g6.12xlarge", 48, G_QUOTA))
     record = starting(refused("VcpuLimitExceeded"), refused("InsufficientInstanceCapacity", 1), ladder=rungs)
     stored = only_store(reconcile(record, Observation(), at(3)))
@@ -247,7 +241,7 @@ def test_a_quota_error_names_its_code_the_need_and_the_console(ladder):
         ("InvalidParameterValue", "Invalid IAM Instance Profile name"),
     ],
 )
-def test_an_answer_that_time_cures_is_asked_again_on_the_same_rung_after_a_pause(starting, code, message):
+def test_a_temporary_error_is_retried_on_the_same_rung(starting, code, message):
     launch = refused(code, error_message=message, intended_at=at(8), called_at=at(10))
     due = at(10) + pause_after(1, "t0")
     assert isinstance(reconcile(starting(launch), Observation(), due - timedelta(milliseconds=1))[0], Wait)
@@ -259,7 +253,7 @@ def test_an_answer_that_time_cures_is_asked_again_on_the_same_rung_after_a_pause
 PROFILE = "Invalid IAM Instance Profile name"
 
 
-def test_patience_with_a_role_that_does_not_arrive_ends_the_run_because_every_rung_needs_it(starting):
+def test_a_role_that_does_not_arrive_ends_the_run(starting):
     first = refused("InvalidParameterValue", error_message=PROFILE)
     last = refused(
         "InvalidParameterValue", error_message=PROFILE, token="t0b", intended_at=at(40), called_at=at(40)
@@ -273,7 +267,7 @@ def test_patience_with_a_role_that_does_not_arrive_ends_the_run_because_every_ru
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError", "Unavailable"])
-def test_a_rung_on_which_aws_stays_busy_gives_way_to_the_next_one(starting, code):
+def test_a_busy_rung_gives_way_to_the_next_one(starting, code):
     over = at(1) + PATIENCE["throttling"]
     first, last = (
         refused(code),
@@ -288,9 +282,7 @@ def test_a_rung_on_which_aws_stays_busy_gives_way_to_the_next_one(starting, code
     assert only_store(reconcile(starting(first, last), Observation(), over)).last_launch.rung == 1
 
 
-def test_a_rung_on_which_the_job_could_not_be_done_any_more_is_not_asked_because_aws_stays_busy(
-    starting, make_record
-):
+def test_a_busy_rung_is_kept_if_the_next_has_too_little_time(starting, make_record):
     rungs = make_record().ladder
     over, record = at(1) + PATIENCE["throttling"], starting(refused("Unavailable"), ladder=rungs)
     for p90, rung in ((3300.0, 0), (3298.0, 1)):  # 55 minutes are left at minute 5
@@ -303,9 +295,7 @@ def test_a_rung_on_which_the_job_could_not_be_done_any_more_is_not_asked_because
     [(900.0, 45), (0.0, 30), (7200.0, 6)],
     ids=["P90", "no estimate", "longer than the run"],
 )
-def test_the_last_rung_is_asked_as_long_as_the_job_could_still_be_done_there(
-    starting, make_record, p90, minutes
-):
+def test_the_last_rung_is_asked_while_the_job_could_be_done(starting, make_record, p90, minutes):
     ladder = (replace(make_record().ladder[0], p90_seconds=p90),)
     begin = NOON + timedelta(minutes=1)
     first = refused("InternalError", intended_at=begin, called_at=begin)
@@ -327,9 +317,7 @@ def test_the_last_rung_is_asked_as_long_as_the_job_could_still_be_done_there(
         ("InvalidParameterValue", PROFILE, {0}, timedelta(minutes=1)),
     ],
 )
-def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice(
-    starting, code, message, rungs, lasts
-):
+def test_lasting_errors_end_in_time_and_reuse_no_token(starting, code, message, rungs, lasts):
     """Answer every call with the same error, at the pace that reconcile asks for."""
     record, now = starting(), at(0)
     while record.state == "starting":
@@ -348,7 +336,7 @@ def test_whole_lives_of_errors_that_stay_end_in_time_and_never_use_a_token_twice
     assert lasts <= now - at(0) <= lasts + timedelta(seconds=40)
 
 
-def test_a_token_that_is_answered_badly_for_ever_is_called_twice_and_none_is_open_when_the_next_is_taken(
+def test_a_badly_answered_token_is_called_twice_and_closed(
     starting,
 ):
     """No call ever gets a clear answer, and no machine appears."""
@@ -372,7 +360,7 @@ def test_a_token_that_is_answered_badly_for_ever_is_called_twice_and_none_is_ope
     assert "NoClearAnswer" in record.error["why"] and "(4 times)" in record.error["why"]
 
 
-def test_a_failed_launch_lists_every_pool_with_the_code_that_refused_it(starting):
+def test_a_failed_launch_lists_every_pool_with_its_code(starting):
     record = starting(refused("NeverHeardOf"), refused("InsufficientInstanceCapacity", 1))
     error = only_store(reconcile(record, Observation(), at(3))).error
     assert error["code"] == 101
@@ -393,13 +381,13 @@ def test_whoever_may_not_start_waits(starting):
     [intent(called_at=at(200), calls=2), refused("NoClearAnswer", called_at=at(200), calls=2)],
     ids=["looks", "has just looked"],
 )
-def test_a_launcher_that_looks_for_its_instance_is_not_called_dead(starting, launch):
+def test_a_launcher_looking_for_its_instance_is_not_dead(starting, launch):
     record = starting(launch)
     assert isinstance(reconcile(record, Observation(may_start=False), at(620))[0], Wait)
     assert only_store(reconcile(record, Observation(may_start=False), at(621))).outcome == "interrupted"
 
 
-def test_the_attempts_deadline_is_the_runs_or_what_the_budget_buys(make_record):
+def test_the_attempts_deadline_is_the_runs_or_the_budgets(make_record):
     record = make_record(deadline_cause="default_duration")
     rung = record.ladder[0]
     assert attempt_deadline(record, rung, at(0)).at == DEADLINE

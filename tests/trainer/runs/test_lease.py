@@ -14,7 +14,7 @@ from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, read_lease, silent
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 
 
-def test_every_key_of_a_node_begins_with_its_own_id_right_after_a_fixed_prefix():
+def test_every_key_of_a_node_begins_with_its_own_id():
     keys = NodeKeys(role_id="AROA1", instance_id="i-1", run_id="r", attempt=2)
     assert keys.lease == "live/AROA1:i-1/r/2/0.json"
     assert (keys.folder, keys.models) == ("attempts/AROA1:i-1/r/2/0/", "models/experiments/AROA1:i-1/r/2/")

@@ -71,7 +71,7 @@ def test_the_phases_sum_to_the_total(ended):
 @pytest.mark.parametrize(
     "phases", [{}, {"stage": at(70)}, {"train": at(50), "upload": at(40), "end": at(9999)}]
 )
-def test_the_phases_sum_to_the_total_when_the_node_said_little_or_its_clock_is_off(ended, phases):
+def test_the_phases_sum_to_the_total_whatever_the_node_reports(ended, phases):
     told = seconds(ended, Observation(result=result(phases=phases)))
     assert sum(told[phase] for phase in PHASES) == pytest.approx(told["total"], abs=1e-9)
     assert all(value >= 0 for value in told.values())
@@ -85,13 +85,13 @@ def test_without_a_result_the_last_heartbeat_tells_the_phases(ended):
     assert seconds(ended, Observation(heartbeat=beat))["train"] == 290.0
 
 
-def test_a_run_that_never_had_an_instance_spent_its_time_on_capacity(make_record):
+def test_a_run_without_an_instance_spent_its_time_on_capacity(make_record):
     record = make_record(state="closed", outcome="failed", ending_at=at(20), closed_at=at(20))
     told = seconds(record, Observation())
     assert (told["capacity"], told["terminate"], told["total"]) == (20.0, 0.0, 25.0)
 
 
-def test_the_bill_is_bounded_by_the_signs_of_life_and_by_launch_and_end(ended):
+def test_the_bill_lies_between_signs_of_life_and_launch_to_end(ended):
     low, high = spent(ended, Observation(result=result()), ended.closed_at)
     assert low == pytest.approx((380 - 40) / 3600 * 5.0)
     assert high == pytest.approx((400 - 10) / 3600 * 5.0)
@@ -103,13 +103,13 @@ def test_the_shortest_bill_is_a_minute(ended, make_record):
     assert low == high == pytest.approx(60 / 3600 * 5.0)
 
 
-def test_an_instance_that_was_never_seen_running_may_have_cost_nothing(ended):
+def test_an_instance_never_seen_running_may_have_cost_nothing(ended):
     unseen = replace(ended.instances[0], running_seen_at=None)
     low, high = spent(replace(ended, instances=(unseen,)), Observation(), ended.closed_at)
     assert low == 0 and high > 0
 
 
-def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
+def test_without_a_result_models_are_those_in_the_bucket(ended):
     key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
     receipt = make_receipt(
         ended, Observation(models=(ModelSeen(key=key, version_id="v", sha256="s", metrics={"test": {}}),))
@@ -118,7 +118,7 @@ def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     assert [item["piece"] for item in receipt["failed"]] == ["ETH-USD"]
 
 
-def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(ended):
+def test_every_fold_and_seed_is_a_model_made_or_missing(ended):
     numbers = [(1, 3), (1, 4), (2, 3), (2, 4)]
     pieces = tuple(
         piece("BTC-USD", model=f"lstm_BTC-USD_1m_f{f}_s{s}", piece=f"BTC-USD f{f} s{s}", fold=f, seed=s)
@@ -139,7 +139,7 @@ def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(
     ]
 
 
-def test_a_piece_that_the_record_names_is_found_by_its_models_name_and_missed_by_its_own(ended):
+def test_a_piece_is_found_by_its_models_name(ended):
     pool = piece("both", model="lstm-direction_both_1m", kind="pooled", series=("A", "B"), seed=7)
     lost = replace(pool, model="lstm-direction_lost_1m", piece="lost")
     key = "models/experiments/r/1/lstm-direction_both_1m.safetensors"
@@ -180,7 +180,7 @@ def test_the_documented_receipt_is_the_produced_one(ended):
     assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
 
-def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_result_came(ended):
+def test_a_scripts_receipt_has_its_end_and_its_files(ended):
     prefix, sha256 = f"models/experiments/AROA:i-1/{ended.run_id}/1/out/", "0" * 64
     file = {"file": "a/m.pt", "key": f"{prefix}{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
     of_script = {"piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}

@@ -41,7 +41,7 @@ def test_what_became_of_an_intent_is_found_by_its_token(make_record):
     assert (record.state, record.attempts[0].created_at) == ("running", NOW)
 
 
-def test_the_deadline_that_holds_is_the_last_launchs_unless_it_was_refused(make_record):
+def test_the_deadline_is_the_last_launchs_unless_it_was_refused(make_record):
     launch = intent(deadline_cause="budget")
     record = make_record(deadline_cause="default_duration")
     assert record.effective_deadline == Deadline(at=record.deadline, cause="default_duration")

@@ -36,7 +36,7 @@ def read(**fields: object):
     )
 
 
-def test_a_model_right_under_the_attempts_prefix_is_read_with_its_scores():
+def test_a_model_under_the_attempts_prefix_is_read():
     (model,) = read(models=[{**MODEL, "metrics": {"about": ABOUT, "test": {"auc": 0.5}}}]).models
     assert (model["key"], model["metrics"]["test"]) == (MODEL["key"], {"auc": 0.5})
 
@@ -69,12 +69,12 @@ def test_a_model_right_under_the_attempts_prefix_is_read_with_its_scores():
         ),
     ],
 )
-def test_a_model_whose_name_is_not_that_of_a_model_of_this_attempt_spoils_the_result(key):
+def test_a_model_of_another_name_or_place_spoils_the_result(key):
     with pytest.raises(Unsound, match="key"):
         read(models=[{**MODEL, "key": key}])
 
 
-def test_a_model_that_the_run_was_not_launched_for_spoils_the_result():
+def test_a_model_of_another_run_spoils_the_result():
     """Else a node could put a model into another one's place in production."""
     body = json.dumps({"state": "done", "models": [MODEL]}).encode()
     assert read_result(body, models_prefix=PREFIX, names=["lstm-direction_BTC-USD_1m"]).models

@@ -19,15 +19,9 @@ from trainer.runs.store import (
     swap_record,
 )
 
-BUCKET = "mayfly-store"
-
 
 @pytest.fixture
-def objects(access):
-    s3 = access.client("s3")
-    bucket = f"{BUCKET}-{access.access_key[4:16]}"
-    s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+def objects(access, bucket):
     return open_objects(access, bucket)
 
 
@@ -48,7 +42,7 @@ def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record)
     assert read_record(objects, record.run_id)[0].owner == "first"
 
 
-def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(aws_server, access, objects, make_record):
+def test_a_write_with_a_lost_answer_is_no_conflict(aws_server, access, objects, make_record):
     record = make_record()
     # botocore repeats it, and S3 refuses that
     aws_server.world(access).fail_next("PutObject", "InternalError", after=True)
@@ -69,8 +63,8 @@ def test_an_object_that_was_read_and_is_not_found_is_no_conflict(objects, make_r
         read_record(objects, make_record().run_id, seen=True)
 
 
-def test_an_object_without_a_version_is_an_error_that_says_to_wait(access, objects, make_record):
-    bucket = f"{BUCKET}-unversioned-{access.access_key[4:16]}"
+def test_an_object_without_a_version_is_an_error(access, objects, make_record):
+    bucket = f"mayfly-unversioned-{access.access_key[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     with pytest.raises(NotVersioned, match="Wait a quarter of an hour after the first pulumi up"):
         create_record(open_objects(access, bucket), make_record())
@@ -110,9 +104,9 @@ def test_a_version_stays_readable_after_it_was_replaced(objects):
     assert objects.get(key="nothing") is None
 
 
-def test_the_hash_of_an_object_is_what_its_writer_said(access, objects):
+def test_the_hash_of_an_object_is_what_its_writer_said(access, bucket, objects):
     digest = hashlib.sha256(b"weights").hexdigest()
-    s3, bucket = access.client("s3"), f"{BUCKET}-{access.access_key[4:16]}"
+    s3 = access.client("s3")
     s3.put_object(Bucket=bucket, Key="m", Body=b"weights", Metadata={"sha256": digest})
     assert objects.head(key="m").sha256 == digest
     s3.put_object(Bucket=bucket, Key="n", Body=b"weights", ChecksumAlgorithm="SHA256")

@@ -69,7 +69,7 @@ def test_what_a_curve_is_made_of_is_kept_and_drawn_as_at_a_desk():
         {**DONE, "metrics": []},
     ],
 )
-def test_a_line_that_no_node_of_ours_wrote_is_left_out_and_counted(line):
+def test_a_foreign_line_is_left_out_and_counted(line):
     events, unsound = read(EPOCH, line, EPOCH)
     assert (len(events), unsound) == (2, 1)
 

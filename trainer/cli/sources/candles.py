@@ -19,7 +19,7 @@ from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.launch.inputs import RAW, ChosenCandles, list_inputs
 from trainer.launch.planning import choose_from_set
-from trainer.launch.upload_candles import LocalFile
+from trainer.launch.uploads import DeskFile
 from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
@@ -44,7 +44,7 @@ class CheckedCandles:
 
     job: Job
     candles: ChosenCandles
-    files: Sequence[LocalFile] = ()
+    files: Sequence[DeskFile] = ()
     notes: Sequence[str] = ()  # what the user should know of how they were found
 
 
@@ -85,9 +85,9 @@ def _checked(job: Job, check: CheckChild) -> CheckedCandles:
     """Wait for the check and return what it found. Raises DataError as the child wrote it."""
     report = check.report()
     files = [
-        LocalFile(
-            path=Path(entry["path"]),
-            file=entry["file"],
+        DeskFile(
+            place=Path(entry["path"]),
+            path=entry["file"],
             sha256=entry["sha256"],
             bytes=entry["bytes"],
             # The index says all that a file holds, whatever this job takes of it: a later job plans from it.

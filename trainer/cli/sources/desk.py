@@ -29,11 +29,11 @@ from trainer.job.job import MAX_JOB_NAME, Job
 from trainer.job.pieces import kind_of
 from trainer.job.tables import Tables
 from trainer.launch.bundle import Bundle, build_bundle
-from trainer.launch.encoder import encoder_file
 from trainer.launch.planning import with_candles
-from trainer.launch.script_files import DataFile, data_files, hashes_of, script_files, script_sha256
+from trainer.launch.script_files import data_files, hashes_of, script_files, script_sha256
 from trainer.launch.script_needs import listed_packages
-from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
+from trainer.launch.uploads import DeskFile, encoder_file
+from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.runs.receipt import Receipt
 from trainer.train.inputs.encoder import check_inputs, pinned
 from trainer.train.inputs.encoder import portable as portable_encoder
@@ -67,7 +67,7 @@ class Desk:
         """Return the commands that a receipt ends with."""
         raise NotImplementedError
 
-    def describe(self, work: Work) -> dict[str, Any]:
+    def describe(self, work: TrainingWork | ScriptWork) -> dict[str, Any]:
         """Return the data section of a plan, with the packages that were resolved for it."""
         return {**work.data, **({"packages": self.packages.to_dict()} if self.packages else {})}
 
@@ -144,7 +144,7 @@ class ScriptDesk(Desk):
     """A script: its files, packages and data."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    data: tuple[DataFile, ...] = ()
+    data: tuple[DeskFile, ...] = ()
     has_packages: bool = False  # they are resolved, or another Python has them
 
     def begin(self) -> Self:

@@ -28,15 +28,14 @@ from trainer.control.published import Publication
 from trainer.job.job import Job, load_job, parse_job
 from trainer.job.pieces import kind_of
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
-from trainer.launch.encoder import encoder_file
 from trainer.launch.inputs import ChosenCandles, data_set_of
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import listed_inputs, offers_for, plan_work, within_budget
 from trainer.launch.preflight import Offers
 from trainer.launch.prepare_run import LONGEST
-from trainer.launch.script_files import DataFile, upload_data
 from trainer.launch.start import record_of
+from trainer.launch.uploads import DeskFile, encoder_file, upload_data
 from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.machines.chips import packaged, user_file, user_tables
 from trainer.machines.cpu_instances import cpu_instance_type
@@ -67,7 +66,7 @@ class Sent:
     job: Job
     bundle: Bundle
     script: PublishedScript | None = None
-    encoder: DataFile | None = None
+    encoder: DeskFile | None = None
     at_desk: Job | None = None  # with the encoder's path
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -58,13 +58,7 @@ class SweepSettings:
     @classmethod
     def from_environment(cls) -> SweepSettings:
         """Read PROJECT, STACK, BUCKET and SCHEDULE_GROUP. Raises KeyError if one is missing."""
-        names = {
-            "project": "PROJECT",
-            "stack": "STACK",
-            "bucket": "BUCKET",
-            "schedule_group": "SCHEDULE_GROUP",
-        }
-        return cls(**{field_name: os.environ[name] for field_name, name in names.items()})
+        return cls(**{item.name: os.environ[item.name.upper()] for item in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,50 +112,138 @@ def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: s
     """Terminate instances that are due, of one run or of the stack, and (for the stack) delete schedules no
     longer needed.
     """
-    summary = Summary()
-    instances = list(_instances(settings, clients.ec2, run_id))
-    summary.seen = len(instances)
-    for judge in (
-        _end_overdue,
-        *(() if run_id else (_end_silent,)),
-    ):  # every deadline first: leases need S3, which may hang
-        for instance in instances:
+    one = Sweep(settings, clients, now)
+    one.run(run_id)
+    return one.summary
+
+
+@dataclass
+class Sweep:
+    """One sweep at an instant."""
+
+    settings: SweepSettings
+    clients: Clients
+    now: datetime
+    summary: Summary = field(default_factory=Summary)
+
+    def run(self, run_id: str) -> None:
+        """Judge every instance, by its deadline first: leases need S3, which may hang."""
+        instances = list(self._instances(run_id))
+        self.summary.seen = len(instances)
+        for judge in (self._end_overdue, *(() if run_id else (self._end_silent,))):
+            for instance in instances:
+                try:
+                    judge(instance, _tags(instance))
+                except Exception as error:  # judge the other instances; the invocation fails in the end
+                    self.summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
+        if not run_id:
+            runs = {tags["run_id"] for tags in map(_tags, instances) if "run_id" in tags}
+            self._delete_stale_schedules(runs)
+            self._count()
+
+    def _instances(self, run_id: str) -> Iterable[Mapping[str, Any]]:
+        own = {"project": self.settings.project, "stack": self.settings.stack}
+        tags = own | ({"run_id": run_id} if run_id else {})
+        filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
+        filters.append({"Name": "instance-state-name", "Values": list(TERMINABLE)})
+        for page in self.clients.ec2.get_paginator("describe_instances").paginate(Filters=filters):
+            for reservation in page["Reservations"]:
+                yield from reservation["Instances"]
+
+    def _end_overdue(self, instance: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        """Terminate one instance if it is past its deadline."""
+        if why := overdue(tags, instance["LaunchTime"], self.now):
+            late = self.now - (deadline_of(tags) or instance["LaunchTime"])
+            minutes = round(late.total_seconds() / 60, 1)
+            self.summary.overdue_minutes = max(self.summary.overdue_minutes, minutes)
+            self._terminate(instance["InstanceId"], why)
+
+    def _end_silent(self, instance: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        """Terminate one instance, unless that was tried already, if it is silent past its lease."""
+        tried = instance["InstanceId"] in (*self.summary.terminated, *self.summary.failed)
+        if self.summary.lease_check == "done" and not tried and (why := self._silence(instance, tags)):
+            self._terminate(instance["InstanceId"], why)
+
+    def _silence(self, instance: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """Return why an instance counts as hung, or ''. A malformed lease counts as none.
+
+        While S3 fails, no lease is judged; a lease that S3 refuses to return counts as malformed.
+        """
+        if "run_id" not in tags or "role_id" not in tags:
+            return ""
+        instance_id, lease_until = instance["InstanceId"], None
+        try:
+            key = _keys(instance_id, tags).lease
+            stored = self.clients.s3.get_object(Bucket=self.settings.bucket, Key=key)
+            lease_until = read_lease(stored["Body"].read(MOST_LEASE_BYTES + 1), self.now).lease_until
+        except (BotoCoreError, ClientError) as error:
+            code = _code(error)
+            if code == FORBIDDEN or code in SPOILED_OBJECT:
+                self.summary.spoiled[instance_id] = str(error)
+            elif code != NO_OBJECT:
+                self.summary.lease_check = f"skipped, S3 fails: {error}"
+                return ""
+            if code == FORBIDDEN:
+                # Encrypted with the node's own key, or not permitted to us: its deadline still applies.
+                return ""
+        except Unsound as error:
+            self.summary.spoiled[instance_id] = str(error)
+        times = {"launched_at": instance["LaunchTime"], "lease_until": lease_until, "now": self.now}
+        if not silent(**times, boot_allowance=boot_allowance(tags.get("boot_seconds", ""))):
+            return ""
+        if lease_until:
+            return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"
+        return f"never sent a {'valid ' if instance_id in self.summary.spoiled else ''}heartbeat"
+
+    def _terminate(self, instance_id: str, why: str) -> None:
+        """Terminate one instance. An error must not keep the others alive; one that is not found has
+        ended.
+        """
+        try:
+            self.clients.ec2.terminate_instances(InstanceIds=[instance_id])
+        except (BotoCoreError, ClientError) as error:
+            if _code(error) != NO_INSTANCE:
+                self.summary.failed[instance_id] = str(error)
+                return
+        self.summary.terminated[instance_id] = why
+
+    def _delete_stale_schedules(self, runs: set[str]) -> None:
+        """Delete schedules that terminate by id, of runs that have no instance; they cost nothing, so a
+        failure is logged.
+        """
+        scheduler, group = self.clients.scheduler, self.settings.schedule_group
+        try:
+            pages = scheduler.get_paginator("list_schedules").paginate(GroupName=group)
+            schedules = [item for page in pages for item in page["Schedules"]]
+        except (BotoCoreError, ClientError) as error:
+            print(f"cannot list schedules: {error}")
+            return
+        for item in schedules:
+            named = _KILL_SCHEDULE.match(item["Name"])
+            changed_at = item.get("LastModificationDate") or item.get("CreationDate") or self.now
+            if named is None or named[1] in runs or self.now < changed_at + STALE_SCHEDULE:
+                continue
             try:
-                judge(settings, clients, instance, now, summary)
-            except Exception as error:  # judge the other instances; the invocation fails in the end
-                summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
-    if not run_id:
-        runs = {
-            tag["Value"]
-            for instance in instances
-            for tag in instance.get("Tags", ())
-            if tag["Key"] == "run_id"
-        }
-        _delete_stale_schedules(settings, clients.scheduler, runs, now, summary)
-        _count(settings, clients.cloudwatch, summary)
-    return summary
+                scheduler.delete_schedule(Name=item["Name"], GroupName=group)
+            except (BotoCoreError, ClientError) as error:
+                if _code(error) != NO_SCHEDULE:
+                    print(f"cannot delete the schedule {item['Name']}: {error}")
+                    continue
+            self.summary.deleted_schedules.append(item["Name"])
 
-
-def _end_overdue(
-    settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary
-) -> None:
-    """Terminate one instance if it is past its deadline."""
-    tags = _tags(instance)
-    if why := overdue(tags, instance["LaunchTime"], now):
-        late = now - (deadline_of(tags) or instance["LaunchTime"])
-        summary.overdue_minutes = max(summary.overdue_minutes, round(late.total_seconds() / 60, 1))
-        _terminate(clients.ec2, instance["InstanceId"], why, summary)
-
-
-def _end_silent(
-    settings: SweepSettings, clients: Clients, instance: Mapping[str, Any], now: datetime, summary: Summary
-) -> None:
-    """Terminate one instance, unless that was tried already, if it is silent past its lease."""
-    instance_id = instance["InstanceId"]
-    if summary.lease_check != "done" or instance_id in summary.terminated or instance_id in summary.failed:
-        return
-    if why := _silent(settings, clients.s3, _tags(instance), instance, now, summary):
-        _terminate(clients.ec2, instance_id, why, summary)
+    def _count(self) -> None:
+        """Publish the metrics of the alarms. A failure does not end the sweep: the alarm for a silent sweeper
+        fires.
+        """
+        summary = self.summary
+        values = {"SweepsDone": float(not summary.failed), "OverdueMinutes": summary.overdue_minutes}
+        data = [{"MetricName": name, "Value": value} for name, value in values.items()]
+        # As trainer.aws.stack_outputs.metrics_namespace, which the sweeper may not import.
+        namespace = f"Mayfly/{self.settings.project}/{self.settings.stack}"
+        try:
+            self.clients.cloudwatch.put_metric_data(Namespace=namespace, MetricData=data)
+        except (BotoCoreError, ClientError) as error:
+            print(f"cannot publish metrics: {error}")
 
 
 def _tags(instance: Mapping[str, Any]) -> dict[str, str]:
@@ -185,112 +267,16 @@ def deadline_of(tags: Mapping[str, str]) -> datetime | None:
     return deadline if deadline.tzinfo else deadline.replace(tzinfo=timezone.utc)
 
 
-def _instances(settings: SweepSettings, ec2: Any, run_id: str) -> Iterable[Mapping[str, Any]]:
-    tags = {"project": settings.project, "stack": settings.stack} | ({"run_id": run_id} if run_id else {})
-    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
-    filters.append({"Name": "instance-state-name", "Values": list(TERMINABLE)})
-    for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
-        for reservation in page["Reservations"]:
-            yield from reservation["Instances"]
-
-
-def _silent(
-    settings: SweepSettings,
-    s3: Any,
-    tags: Mapping[str, str],
-    instance: Mapping[str, Any],
-    now: datetime,
-    summary: Summary,
-) -> str:
-    """Return why an instance counts as hung, or ''. A malformed lease counts as none.
-
-    While S3 fails, no lease is judged; a lease that S3 refuses to return counts as malformed.
-    """
-    if "run_id" not in tags or "role_id" not in tags:
-        return ""
-    attempt, node = tags.get("attempt", "1"), tags.get("node", "0")
-    keys = NodeKeys(
+def _keys(instance_id: str, tags: Mapping[str, str]) -> NodeKeys:
+    """Return the keys of an instance by its tags; a number that can't be read is the first of its kind."""
+    attempt, node = tags.get("attempt", ""), tags.get("node", "")
+    return NodeKeys(
         role_id=tags["role_id"],
-        instance_id=instance["InstanceId"],
+        instance_id=instance_id,
         run_id=tags["run_id"],
         attempt=int(attempt) if attempt.isdecimal() else 1,
         node=int(node) if node.isdecimal() else 0,
     )
-    lease_until = None
-    try:
-        body = s3.get_object(Bucket=settings.bucket, Key=keys.lease)["Body"].read(MOST_LEASE_BYTES + 1)
-        lease_until = read_lease(body, now).lease_until
-    except (BotoCoreError, ClientError) as error:
-        if (
-            _code(error) == FORBIDDEN
-        ):  # encrypted with the node's own key, or not permitted to us: its deadline still applies
-            summary.spoiled[instance["InstanceId"]] = str(error)
-            return ""
-        if _code(error) in SPOILED_OBJECT:
-            summary.spoiled[instance["InstanceId"]] = str(error)
-        elif _code(error) != NO_OBJECT:
-            summary.lease_check = f"skipped, S3 fails: {error}"
-            return ""
-    except Unsound as error:
-        summary.spoiled[instance["InstanceId"]] = str(error)
-    allowance = boot_allowance(tags.get("boot_seconds", ""))
-    if not silent(
-        launched_at=instance["LaunchTime"], lease_until=lease_until, now=now, boot_allowance=allowance
-    ):
-        return ""
-    if lease_until:
-        return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"
-    return "never sent a " + ("valid heartbeat" if instance["InstanceId"] in summary.spoiled else "heartbeat")
-
-
-def _terminate(ec2: Any, instance_id: str, why: str, summary: Summary) -> None:
-    """Terminate one instance. An error must not keep the others alive; one that is not found has ended."""
-    try:
-        ec2.terminate_instances(InstanceIds=[instance_id])
-    except (BotoCoreError, ClientError) as error:
-        if _code(error) != NO_INSTANCE:
-            summary.failed[instance_id] = str(error)
-            return
-    summary.terminated[instance_id] = why
-
-
-def _delete_stale_schedules(
-    settings: SweepSettings, scheduler: Any, runs: set[str], now: datetime, summary: Summary
-) -> None:
-    """Delete schedules that terminate by id, of runs that have no instance; they cost nothing, so a failure
-    is logged.
-    """
-    try:
-        pages = scheduler.get_paginator("list_schedules").paginate(GroupName=settings.schedule_group)
-        schedules = [item for page in pages for item in page["Schedules"]]
-    except (BotoCoreError, ClientError) as error:
-        print(f"cannot list schedules: {error}")
-        return
-    for item in schedules:
-        named = _KILL_SCHEDULE.match(item["Name"])
-        changed_at = item.get("LastModificationDate") or item.get("CreationDate") or now
-        if named is None or named[1] in runs or now < changed_at + STALE_SCHEDULE:
-            continue
-        try:
-            scheduler.delete_schedule(Name=item["Name"], GroupName=settings.schedule_group)
-        except (BotoCoreError, ClientError) as error:
-            if _code(error) != NO_SCHEDULE:
-                print(f"cannot delete the schedule {item['Name']}: {error}")
-                continue
-        summary.deleted_schedules.append(item["Name"])
-
-
-def _count(settings: SweepSettings, cloudwatch: Any, summary: Summary) -> None:
-    """Publish the metrics of the alarms. A failure does not end the sweep: the alarm for a silent sweeper
-    fires.
-    """
-    values = {"SweepsDone": float(not summary.failed), "OverdueMinutes": summary.overdue_minutes}
-    data = [{"MetricName": name, "Value": value} for name, value in values.items()]
-    try:
-        # As trainer.aws.stack_outputs.metrics_namespace, which the sweeper may not import.
-        cloudwatch.put_metric_data(Namespace=f"Mayfly/{settings.project}/{settings.stack}", MetricData=data)
-    except (BotoCoreError, ClientError) as error:
-        print(f"cannot publish metrics: {error}")
 
 
 def _code(error: Exception) -> str:

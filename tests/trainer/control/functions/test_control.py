@@ -72,7 +72,7 @@ def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):
     assert called(cloud)["settled"] == {record.run_id: "running"}
 
 
-def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_silent(make_cloud):
+def test_control_starts_no_run_of_a_desk(make_cloud):
     cloud, record = make_cloud()
     assert called(cloud)["settled"] == {record.run_id: "starting"}
     cloud.clock += timedelta(minutes=3)
@@ -83,7 +83,7 @@ def test_control_starts_no_run_of_a_desk_and_closes_it_once_its_launcher_is_sile
     assert not cloud.machines
 
 
-def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make_cloud):
+def test_a_message_that_fails_is_a_problem_of_the_call_alone(make_cloud):
     def refuse(message):
         raise ConnectionFailed(f"cannot publish {message.subject}")
 
@@ -108,7 +108,7 @@ def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make
     assert [message.subject for message in messages] == ["mayfly weekly: refused"]
 
 
-def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_else(make_cloud):
+def test_a_publication_of_another_format_fails_its_time_alone(make_cloud):
     cloud, record = make_cloud(driver="control")
     cloud.objects.write(published_key("weekly"), to_json(replace(PUBLISHED, format=99)))
     cloud.clock = SUNDAY + timedelta(minutes=1)
@@ -127,7 +127,7 @@ def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_el
 
 
 @pytest.mark.parametrize("mine", [True, False])
-def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine):
+def test_an_event_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine):
     cloud, record = make_cloud(driver="control")
     called(cloud)
     (instance_id,) = cloud.machines
@@ -142,7 +142,7 @@ def test_an_event_about_an_instance_settles_its_run_and_a_foreign_one_is_dropped
 
 
 @pytest.mark.parametrize("attached", [True, False])
-def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(make_cloud, attached):
+def test_a_bad_end_under_an_attached_command_sends_no_message(make_cloud, attached):
     cloud, record = make_cloud()
     start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
     (instance_id,) = cloud.machines
@@ -159,7 +159,7 @@ def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(ma
     )
 
 
-def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
+def test_an_unreadable_record_is_reported_and_fails_no_call(make_cloud):
     cloud, record = make_cloud()
     cloud.objects.write(record_key(record.run_id), to_json(replace(record, format=99)))
     assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
@@ -174,7 +174,7 @@ def test_a_run_that_both_look_at_is_started_once(make_cloud):
     assert read_record(cloud.objects, record.run_id)[0].driver == "control"
 
 
-def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(make_cloud):
+def test_a_missed_time_is_overdue_a_quarter_of_an_hour_later(make_cloud):
     cloud, _ = make_cloud()
     home, before = home_of(cloud, print), SUNDAY - timedelta(days=3)
     cloud.clock = SUNDAY + timedelta(minutes=16)
@@ -190,7 +190,7 @@ def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(
     assert overdue(home, changed_at=before) == []
 
 
-def test_a_retrain_whose_entry_is_spoiled_holds_up_neither_runs_nor_other_retrains(make_cloud):
+def test_a_retrain_with_a_spoiled_entry_holds_up_no_other(make_cloud):
     cloud, record = make_cloud(driver="control")
     cloud.clock = max(cloud.clock, SUNDAY)
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)

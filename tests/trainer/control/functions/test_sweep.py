@@ -114,7 +114,7 @@ def test_what_is_past_its_deadline_ends_and_what_is_not_lives(account):
     assert summary.seen == 2
 
 
-def test_the_one_time_call_ends_its_run_at_the_deadline_and_no_other(account):
+def test_the_one_time_call_ends_its_own_run_at_the_deadline(account):
     other = account.launch(deadline=timedelta(0), run_id="20261120-120000-other-aaaa")
     mine = account.launch(deadline=timedelta(seconds=2))  # the schedule fires a little early by this clock
     summary = account.sweep(run_id=RUN)
@@ -129,7 +129,7 @@ def test_a_deadline_that_was_moved_is_the_one_that_counts(account):
 
 
 @pytest.mark.parametrize("deadline", [None, "soon"])
-def test_an_instance_without_a_readable_deadline_ends_after_a_minute(account, deadline):
+def test_an_instance_without_a_deadline_ends_after_a_minute(account, deadline):
     nameless = account.launch(deadline=deadline)
     account.sweep()
     assert account.state(nameless) == "alive"
@@ -243,7 +243,7 @@ SPOILED = [
 
 
 @pytest.mark.parametrize("body", SPOILED, ids=lambda body: str(body[:20]))
-def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_judged(account, body):
+def test_a_spoiled_lease_counts_as_none_and_is_reported(account, body):
     spoiled = account.launch()
     account.s3.put_object(Bucket=account.settings.bucket, Key=account.lease(spoiled), Body=body)
     late = account.launch(deadline=-timedelta(minutes=1))
@@ -256,7 +256,7 @@ def test_a_spoiled_lease_is_reported_counts_as_none_and_the_next_instance_is_jud
 @pytest.mark.parametrize(
     ("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)]
 )
-def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep(account, code, dies):
+def test_a_lease_that_s3_refuses_spoils_one_instance_only(account, code, dies):
     ids = [account.launch() for _ in range(2)]
     key = account.lease(ids[0])
 
@@ -274,9 +274,7 @@ def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep
     assert sorted(summary.terminated) == sorted(ids if dies else ids[1:])
 
 
-def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_is_judged(
-    account, monkeypatch
-):
+def test_an_instance_that_fails_the_sweeper_spoils_no_other(account, monkeypatch):
     first, late = account.launch(), account.launch(deadline=-timedelta(minutes=1))
 
     def judge(tags, launched_at, now):
@@ -290,7 +288,7 @@ def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_i
     assert (list(summary.terminated), account.state(late)) == ([late], "ended")
 
 
-def test_one_instance_that_cannot_be_ended_does_not_keep_the_others_alive(account):
+def test_an_instance_that_cannot_be_ended_keeps_no_other_alive(account):
     ids = [account.launch(deadline=-timedelta(minutes=1)) for _ in range(3)]
 
     def fails(arguments):
@@ -319,7 +317,7 @@ def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
     assert summary.failed == {}
 
 
-def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instances_stay_until_their_time(
+def test_schedules_of_ended_instances_are_deleted(
     account,
 ):
     account.launch()
@@ -353,9 +351,7 @@ def test_schedules_that_name_ended_instances_go_and_those_that_look_for_instance
     }
 
 
-def test_the_handler_reads_its_environment_answers_a_summary_and_fails_when_it_could_not_end_something(
-    account, monkeypatch
-):
+def test_the_handler_answers_a_summary_and_fails_on_a_failure(account, monkeypatch):
     late = account.launch(deadline=-timedelta(minutes=1))
     names = {"PROJECT": "mayfly", "STACK": "dev", "BUCKET": account.settings.bucket, "SCHEDULE_GROUP": GROUP}
     for name, value in names.items():
@@ -382,7 +378,7 @@ def test_a_deadline_counts_in_utc_however_it_is_written(text):
     assert not overdue({"deadline": text}, noon - timedelta(hours=1), noon - timedelta(seconds=6))
 
 
-def test_a_sweep_publishes_that_it_was_done_and_how_late_the_latest_instance_is(account):
+def test_a_sweep_publishes_its_metrics(account):
     published = []
 
     class CloudWatch:
@@ -401,7 +397,7 @@ def test_a_sweep_publishes_that_it_was_done_and_how_late_the_latest_instance_is(
     assert len(published) == 1  # of the stack's sweeps alone
 
 
-def test_a_sweep_whose_metrics_are_refused_ends_what_is_due_all_the_same(account):
+def test_a_sweep_without_its_metrics_ends_what_is_due(account):
     refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "PutMetricData")
     late = account.launch(deadline=-timedelta(minutes=1))
     clients = replace(

@@ -16,27 +16,19 @@ from trainer.cli.sources import taken
 from trainer.cli.sources.candles import find_candles
 from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
-from trainer.launch import upload_candles as sync
+from trainer.launch import uploads
 from trainer.launch.inputs import choose, list_inputs, overlapping, read_summary
-from trainer.launch.upload_candles import LocalFile, upload
+from trainer.launch.uploads import DeskFile, upload_candles
 from trainer.runs.store import open_objects
 
 
-@pytest.fixture
-def bucket(access: Access) -> str:
-    s3, name = access.client("s3"), f"candles-{(access.access_key or '')[4:16]}"
-    s3.create_bucket(Bucket=name)
-    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    return name
-
-
-def local(path: Path, content: bytes) -> LocalFile:
+def local(path: Path, content: bytes) -> DeskFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "further": [], "holds": []}
-    return LocalFile(
-        path=path,
-        file=path.name,
+    return DeskFile(
+        place=path,
+        path=path.name,
         sha256=hashlib.sha256(content).hexdigest(),
         bytes=len(content),
         summary=summary,
@@ -45,46 +37,52 @@ def local(path: Path, content: bytes) -> LocalFile:
 
 def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp_path):
     file = local(tmp_path / "a.parquet", b"one")
-    (entry,) = upload([file], access, bucket=bucket, data_set="main")
+    (entry,) = upload_candles([file], access, bucket=bucket, data_set="main")
     (found,) = list_inputs(open_objects(access, bucket), "main")
     assert (
-        found.pinned() == entry == {**entry, "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
+        found.pinned()
+        == entry.pinned()
+        == {**entry.pinned(), "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
     )
     assert found.summary == file.summary
 
 
-def test_the_same_bytes_are_not_uploaded_again_and_others_are_a_new_version(access, bucket, tmp_path):
-    (first,) = upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
-    (again,) = upload([local(tmp_path / "b" / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
-    (other,) = upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main")
+def test_the_same_bytes_are_uploaded_once(access, bucket, tmp_path):
+    (first,) = upload_candles([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    (again,) = upload_candles(
+        [local(tmp_path / "b" / "a.parquet", b"one")], access, bucket=bucket, data_set="main"
+    )
+    (other,) = upload_candles([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main")
     assert again == first
-    assert other["key"] == first["key"]
-    assert other["version_id"] != first["version_id"]
+    assert other.key == first.key
+    assert other.version_id != first.version_id
 
 
 def test_a_file_that_s3_keeps_without_a_version_is_no_input(access, bucket, tmp_path):
     access.client("s3").create_bucket(Bucket=f"un{bucket}")
     for _ in range(2):  # the second time it is there already
         with pytest.raises(NotVersioned, match=r"raw/main/a.parquet without a version"):
-            upload([local(tmp_path / "a.parquet", b"one")], access, bucket=f"un{bucket}", data_set="main")
+            upload_candles(
+                [local(tmp_path / "a.parquet", b"one")], access, bucket=f"un{bucket}", data_set="main"
+            )
 
 
-def test_two_files_of_one_name_are_refused_before_anything_is_uploaded(access, bucket, tmp_path):
+def test_two_files_of_one_name_are_refused_before_an_upload(access, bucket, tmp_path):
     files = [local(tmp_path / folder / "a.parquet", folder.encode()) for folder in ("x", "y")]
     with pytest.raises(DataError, match=r"2 files are called a.parquet"):
-        upload(files, access, bucket=bucket, data_set="main")
+        upload_candles(files, access, bucket=bucket, data_set="main")
     assert list_inputs(open_objects(access, bucket), "main") == ()
 
 
 def test_a_file_too_large_for_one_upload_is_named(access, bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(sync, "LARGEST_PUT_BYTES", 2)
+    monkeypatch.setattr(uploads, "LARGEST_PUT_BYTES", 2)
     with pytest.raises(DataError, match="Split it"):
-        upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+        upload_candles([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
 
 
 def test_sets_never_mix_and_a_folder_in_a_set_is_none_of_it(access, bucket, tmp_path):
-    upload([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
-    upload([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main-2")
+    upload_candles([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+    upload_candles([local(tmp_path / "a.parquet", b"two")], access, bucket=bucket, data_set="main-2")
     for key in ("raw/main/deeper/x.parquet", "raw/old.parquet", "raw/main/.hidden.parquet"):
         access.client("s3").put_object(Bucket=bucket, Key=key, Body=b"x")
     objects = open_objects(access, bucket)
@@ -93,7 +91,7 @@ def test_sets_never_mix_and_a_folder_in_a_set_is_none_of_it(access, bucket, tmp_
     assert list_inputs(objects, "other") == ()
 
 
-def test_a_file_that_somebody_else_put_there_is_listed_without_a_hash(access, bucket):
+def test_a_file_of_somebody_else_is_listed_without_a_hash(access, bucket):
     access.client("s3").put_object(Bucket=bucket, Key="raw/main/x.parquet", Body=b"x")
     (found,) = list_inputs(open_objects(access, bucket), "main")
     assert (found.sha256, found.summary) == ("", {})
@@ -124,9 +122,7 @@ class InProcess:
         return self._read(self._folder)
 
 
-def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
-    access, bucket, tmp_path, make_candles, monkeypatch
-):
+def test_without_data_a_launch_trains_on_its_set(access, bucket, tmp_path, make_candles, monkeypatch):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     for name, symbol, seed in (("main", "AAA", 0), ("main", "BBB", 1), ("demo", "AAA", 2)):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -146,7 +142,7 @@ def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
     assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 
 
-def test_files_that_came_by_other_means_are_looked_at_once_and_indexed(
+def test_files_of_other_means_are_looked_at_once_and_indexed(
     access, bucket, tmp_path, make_candles, monkeypatch
 ):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
@@ -194,9 +190,7 @@ def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_pat
     assert [bool(item.summary) for item in inputs] == [True, False] and "name it with --data once" in notes[0]
 
 
-def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they_disagree_is_left_out(
-    access, bucket, tmp_path, make_candles, monkeypatch
-):
+def test_a_symbol_on_which_files_disagree_is_left_out(access, bucket, tmp_path, make_candles, monkeypatch):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     for symbol, other in (("AAA", 0), ("BBB", 7)):
         write_candles(

@@ -1,0 +1,115 @@
+"""Upload files of the desk, unless the bucket has them: candles to a data set, others by their hash.
+
+An object's sha256 is in its metadata; raw-index/<sha256>.json has the data check's report on candles, so that
+a later launch plans without downloading them (`launch/inputs` reads both). A script's data and the encoder
+that a job starts from go to raw/.files/<sha256>. No data set's name begins with a dot, so none has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer.aws.access import Access, aws_errors
+from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
+from trainer.base.errors import DataError
+from trainer.job.job import Job
+from trainer.launch.inputs import INDEX, RAW, Input
+from trainer.models.pretrained import encoder_of
+from trainer.runs.store import Objects
+
+DATA_PREFIX = f"{RAW}.files/"
+_PARALLEL = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeskFile:
+    """A file of the desk, and its relative path in its data set or folder."""
+
+    place: Path
+    path: str
+    sha256: str
+    bytes: int
+    summary: Mapping[str, Any] = field(default_factory=dict)  # the data check's report on candles
+
+
+def upload_candles(
+    files: Sequence[DeskFile], access: Access, *, bucket: str, data_set: str
+) -> tuple[Input, ...]:
+    """Put files into raw/<data_set>/ with their index entries; return them as a run pins them, in the given
+    order.
+
+    Raises DataError for two files of one name and for a file above 5 GiB, before anything is uploaded.
+    """
+    for name, count in Counter(file.path for file in files).items():
+        if count > 1:
+            why = "a data set keeps one of each name"
+            raise DataError(f"{count} files are called {name}", why=why, do="Rename one of them.")
+    for file in files:
+        refuse_large(file.place, file.bytes)
+    entries = _upload({file.path: file for file in files}, access, bucket=bucket, folder=f"{RAW}{data_set}/")
+    return tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
+
+
+def upload_data(files: Sequence[DeskFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
+    """Put files under their hash; return the entries of the manifest's inputs, with their paths."""
+    by_hash = {file.sha256: file for file in files}
+    entries = _upload(by_hash, access, bucket=bucket, folder=DATA_PREFIX)
+    sent = dict(zip(by_hash, entries, strict=True))
+    return [{"path": file.path, **sent[file.sha256]} for file in files]
+
+
+def refuse_large(place: Path, size: int) -> None:
+    """Raise DataError for a file that one upload does not take."""
+    if size > LARGEST_PUT_BYTES:
+        raise DataError(f"{place} has {size / 2**30:.1f} GiB", why="one upload takes 5 GiB", do="Split it.")
+
+
+def encoder_file(job: Job) -> DeskFile | None:
+    """Return the file of a pinned job's encoder; None without one."""
+    encoder = encoder_of(job.model)
+    if encoder is None:
+        return None
+    place = Path(encoder.encoder)
+    return DeskFile(place=place, path=place.name, sha256=encoder.encoder_sha256, bytes=place.stat().st_size)
+
+
+def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
+    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if the bucket
+    lacks it.
+    """
+    encoder = encoder_of(job.model)
+    if encoder is None:
+        return None
+    sha256 = encoder.encoder_sha256
+    key = f"{DATA_PREFIX}{sha256}"
+    stored = objects.head(key=key) if sha256 else None
+    if stored is None:
+        why = f"there is no {key}" if sha256 else "the job does not pin it"
+        do = "Launch, or publish, from a desk that has it."
+        raise DataError(f"the encoder {encoder.encoder} is not in the bucket", why=why, do=do)
+    return Input(key=key, version_id=stored.version_id, sha256=sha256, bytes=stored.size).pinned()
+
+
+def _upload(
+    files: Mapping[str, DeskFile], access: Access, *, bucket: str, folder: str
+) -> Iterable[dict[str, Any]]:
+    """Upload files by name, several at a time, each unless its key has its bytes; return their entries."""
+    one = partial(_upload_one, access.client("s3", timeout_seconds=120.0), bucket)
+    failing = f"cannot upload data to s3://{bucket}/{folder}"
+    with aws_errors(failing), ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(pool.map(one, (f"{folder}{name}" for name in files), files.values()))
+
+
+def _upload_one(client: Any, bucket: str, key: str, file: DeskFile) -> dict[str, Any]:
+    if file.summary:
+        index, body = f"{INDEX}{file.sha256}.json", json.dumps(file.summary, indent=1).encode()
+        client.put_object(Bucket=bucket, Key=index, Body=body, ContentType="application/json")
+    version_id = put_file(file.place, key, file.sha256, client, bucket=bucket)
+    return Input(key=key, version_id=version_id, sha256=file.sha256, bytes=file.bytes).pinned()
