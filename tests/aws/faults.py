@@ -31,9 +31,8 @@ class FaultyWorld(World):
 
     faults: list[Fault] = field(default_factory=list)
     refusals: list[AwsError] = field(default_factory=list)  # of the next pools that a launch tries
-    stillborn: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # state reasons of the next instances, which end as they start
+    # State reasons of the next instances, which end as they start.
+    stillborn: list[tuple[str, str]] = field(default_factory=list)
 
     def fail_next(self, operation: str, code: str, *, status: int = 500, after: bool = False) -> None:
         """Let the next call of an operation fail; with `after`, it takes effect and its answer is lost."""
@@ -82,11 +81,7 @@ class FaultyWorld(World):
         instances.
         """
         for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
-            instance.description["Tags"] = [
-                tag
-                for tag in instance.description.get("Tags", [])
-                if not any(
-                    tag["Key"] == one["Key"] and one.get("Value", tag["Value"]) == tag["Value"]
-                    for one in tags
-                )
-            ]
+            kept = instance.description.get("Tags", [])
+            for one in tags:
+                kept = [tag for tag in kept if {"Value": tag["Value"], **one} != tag]
+            instance.description["Tags"] = kept

@@ -22,10 +22,8 @@ def test_an_error_inside_an_answer_uses_the_token_up(aws_server: CheckedAws, des
     aws_server.world(desk.access).refuse_next("InternalError", "try again")
     for _ in range(2):  # the same token gets the same answer, for ever
         answer = desk.fleet(token="t1")
-        assert (answer["Instances"], [one["ErrorCode"] for one in answer["Errors"]]) == (
-            [],
-            ["InternalError"],
-        )
+        assert answer["Instances"] == []
+        assert [one["ErrorCode"] for one in answer["Errors"]] == ["InternalError"]
     assert desk.ec2.describe_instances()["Reservations"] == []
     assert desk.launched(token="t2")
 
@@ -36,7 +34,5 @@ def test_an_instance_that_could_not_start_says_why_in_its_state_reason_alone(
     aws_server.world(desk.access).end_next_start("Client.InternalError", "Client error on launch")
     instance = desk.instance(desk.launched())
     assert instance["State"]["Name"] in ("shutting-down", "terminated")
-    assert instance["StateReason"] == {
-        "Code": "Client.InternalError",
-        "Message": "Client.InternalError: Client error on launch",
-    }
+    message = "Client.InternalError: Client error on launch"
+    assert instance["StateReason"] == {"Code": "Client.InternalError", "Message": message}

@@ -63,4 +63,4 @@ def test_alarms_tell_the_topic_and_those_of_silence_tell_when_they_end(program: 
 
 @pytest.mark.parametrize(("minutes", "looked_back"), [(1, 15), (5, 15), (7, 25), (15, 45)])
 def test_silence_is_three_missed_calls_and_a_quarter_of_an_hour(minutes: int, looked_back: int) -> None:
-    assert silent("sweeper", "n", "m", minutes, "").periods * 5 == looked_back
+    assert silent("sweeper", "n", "m", minutes, "").evaluation_periods * 5 == looked_back
