@@ -101,7 +101,10 @@ class CheckedAccount(EmbeddedAccount):
         """
         self.world.raise_refusal()
         launches.check_request(self, request, pool)
-        super().check_launch(request, image, pool, count)
+        if self.world.is_full(pool):
+            what = f"We currently do not have sufficient {pool.instance_type} capacity in the zone"
+            message = f"{what} you requested ({pool.availability_zone})."
+            raise AwsError("InsufficientInstanceCapacity", message, 500)
         quotas.check_quota(self, pool, count)
         launches.add_root_device(request, image["RootDeviceName"])
 

@@ -115,7 +115,7 @@ def test_a_topics_policy_decides_which_service_may_publish(
     assert queue() == []
 
 
-def test_messages_reach_who_may_be_called_and_nobody_who_did_not_confirm(
+def test_messages_reach_confirmed_subscribers_alone(
     access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
 ) -> None:
     sns = access.client("sns")
@@ -138,7 +138,7 @@ def test_messages_reach_who_may_be_called_and_nobody_who_did_not_confirm(
 
 
 @pytest.mark.parametrize("protocol", ["http", "sms"])
-def test_what_the_embedded_aws_does_not_deliver_is_refused(access: Access, topic: str, protocol: str) -> None:
+def test_protocols_that_are_not_delivered_are_refused(access: Access, topic: str, protocol: str) -> None:
     with pytest.raises(ClientError, match="subscribes lambda, sqs, email"):
         access.client("sns").subscribe(TopicArn=topic, Protocol=protocol, Endpoint="http://127.0.0.1:1")
 
@@ -191,9 +191,7 @@ def test_missing_data_counts_as_the_alarm_says(
     assert alarm.evaluate(metrics, NOON)[0] == expected
 
 
-def test_time_that_is_skipped_raises_no_alarm_whatever_its_length(
-    access: Access, cloud: EmbeddedAccount, topic: str
-) -> None:
+def test_skipped_time_raises_no_alarm(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
     """What runs every few minutes is taken to have run meanwhile: a week that passes in a second is not a
     week of silence.
     """

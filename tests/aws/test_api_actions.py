@@ -63,7 +63,7 @@ def called() -> set[tuple[str, str]]:
     return {known[name] for name in names & known.keys()}
 
 
-def test_every_call_of_the_code_asks_as_the_table_says_or_for_an_action_that_takes_no_resource() -> None:
+def test_every_call_on_a_resource_is_in_the_table() -> None:
     calls = called()
     each_kind = {("ec2", "CreateFleet"), ("s3", "ListObjectVersions"), ("ssm", "GetParametersByPath")}
     assert each_kind <= calls

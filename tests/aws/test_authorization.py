@@ -132,9 +132,7 @@ def test_an_explicit_deny_is_said_as_such(user: Callable[..., Access]) -> None:
     assert message.endswith("with an explicit deny in an identity-based policy")
 
 
-def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(
-    aws_server: EmbeddedAws, desk: Any
-) -> None:
+def test_a_permissions_boundary_takes_rights_away(aws_server: EmbeddedAws, desk: Any) -> None:
     iam, own = desk.access.client("iam"), policies.document(policies.allow("Look", "ec2:Describe*", "*"))
     iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=json.dumps(own))
     allowed = policies.allow("Some", ["ec2:DescribeI*", "iam:*"], "*")
@@ -153,9 +151,7 @@ def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(
     ec2.describe_vpcs()
 
 
-def test_an_instance_gets_no_credentials_of_a_role_that_does_not_trust_ec2(
-    aws_server: EmbeddedAws, desk: Any
-) -> None:
+def test_a_role_that_does_not_trust_ec2_is_lent_to_no_instance(aws_server: EmbeddedAws, desk: Any) -> None:
     cloud, instance_id = aws_server.cloud(desk.access), desk.launched()
     assert role_credentials(cloud, cloud.world.instances[instance_id]) is not None
     trust = json.dumps(policies.trust("lambda.amazonaws.com"))
@@ -187,7 +183,7 @@ def test_a_policy_that_was_changed_holds_from_the_next_call_on(
     assert refused(somebody.client("ec2").describe_instances)[0] == "UnauthorizedOperation"
 
 
-def test_a_policy_that_cant_be_evaluated_is_an_error_and_no_permission(user: Callable[..., Access]) -> None:
+def test_a_policy_that_cant_be_evaluated_is_an_error(user: Callable[..., Access]) -> None:
     at_home = {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}
     somebody = user({"Action": "*", "Resource": "*", "Condition": at_home})
     code, message, _ = refused(somebody.client("ec2", total_max_attempts=1).describe_instances)
@@ -232,9 +228,7 @@ def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Call
     assert refused(lister.get_object, Bucket=bucket, Key="raw/y")[0] == "NoSuchKey"
 
 
-def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(
-    access: Access, user: Callable[..., Access]
-) -> None:
+def test_a_right_to_add_objects_replaces_none(access: Access, user: Callable[..., Access]) -> None:
     bucket = f"adds-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")

@@ -176,14 +176,14 @@ def _evening(day: Day, control: Function) -> None:
     assert len(day.posted) == told
 
 
-def test_what_is_late_or_silent_or_scheduled_ends_and_nothing_of_another_stack(day: Day) -> None:
+def test_late_silent_and_scheduled_instances_of_the_stack_end(day: Day) -> None:
     assert {day.ended[name] for name in ("late", "silent", "killed")} <= {"shutting-down", "terminated"}
     assert day.ended["foreign"] == "running"
     names = [one["Name"] for one in day.access.client("scheduler").list_schedules()["Schedules"]]
     assert f"mayfly-{OLD}-kill-1" not in names
 
 
-def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(day: Day) -> None:
+def test_the_webhook_hears_of_a_broken_sweeper_and_its_return(day: Day) -> None:
     heads = [message["text"].splitlines()[0] for message in day.posted]
     broken = heads.index("ALARM: mayfly-dev-sweeper-silent")
     assert "OK: mayfly-dev-sweeper-silent" in heads[broken:]
@@ -191,14 +191,14 @@ def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(da
     assert "ALARM: mayfly-dev-dead-letters" in heads and "ALARM: mayfly-dev-instance-overdue" in heads
 
 
-def test_control_that_is_broken_is_told_too_and_so_is_its_return(day: Day) -> None:
+def test_the_webhook_hears_of_broken_control_and_its_return(day: Day) -> None:
     heads = [message["text"].splitlines()[0] for message in day.posted]
     broken = heads.index("ALARM: mayfly-dev-control-silent")
     assert "OK: mayfly-dev-control-silent" in heads[broken:]
     assert "No scheduled run starts, and none is settled." in day.posted[broken]["text"]
 
 
-def test_what_failed_for_good_is_in_the_queue_of_dead_letters(day: Day) -> None:
+def test_exhausted_retries_end_in_the_dead_letter_queue(day: Day) -> None:
     whole = [one for one in day.letters if "requestContext" in one]
     of_control = f"{CONTROL}:$LATEST"
     by_function = [one for one in whole if not one["requestContext"]["functionArn"].endswith(of_control)]

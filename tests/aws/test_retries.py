@@ -25,7 +25,7 @@ from trainer.rehearsal import lambdas
 FAILING = "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n"
 
 
-def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
+def test_a_failed_event_is_retried_and_then_a_dead_letter(
     aws_server: CheckedAws, access: Access, role: str
 ) -> None:
     create(access, role, FAILING)
@@ -71,7 +71,7 @@ def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(
     assert not lambdas.log_file(aws_server.cloud(access), "work").exists()
 
 
-def test_a_target_that_can_not_be_called_is_tried_again_and_then_a_dead_letter(
+def test_a_failed_target_is_retried_and_then_a_dead_letter(
     desk: Any, cloud: CheckedAccount, scheduler_role: str
 ) -> None:
     sqs = desk.access.client("sqs")

@@ -71,7 +71,7 @@ def test_decimal_commas_may_be_those_of_the_adjusted_close_alone(tmp_path: Path)
     assert read_candles(tmp_path)["A"].close.tolist() == [0.5, 0.5]
 
 
-def test_epoch_seconds_of_ten_digits_are_no_hours_of_the_nineteenth_century(tmp_path: Path) -> None:
+def test_epoch_seconds_of_ten_digits_are_seconds(tmp_path: Path) -> None:
     """They read as 1827-11-07 00h, 1827-11-16 00h and 1827-11-25 00h."""
     times = (1_827_110_700, 1_827_111_600, 1_827_112_500)
     (tmp_path / "A.csv").write_text(
