@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from tests.infra.pages import hold
 from trainer.aws.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
 
 if TYPE_CHECKING:
@@ -49,11 +47,3 @@ def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> Non
     types = {resource.typ for resource in program.resources}
     machines = ("instance:Instance", "fleet:Fleet", "spotInstanceRequest:SpotInstanceRequest")
     assert not {f"aws:ec2/{machine}" for machine in machines} & types
-
-
-def test_the_page_counts_the_resources(program: Recorded, renew: bool) -> None:
-    """By the names that `infra/` calls them by, such as s3.Bucket."""
-    types = [item.typ.replace(":", "/").split("/") for item in program.resources]
-    count = Counter(f"{kind[1]}.{kind[-1]}" for kind in types if kind[0] == "aws")
-    rows = [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())]
-    hold("Permanent resources", rows, renew=renew)

@@ -14,8 +14,7 @@ import yaml
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import set_mocks
 
-from infra.settings import RULES, Settings, look_up_stack, read_settings
-from tests.infra.pages import hold
+from infra.settings import Settings, look_up_stack, read_settings
 from tests.infra.program import STACK, Recorded, Recorder
 from trainer.rehearsal.pulumi_apply import settings
 
@@ -147,13 +146,3 @@ def test_a_key_of_another_region_is_refused(configure: Any) -> None:
     configure(kms_key="arn:aws:kms:us-east-1:123456789012:key/1234abcd")
     with pytest.raises(pulumi.RunError, match=r"1234abcd', a key of another region; it must be one of eu-"):
         look_up_stack(read_settings())
-
-
-def test_the_page_shows_the_settings_in_their_order(renew: bool) -> None:
-    def cells(key: str, declaration: dict[str, Any]) -> list[str]:
-        value = declaration["default"]
-        shown = ", ".join(value) if isinstance(value, list) else value
-        default, rule = "none" if shown == "" else f"`{shown}`", RULES[key].words if key in RULES else ""
-        return [f"`{key}`", declaration["type"], default, rule, declaration["description"]]
-
-    hold("Settings", [cells(key, declaration) for key, declaration in DECLARED.items()], renew=renew)

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.aws.clock import StoppedClock
+from tests.records import rung
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, parameter_name
@@ -35,7 +36,7 @@ from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
-from trainer.runs.record import Rung, iso, utc_now
+from trainer.runs.record import iso, utc_now
 from trainer.runs.store import create_record
 
 pytestmark = pytest.mark.slow
@@ -129,14 +130,9 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
     s3 = net.access.client("s3")
     s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
     parameter = net.access.client("ssm").get_parameter(Name=net.outputs.image_parameter)["Parameter"]
-    rung = Rung(
-        instance_type="p3.8xlarge",
-        availability_zone="us-east-1a",
+    one = rung(
+        "p3.8xlarge",
         subnet_id=net.outputs.subnets["us-east-1a"],
-        market="on_demand",
-        price_usd_per_hour=1.0,
-        on_demand_usd_per_hour=1.0,
-        gpu_count=4,
         launch_template_id=net.outputs.launch_template,
         image_id=parameter["Value"],
     )
@@ -144,7 +140,7 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
         "bundle_key": f"code/{digest}.whl",
         "bundle_sha256": digest,
         "bucket": net.outputs.bucket,
-        "ladder": (rung,),
+        "ladder": (one,),
     }
     now = net.cloud.clock.now()
     aws = AwsCloud(net.access, net.outputs)
