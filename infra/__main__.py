@@ -11,7 +11,6 @@ import pulumi
 
 from infra.alarms import alarms
 from infra.attach import AttachPolicy
-from infra.budget import AccountBudget
 from infra.control import ControlFunction, Sweeper
 from infra.efs import EfsCache
 from infra.identity import Identity
@@ -19,9 +18,9 @@ from infra.image import BakedImages
 from infra.launch_templates import LaunchTemplates, read_image_line
 from infra.launcher import LaunchedFrom, LauncherPolicy
 from infra.network import Network
-from infra.notify import DeadLetters, Notifications
+from infra.notify import AccountBudget, DeadLetters, Notifications
 from infra.outputs import publish
-from infra.schedule import Retrains, Schedule
+from infra.schedule import Caller, Retrains, Schedule
 from infra.settings import look_up_stack, read_settings
 from infra.storage import ModelStore
 from infra.subnets import look_up_vpc
@@ -39,11 +38,11 @@ store = ModelStore(
 )
 identity = Identity("identity", stack, sessions=settings.sessions, retrains=bool(settings.retrains))
 letters = DeadLetters("dead-letters", stack).arn
-calls = {"role_arn": identity.scheduler.arn, "dead_letters_arn": letters}  # of schedules
+caller = Caller(role_arn=identity.scheduler.arn, dead_letters_arn=letters)
 
 # The safety net. Launches depend on it only so that Pulumi deletes them first.
 sweeper = Sweeper("sweeper", stack, role=identity.sweeper, bucket=store.bucket, dead_letters_arn=letters)
-schedule = Schedule("schedule", stack, minutes=SWEEP_MINUTES, sweeper_arn=sweeper.arn, **calls)
+schedule = Schedule("schedule", stack, minutes=SWEEP_MINUTES, sweeper_arn=sweeper.arn, caller=caller)
 after_net = pulumi.ResourceOptions(depends_on=[sweeper, schedule])
 
 network = Network(
@@ -97,9 +96,9 @@ control = ControlFunction(
     launched_from=replace(launched_from, launch_templates=(templates.training, templates.prepare)),
     instance_types=(*settings.control_types, settings.prepare_type),
     schedule_group=schedule.group,
-    **calls,
+    caller=caller,
 )
-Retrains("retrains", stack, schedules=settings.retrains, control_arn=control.arn, **calls)
+Retrains("retrains", stack, schedules=settings.retrains, control_arn=control.arn, caller=caller)
 
 notifications = Notifications(
     "notifications",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -15,77 +16,62 @@ PERIOD_SECONDS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class AlarmRule:
-    """One alarm, with a name and a description for the person on call."""
+    """One alarm, by Pulumi's names, with a name and a description for the person on call."""
 
     name: str
-    description: str
+    alarm_description: str
     namespace: str
-    metric: str
+    metric_name: str
     statistic: str = "Maximum"
-    comparison: str = "GreaterThanThreshold"
+    comparison_operator: str = "GreaterThanThreshold"
     threshold: float = 0
-    periods: int = 1  # of five minutes each
-    missing: str = "notBreaching"
+    evaluation_periods: int = 1  # of five minutes each
+    treat_missing_data: str = "notBreaching"
     dimensions: dict[str, str] = field(default_factory=dict)
 
     def make(self, stack: Stack, topic_arn: pulumi.Input[str], opts: pulumi.ResourceOptions) -> None:
         """Make the alarm. The end of a silence is announced, too: a function may recover by itself."""
-        aws.cloudwatch.MetricAlarm(
-            self.name,
-            name=f"{stack.prefix}-{self.name}",
-            alarm_description=self.description,
-            namespace=self.namespace,
-            metric_name=self.metric,
-            dimensions=self.dimensions,
-            statistic=self.statistic,
-            comparison_operator=self.comparison,
-            threshold=self.threshold,
-            period=PERIOD_SECONDS,
-            evaluation_periods=self.periods,
-            treat_missing_data=self.missing,
-            alarm_actions=[topic_arn],
-            ok_actions=[topic_arn] if self.missing == "breaching" else [],
-            opts=opts,
-        )
+        ends = [topic_arn] if self.treat_missing_data == "breaching" else []
+        own: dict[str, Any] = {**vars(self), "name": f"{stack.prefix}-{self.name}", "period": PERIOD_SECONDS}
+        aws.cloudwatch.MetricAlarm(self.name, **own, alarm_actions=[topic_arn], ok_actions=ends, opts=opts)
 
 
 def alarms(stack: Stack, *, sweep_minutes: int, control_minutes: int) -> list[AlarmRule]:
     """Return the stack's alarms."""
     own = metrics_namespace(stack.project, stack.name)
+    unsettled = "No scheduled run starts, and none is settled."
     return [
         silent("sweeper", own, "SweepsDone", sweep_minutes, "Nothing ends what is past its deadline."),
-        silent(
-            "control", own, "SettlesDone", control_minutes, "No scheduled run starts, and none is settled."
-        ),
+        silent("control", own, "SettlesDone", control_minutes, unsettled),
         AlarmRule(
             name="instance-overdue",
-            description=(
+            alarm_description=(
                 "An instance is older than its deadline by ten minutes. Look at it: mayfly status, mayfly"
                 " stop RUN."
             ),
             namespace=own,
-            metric="OverdueMinutes",
+            metric_name="OverdueMinutes",
             threshold=10,
         ),
         AlarmRule(
             name="retrains-overdue",
-            description=(
+            alarm_description=(
                 "A scheduled run did not start. mayfly retrains list names it; then see its schedule in"
                 " EventBridge."
             ),
             namespace=own,
-            metric="RetrainsOverdue",
-            periods=3,
-            missing="breaching",
+            metric_name="RetrainsOverdue",
+            evaluation_periods=3,
+            treat_missing_data="breaching",
         ),
         AlarmRule(
             name="dead-letters",
-            description=(
+            alarm_description=(
                 "A function failed on an event, or a schedule could not call it. mayfly doctor says where to"
                 " read it."
             ),
             namespace="AWS/SQS",
-            metric="ApproximateNumberOfMessagesVisible",
+            metric_name="ApproximateNumberOfMessagesVisible",
             dimensions={"QueueName": stack.dead_letters},
         ),
     ]
@@ -97,15 +83,15 @@ def silent(name: str, namespace: str, metric: str, every_minutes: int, therefore
     """
     return AlarmRule(
         name=f"{name}-silent",
-        description=(
+        alarm_description=(
             f"The {name} has not run, or has failed each time. {therefore} Its log says why:"
             f" /aws/lambda/...-{name}."
         ),
         namespace=namespace,
-        metric=metric,
+        metric_name=metric,
         statistic="Sum",
-        comparison="LessThanThreshold",
+        comparison_operator="LessThanThreshold",
         threshold=1,
-        periods=max(3, -(-3 * every_minutes * 60 // PERIOD_SECONDS)),
-        missing="breaching",
+        evaluation_periods=max(3, -(-3 * every_minutes * 60 // PERIOD_SECONDS)),
+        treat_missing_data="breaching",
     )

@@ -12,9 +12,8 @@ import json
 import pulumi
 import pulumi_aws as aws
 
-from infra.component import Component
 from infra.policies import Document, allow, document
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 SSM = "ssm"
 MODES = ("off", SSM)  # besides an address
@@ -32,25 +31,17 @@ def is_one_address(text: str) -> bool:
         network = ipaddress.IPv4Network(text)  # strict: refuses a range with host bits set
     except ValueError:
         return False
-    address = network.network_address
-    return network.num_addresses == 1 and not (
-        address.is_unspecified or address.is_loopback or address.is_multicast
-    )
+    one = network.network_address
+    return network.num_addresses == 1 and not (one.is_unspecified or one.is_loopback or one.is_multicast)
 
 
 def ssh_ingress(address: str) -> list[aws.ec2.SecurityGroupIngressArgs]:
     """Return the rules that let one address in at port 22; none for no address."""
     if not address:
         return []
-    return [
-        aws.ec2.SecurityGroupIngressArgs(
-            description="SSH from one address: the setting attach",
-            protocol="tcp",
-            from_port=22,
-            to_port=22,
-            cidr_blocks=[str(ipaddress.IPv4Network(address))],
-        )
-    ]
+    why, blocks = "SSH from one address: the setting attach", [str(ipaddress.IPv4Network(address))]
+    rule = aws.ec2.SecurityGroupIngressArgs
+    return [rule(description=why, protocol="tcp", from_port=22, to_port=22, cidr_blocks=blocks)]
 
 
 def agent_messages() -> Document:
@@ -73,27 +64,16 @@ def sessions(stack: Stack) -> Document:
     As in the Systems Manager user guide, "Sample IAM policies for Session Manager" and "Additional sample IAM
     policies" (looked up 2026-11-22): a session is tagged with its owner's id, and its own id begins with it.
     """
+    own_instances = {
+        "StringEquals": {"ssm:resourceTag/project": stack.project, "ssm:resourceTag/stack": stack.name},
+        "BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"},  # the next statement counts, too
+    }
+    documents = [stack.arn("ssm", f"document/{name}") for name in OWN_DOCUMENTS]
+    documents += [f"arn:aws:ssm:{stack.region}::document/{name}" for name in AWS_DOCUMENTS]
+    start, instances = "ssm:StartSession", stack.arn("ec2", "instance/*")
     return document(
-        allow(
-            "StartSessionsOnOwnInstances",
-            "ssm:StartSession",
-            stack.arn("ec2", "instance/*"),
-            {
-                "StringEquals": {
-                    "ssm:resourceTag/project": stack.project,
-                    "ssm:resourceTag/stack": stack.name,
-                },
-                "BoolIfExists": {"ssm:SessionDocumentAccessCheck": "true"},  # the next statement counts, too
-            },
-        ),
-        allow(
-            "UseSessionDocuments",
-            "ssm:StartSession",
-            [
-                *(stack.arn("ssm", f"document/{name}") for name in OWN_DOCUMENTS),
-                *(f"arn:aws:ssm:{stack.region}::document/{name}" for name in AWS_DOCUMENTS),
-            ],
-        ),
+        allow("StartSessionsOnOwnInstances", start, instances, own_instances),
+        allow("UseSessionDocuments", start, documents),
         allow("OpenOwnSessions", "ssmmessages:OpenDataChannel", stack.arn("ssm", "session/${aws:userid}-*")),
         allow(
             "EndAndResumeOwnSessions",

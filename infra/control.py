@@ -7,19 +7,19 @@ trainer/control/functions/sweep.py and trainer/control/functions/control.py.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pulumi
+import pulumi_aws as aws
 
 from infra import policies
-from infra.component import Component
-from infra.events import InstanceEvents
 from infra.functions import LoggedFunction
 from infra.identity import ServiceRole
 from infra.launcher import LaunchedFrom, LaunchLimits, launch_policy_text
 from infra.packing import function_files, reached_files
-from infra.schedule import StandingSchedule
-from infra.stack import Stack
+from infra.schedule import Caller, StandingSchedule
+from infra.stack import Component, Stack
 
 SWEEPER_FILES = (
     "trainer/__init__.py",
@@ -40,6 +40,13 @@ CONTROL = "trainer.control.functions.control"
 # No code, nothing of a node's.
 WRITES = ("runs/*", "scheduled/*", "memory/*", "models/retrains/*", "models/production/*")
 CREATES = ("raw/*", "raw-index/*")  # a prepare run's finds: added, never replaced
+# Events of EC2, about every instance of the account: control drops those of others after one look.
+ENDING = {
+    "source": ["aws.ec2"],
+    "detail-type": ["EC2 Instance State-change Notification"],
+    "detail": {"state": ["terminated"]},  # a run closes on this proof
+}
+TAKEN_BACK = {"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]}
 
 
 class Sweeper(Component):
@@ -93,8 +100,7 @@ class ControlFunction(Component):
         launched_from: LaunchedFrom,
         instance_types: tuple[str, ...],
         schedule_group: pulumi.Input[str],
-        role_arn: pulumi.Input[str],  # of schedules
-        dead_letters_arn: pulumi.Input[str],
+        caller: Caller,
     ) -> None:
         super().__init__(name, stack)
         own = (
@@ -119,7 +125,7 @@ class ControlFunction(Component):
             handler=f"{CONTROL}.handler",
             files=control_files(),
             role_arn=role.arn,
-            dead_letters_arn=dead_letters_arn,
+            dead_letters_arn=caller.dead_letters_arn,
             timeout_seconds=600,
             memory_mib=1024,
         )
@@ -131,12 +137,38 @@ class ControlFunction(Component):
             description="Settles what nobody watches: a run whose desk is gone gets its receipt.",
             minutes=minutes,
             function_arn=function.arn,
-            role_arn=role_arn,
-            dead_letters_arn=dead_letters_arn,
+            caller=caller,
         )
         InstanceEvents(name, stack, self.child, function=function)
         self.arn = function.arn
         self.register_outputs({"arn": self.arn})
+
+
+class InstanceEvents(Component):
+    """Two rules of the default bus, each with the function as its target, which lets them call it."""
+
+    def __init__(
+        self, name: str, stack: Stack, opts: pulumi.ResourceOptions, *, function: LoggedFunction
+    ) -> None:
+        super().__init__(name, stack, opts)
+        for kind, pattern in (("ending", ENDING), ("taken-back", TAKEN_BACK)):
+            rule = aws.cloudwatch.EventRule(
+                f"{name}-{kind}",
+                name=f"{stack.function(name)}-{kind}",
+                description="Tells control of an instance; it drops those that are not of its stack.",
+                event_pattern=json.dumps(pattern),
+                opts=self.child,
+            )
+            aws.cloudwatch.EventTarget(f"{name}-{kind}", rule=rule.name, arn=function.arn, opts=self.child)
+            aws.lambda_.Permission(
+                f"{name}-{kind}",
+                action="lambda:InvokeFunction",
+                function=function.name,
+                principal="events.amazonaws.com",
+                source_arn=rule.arn,
+                opts=self.child,
+            )
+        self.register_outputs({})
 
 
 def limits(instance_types: tuple[str, ...]) -> LaunchLimits:

@@ -12,10 +12,9 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import policies
-from infra.component import Component
 from infra.identity import ServiceRole
 from infra.network import Network
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 OWNER = 1000  # user and group that the access point gives every caller
 
@@ -54,13 +53,11 @@ class EfsCache(Component):
         point = aws.efs.AccessPoint(
             name,
             file_system_id=files.id,
-            posix_user=aws.efs.AccessPointPosixUserArgs(uid=OWNER, gid=OWNER),
-            root_directory=aws.efs.AccessPointRootDirectoryArgs(
-                path="/cache",
-                creation_info=aws.efs.AccessPointRootDirectoryCreationInfoArgs(
-                    owner_uid=OWNER, owner_gid=OWNER, permissions="0700"
-                ),
-            ),
+            posix_user={"uid": OWNER, "gid": OWNER},
+            root_directory={
+                "path": "/cache",
+                "creation_info": {"owner_uid": OWNER, "owner_gid": OWNER, "permissions": "0700"},
+            },
             tags=own_name,
             opts=self.child,
         )
@@ -90,9 +87,8 @@ class EfsCache(Component):
         )
         self.file_system_id = files.id
         # Through all of them: a template that names the file system exists once it can be mounted.
-        ready = pulumi.Output.all(
-            files.id, point.id, closed.id, allowed.id, *(target.id for target in targets)
-        )
+        mounted = (target.id for target in targets)
+        ready = pulumi.Output.all(files.id, point.id, closed.id, allowed.id, *mounted)
         self.source = ready.apply(lambda ids: f"{ids[0]}:{ids[1]}")
         self.register_outputs({"file_system_id": self.file_system_id, "source": self.source})
 

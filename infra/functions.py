@@ -8,9 +8,8 @@ from pathlib import Path
 import pulumi
 import pulumi_aws as aws
 
-from infra.component import Component
 from infra.packing import archive
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 RUNTIME = "python3.13"
 
@@ -54,10 +53,8 @@ class LoggedFunction(Component):
             code=archive(files),
             timeout=timeout_seconds,
             memory_size=memory_mib,
-            environment=aws.lambda_.FunctionEnvironmentArgs(
-                variables={"PROJECT": stack.project, "STACK": stack.name, **(variables or {})}
-            ),
-            logging_config=aws.lambda_.FunctionLoggingConfigArgs(log_format="Text", log_group=log.name),
+            environment={"variables": {"PROJECT": stack.project, "STACK": stack.name, **(variables or {})}},
+            logging_config={"log_format": "Text", "log_group": log.name},
             opts=self.child,
         )
         # Each function of the stack may safely run twice; an old call is dropped, since a newer one has
@@ -67,11 +64,7 @@ class LoggedFunction(Component):
             function_name=function.name,
             maximum_retry_attempts=2,
             maximum_event_age_in_seconds=600,
-            destination_config=aws.lambda_.FunctionEventInvokeConfigDestinationConfigArgs(
-                on_failure=aws.lambda_.FunctionEventInvokeConfigDestinationConfigOnFailureArgs(
-                    destination=dead_letters_arn
-                )
-            ),
+            destination_config={"on_failure": {"destination": dead_letters_arn}},
             opts=self.child,
         )
         self.arn = function.arn

@@ -14,8 +14,7 @@ import pulumi_aws as aws
 
 from infra import policies
 from infra.attach import agent_messages
-from infra.component import Component
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 
 class ServiceRole(Component):
@@ -61,49 +60,28 @@ class Identity(Component):
 
     def __init__(self, name: str, stack: Stack, *, sessions: bool, retrains: bool) -> None:
         super().__init__(name, stack)
-        ec2 = policies.trust("ec2.amazonaws.com")
-        self.instance = ServiceRole(
-            "instance",
-            stack,
-            self.child,
-            description="Training instances: read inputs, add results.",
-            trust=ec2,
-            policy=policies.instance(stack, *([agent_messages()] if sessions else [])),
-        )
-        self.prepare = ServiceRole(
-            "prepare",
-            stack,
-            self.child,
-            description="Prepare runs: read data sets and secrets, add files.",
-            trust=ec2,
-            policy=policies.prepare(stack),
-        )
-        self.script = ServiceRole(
-            "script",
-            stack,
-            self.child,
-            description="Scripts with secrets: read their data and secrets, add results.",
-            trust=ec2,
-            policy=policies.script(stack),
-        )
-        self.sweeper = ServiceRole(
-            "sweeper",
-            stack,
-            self.child,
-            description="The sweeper: see instances, end those of this stack.",
-            trust=policies.trust("lambda.amazonaws.com"),
-            policy=policies.sweeper(stack),
-        )
+        ec2, messages = policies.trust("ec2.amazonaws.com"), [agent_messages()] if sessions else []
         # Whoever may make a group that the role trusts has the role act for them: none that is not there.
         groups = (stack.schedule_group, *([stack.retrain_group] if retrains else []))
-        self.scheduler = ServiceRole(
-            "scheduler",
-            stack,
-            self.child,
-            description="Schedules: call the two functions, end instances of this stack.",
-            trust=policies.trust_scheduler(stack, *groups),
-            policy=policies.scheduler(stack),
+
+        def role(
+            name: str, description: str, trust: policies.Document, policy: policies.Document
+        ) -> ServiceRole:
+            return ServiceRole(name, stack, self.child, description=description, trust=trust, policy=policy)
+
+        what = "Training instances: read inputs, add results."
+        self.instance = role("instance", what, ec2, policies.instance(stack, *messages))
+        what = "Prepare runs: read data sets and secrets, add files."
+        self.prepare = role("prepare", what, ec2, policies.prepare(stack))
+        what = "Scripts with secrets: read their data and secrets, add results."
+        self.script = role("script", what, ec2, policies.script(stack))
+        what = "The sweeper: see instances, end those of this stack."
+        self.sweeper = role("sweeper", what, policies.trust("lambda.amazonaws.com"), policies.sweeper(stack))
+        what, trust = (
+            "Schedules: call the two functions, end instances of this stack.",
+            policies.trust_scheduler,
         )
+        self.scheduler = role("scheduler", what, trust(stack, *groups), policies.scheduler(stack))
         self.instance_profile = self._profile("instance", stack, self.instance)
         self.prepare_profile = self._profile("prepare", stack, self.prepare)
         self.script_profile = self._profile("script", stack, self.script)

@@ -18,13 +18,12 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import policies
-from infra.component import Component
 from infra.identity import ServiceRole
 from infra.image_policy import PARTS, image_builder, image_retention
-from infra.launch_templates import ImageLine
+from infra.launch_templates import ImageLine, root_disk
 from infra.network import Network, https_out
 from infra.packing import package_file
-from infra.stack import Stack
+from infra.stack import Component, Stack
 from trainer.aws.stack_outputs import baked_parameter
 from trainer.base.code_files import DATA, code_files
 
@@ -63,12 +62,11 @@ class BakedImages(Component):
             image_recipe_arn=self._recipe(stack, recipe_name, line, volume_gib, bucket).arn,
             infrastructure_configuration_arn=self._machine(stack, recipe_name, build_type, network).arn,
             distribution_configuration_arn=self._distribution(stack, recipe_name, line).arn,
-            schedule=aws.imagebuilder.ImagePipelineScheduleArgs(
-                schedule_expression=SCHEDULE, pipeline_execution_start_condition="EXPRESSION_MATCH_ONLY"
-            ),
-            image_tests_configuration=aws.imagebuilder.ImagePipelineImageTestsConfigurationArgs(
-                image_tests_enabled=True, timeout_minutes=60
-            ),
+            schedule={
+                "schedule_expression": SCHEDULE,
+                "pipeline_execution_start_condition": "EXPRESSION_MATCH_ONLY",
+            },
+            image_tests_configuration={"image_tests_enabled": True, "timeout_minutes": 60},
             status="ENABLED",
             opts=pulumi.ResourceOptions.merge(self.child, pulumi.ResourceOptions(depends_on=[log])),
         )
@@ -87,9 +85,7 @@ class BakedImages(Component):
             content_base64=base64.b64encode(parts).decode(),
             opts=self.child,
         )
-        documents = {
-            kind: package_file(file).read_text(encoding="utf-8") for kind, file in COMPONENTS.items()
-        }
+        documents = {kind: package_file(file).read_text("utf-8") for kind, file in COMPONENTS.items()}
         components = {
             kind: aws.imagebuilder.Component(
                 kind,
@@ -102,7 +98,6 @@ class BakedImages(Component):
             for kind, text in documents.items()
         }
         source = pulumi.Output.concat("s3://", bucket, "/", uploaded.key)
-        parameter = aws.imagebuilder.ImageRecipeComponentParameterArgs
         return aws.imagebuilder.ImageRecipe(
             line.name,
             name=name,
@@ -110,26 +105,16 @@ class BakedImages(Component):
             version=version_of(" ".join([line.parameter, str(volume_gib), sha256, *documents.values()])),
             parent_image=f"ssm:{line.parameter}",
             components=[
-                aws.imagebuilder.ImageRecipeComponentArgs(
-                    component_arn=components["environment"].arn,
-                    parameters=[
-                        parameter(name="Source", value=source),
-                        parameter(name="Sha256", value=sha256),
+                {
+                    "component_arn": components["environment"].arn,
+                    "parameters": [
+                        {"name": "Source", "value": source},
+                        {"name": "Sha256", "value": sha256},
                     ],
-                ),
-                aws.imagebuilder.ImageRecipeComponentArgs(component_arn=components["smoke-test"].arn),
+                },
+                {"component_arn": components["smoke-test"].arn},
             ],
-            block_device_mappings=[
-                aws.imagebuilder.ImageRecipeBlockDeviceMappingArgs(
-                    device_name=line.root_device,
-                    ebs=aws.imagebuilder.ImageRecipeBlockDeviceMappingEbsArgs(
-                        volume_size=volume_gib,
-                        volume_type="gp3",
-                        encrypted="true",
-                        delete_on_termination="true",
-                    ),
-                )
-            ],
+            block_device_mappings=[{"device_name": line.root_device, "ebs": root_disk(volume_gib)}],
             opts=self.child,
         )
 
@@ -167,9 +152,7 @@ class BakedImages(Component):
             name=name,
             instance_profile_name=profile.name,
             instance_types=[build_type],
-            instance_metadata_options=aws.imagebuilder.InfrastructureConfigurationInstanceMetadataOptionsArgs(
-                http_tokens="required", http_put_response_hop_limit=1
-            ),
+            instance_metadata_options={"http_tokens": "required", "http_put_response_hop_limit": 1},
             subnet_id=next(iter(network.subnet_ids.values())),
             security_group_ids=[group.id],
             terminate_instance_on_failure=True,
@@ -182,58 +165,45 @@ class BakedImages(Component):
     def _distribution(
         self, stack: Stack, name: str, line: ImageLine
     ) -> aws.imagebuilder.DistributionConfiguration:
-        image = aws.imagebuilder.DistributionConfigurationDistributionAmiDistributionConfigurationArgs(
-            name=f"{stack.prefix} {{{{ imagebuilder:buildDate }}}}", ami_tags=stack.tags
-        )
-        parameter = aws.imagebuilder.DistributionConfigurationDistributionSsmParameterConfigurationArgs(
-            parameter_name=baked_parameter(stack.project, stack.name, line.name), data_type="aws:ec2:image"
-        )
+        image_name = f"{stack.prefix} {{{{ imagebuilder:buildDate }}}}"
+        parameter = baked_parameter(stack.project, stack.name, line.name)
         return aws.imagebuilder.DistributionConfiguration(
             line.name,
             name=name,
             distributions=[
-                aws.imagebuilder.DistributionConfigurationDistributionArgs(
-                    region=stack.region,
-                    ami_distribution_configuration=image,
-                    ssm_parameter_configurations=[parameter],
-                )
+                {
+                    "region": stack.region,
+                    "ami_distribution_configuration": {"name": image_name, "ami_tags": stack.tags},
+                    "ssm_parameter_configurations": [
+                        {"parameter_name": parameter, "data_type": "aws:ec2:image"}
+                    ],
+                }
             ],
             opts=self.child,
         )
 
     def _retention(self, stack: Stack, recipe: str) -> None:
+        own = {"StringEquals": {"aws:SourceAccount": stack.account}}
         role = ServiceRole(
             "image-retention",
             stack,
             self.child,
             description="Image Builder: delete old images of this stack.",
-            trust=policies.trust(
-                "imagebuilder.amazonaws.com", {"StringEquals": {"aws:SourceAccount": stack.account}}
-            ),
+            trust=policies.trust("imagebuilder.amazonaws.com", own),
             policy=image_retention(stack, recipe=recipe),
         )
-        builder = aws.imagebuilder
         aws.imagebuilder.LifecyclePolicy(
             recipe,
             name=recipe,
             description=f"Keep {KEPT} images.",
             execution_role=role.arn,
             resource_type="AMI_IMAGE",
-            resource_selection=builder.LifecyclePolicyResourceSelectionArgs(
-                recipes=[
-                    builder.LifecyclePolicyResourceSelectionRecipeArgs(name=recipe, semantic_version="x.x.x")
-                ]
-            ),
+            resource_selection={"recipes": [{"name": recipe, "semantic_version": "x.x.x"}]},
             policy_details=[
-                builder.LifecyclePolicyPolicyDetailArgs(
-                    action=builder.LifecyclePolicyPolicyDetailActionArgs(
-                        type="DELETE",
-                        include_resources=builder.LifecyclePolicyPolicyDetailActionIncludeResourcesArgs(
-                            amis=True, snapshots=True
-                        ),
-                    ),
-                    filter=builder.LifecyclePolicyPolicyDetailFilterArgs(type="COUNT", value=KEPT),
-                )
+                {
+                    "action": {"type": "DELETE", "include_resources": {"amis": True, "snapshots": True}},
+                    "filter": {"type": "COUNT", "value": KEPT},
+                }
             ],
             status="ENABLED",
             opts=self.child,

@@ -18,13 +18,10 @@ def image_builder(stack: Stack, *, components: Sequence[str], log_group: str) ->
     What AWS's managed policy EC2InstanceProfileForImageBuilder allows, limited to this stack's components,
     log and bucket, by full names: another stack's names may begin with this one's.
     """
+    own = [stack.arn("imagebuilder", f"component/{name}/*/*") for name in components]
     return document(
         allow("ReadParts", "s3:GetObject", [stack.objects(f"{PARTS}*"), "arn:aws:s3:::ec2imagebuilder*/*"]),
-        allow(
-            "ReadOwnComponents",
-            "imagebuilder:GetComponent",
-            [stack.arn("imagebuilder", f"component/{name}/*/*") for name in components],
-        ),
+        allow("ReadOwnComponents", "imagebuilder:GetComponent", own),
         write_own_log(stack, log_group),
         agent_messages(),
         *use_key(stack, writes=False),  # of the parts
@@ -38,13 +35,8 @@ def image_retention(stack: Stack, *, recipe: str) -> Document:
     It goes by the tags that the pipeline gives its images. Not yet seen in an account: whether their
     snapshots get them, too.
     """
-    own = {
-        "StringEquals": {
-            "aws:ResourceTag/CreatedBy": "EC2 Image Builder",
-            "aws:ResourceTag/project": stack.project,
-            "aws:ResourceTag/stack": stack.name,
-        }
-    }
+    tags = {"CreatedBy": "EC2 Image Builder", "project": stack.project, "stack": stack.name}
+    own = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in tags.items()}}
     of_ec2 = f"arn:aws:ec2:{stack.region}:"
     return document(
         allow(

@@ -12,16 +12,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.component import Component
 from infra.efs import EfsCache
 from infra.identity import Identity
 from infra.network import Network
 from infra.packing import package_file
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 # EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, but can't
 # be launched.
@@ -44,9 +44,7 @@ def read_image_line(name: str) -> ImageLine:
     parameter = _DLAMI_PARAMETER.format(line=name)
     try:
         image_id = aws.ssm.get_parameter(name=parameter).insecure_value
-        image = aws.ec2.get_ami(
-            owners=["amazon"], filters=[aws.ec2.GetAmiFilterArgs(name="image-id", values=[image_id])]
-        )
+        image = aws.ec2.get_ami(owners=["amazon"], filters=[{"name": "image-id", "values": [image_id]}])
     except Exception as error:  # Pulumi raises no narrower class where a look-up fails
         raise pulumi.RunError(
             f"Setting 'image_line' is '{name}', whose image can't be read from {parameter} ({error}). "
@@ -119,43 +117,39 @@ class LaunchTemplates(Component):
             user_data=pulumi.Output.from_input(user_data).apply(
                 lambda text: base64.b64encode(text.encode()).decode()
             ),
-            iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(arn=profile.arn),
+            iam_instance_profile={"arn": profile.arn},
             # A power-off from inside ends the instance, on spot too (which refuses only `stop`).
             instance_initiated_shutdown_behavior="terminate",
-            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
-                http_endpoint="enabled",
-                http_tokens="required",
-                http_put_response_hop_limit=1,
-                instance_metadata_tags="enabled",  # by which the bootstrap learns run, deadline and bundle
-            ),
-            block_device_mappings=[
-                aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=line.root_device,
-                    ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-                        volume_size=volume_gib,
-                        volume_type="gp3",
-                        encrypted="true",
-                        delete_on_termination="true",
-                    ),
-                )
-            ],
+            metadata_options={
+                "http_endpoint": "enabled",
+                "http_tokens": "required",
+                "http_put_response_hop_limit": 1,
+                "instance_metadata_tags": "enabled",  # by which the bootstrap learns run, deadline and bundle
+            },
+            block_device_mappings=[{"device_name": line.root_device, "ebs": root_disk(volume_gib)}],
             network_interfaces=[
-                aws.ec2.LaunchTemplateNetworkInterfaceArgs(
-                    device_index=0,
-                    associate_public_ip_address="true" if network.public_address else "false",
-                    delete_on_termination="true",
-                    security_groups=[network.security_group_id],
-                )
+                {
+                    "device_index": 0,
+                    "associate_public_ip_address": "true" if network.public_address else "false",
+                    "delete_on_termination": "true",
+                    "security_groups": [network.security_group_id],
+                }
             ],
             # A launch adds the run's tags to these. What is started by hand from this template is still found
             # by the sweeper.
             tag_specifications=[
-                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=stack.tags)
+                {"resource_type": kind, "tags": stack.tags}
                 for kind in ("instance", "volume", "network-interface")
             ],
             opts=self.child,
         )
         return template.id
+
+
+def root_disk(volume_gib: int) -> Any:
+    """Return an encrypted root volume that goes with its instance."""
+    size = {"volume_size": volume_gib, "volume_type": "gp3"}
+    return {**size, "encrypted": "true", "delete_on_termination": "true"}
 
 
 def user_data(stack: Stack, *, cap_minutes: int, lock: str, file_system: str = "") -> str:
@@ -177,7 +171,6 @@ def filled_in(template: str, values: Mapping[str, str]) -> str:
     if left := sorted(set(re.findall(r"@@\w*@?@?", text))):
         raise pulumi.RunError(f"bootstrap.sh has placeholders that nothing fills in: {', '.join(left)}.")
     if (size := len(text.encode())) > USER_DATA_LIMIT_BYTES:
-        raise pulumi.RunError(
-            f"User data takes {size} bytes; EC2 allows {USER_DATA_LIMIT_BYTES}. Shorten bootstrap.sh."
-        )
+        limit = f"EC2 allows {USER_DATA_LIMIT_BYTES}"
+        raise pulumi.RunError(f"User data takes {size} bytes; {limit}. Shorten bootstrap.sh.")
     return text

@@ -14,10 +14,9 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.component import Component
 from infra.launch_templates import ImageLine
 from infra.policies import OWN, Document, allow, document, end_own_instances, use_key
-from infra.stack import Stack
+from infra.stack import Component, Stack
 from trainer.aws.stack_outputs import baked_parameter
 
 # `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last
@@ -46,7 +45,7 @@ PEOPLE = LaunchLimits(roles=("instance", "script"), functions=("sweeper", "contr
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedFrom:
-    """What a launch makes instances from."""
+    """Resources that a launch makes instances from."""
 
     line: ImageLine
     baked: bool  # whether it has images of the account's own
@@ -105,18 +104,12 @@ def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = P
 
 def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> list[Document]:
     """Return the statements of preflight's look-ups, and of its call of the sweeper."""
+    described = ["Images", "Instances", "InstanceTypeOfferings", "LaunchTemplateVersions", "SpotPriceHistory"]
     baked = baked_parameter(stack.project, stack.name, launched_from.line.name)
     return [
         allow(
             "LookUpHasNoResource",
-            [
-                "ec2:DescribeImages",
-                "ec2:DescribeInstances",
-                "ec2:DescribeInstanceTypeOfferings",
-                "ec2:DescribeLaunchTemplateVersions",
-                "ec2:DescribeSpotPriceHistory",
-                "pricing:GetProducts",
-            ],
+            [*(f"ec2:Describe{kind}" for kind in described), "pricing:GetProducts"],
             "*",
         ),
         allow("ReadQuotas", "servicequotas:GetServiceQuota", stack.arn("servicequotas", "ec2/*")),
@@ -232,6 +225,5 @@ def _launch_tagged(
 
 
 def _pass(sid: str, roles: list[str] | str, service: str) -> Document:
-    return allow(
-        sid, "iam:PassRole", roles, {"StringEquals": {"iam:PassedToService": f"{service}.amazonaws.com"}}
-    )
+    to_service = {"StringEquals": {"iam:PassedToService": f"{service}.amazonaws.com"}}
+    return allow(sid, "iam:PassRole", roles, to_service)

@@ -13,8 +13,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.attach import ssh_ingress
-from infra.component import Component
-from infra.stack import Stack
+from infra.stack import Component, Stack
 from infra.subnets import DEFAULT_ROUTE, ExistingVpc
 
 NFS_PORT = 2049
@@ -59,10 +58,7 @@ class Network(Component):
             description="Training instances: nothing in, HTTPS out.",
             vpc_id=self.vpc_id,
             ingress=ssh_ingress(ssh_from),
-            egress=[
-                https_out("S3, EC2 and package indexes"),
-                *([nfs_out(files)] if files else []),
-            ],
+            egress=[https_out("S3, EC2 and package indexes"), *([nfs_out(files)] if files else [])],
             tags={"Name": f"{stack.prefix}-instances"},
             opts=self.child,
         )
@@ -107,7 +103,7 @@ class Network(Component):
         routes = aws.ec2.RouteTable(
             "public",
             vpc_id=vpc.id,
-            routes=[aws.ec2.RouteTableRouteArgs(cidr_block=DEFAULT_ROUTE, gateway_id=gateway.id)],
+            routes=[{"cidr_block": DEFAULT_ROUTE, "gateway_id": gateway.id}],
             tags={"Name": f"{stack.prefix}-public"},
             opts=self.child,
         )

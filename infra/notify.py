@@ -1,4 +1,4 @@
-"""Messages to people: a topic with its subscribers and alarms, and a queue of dead letters.
+"""Messages to people: a topic with its subscribers, alarms and budget, and a queue of dead letters.
 
 The topic has no key: alarms can't publish to one with the service's default key, and no message holds a
 secret. The notifier's code is trainer/control/functions/notify.py; the webhook that it posts to is a
@@ -15,15 +15,15 @@ import pulumi_aws as aws
 
 from infra import policies
 from infra.alarms import AlarmRule
-from infra.component import Component
 from infra.functions import LoggedFunction
 from infra.identity import ServiceRole
 from infra.packing import function_files, reached_files
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 NOTIFIER = "trainer.control.functions.notify"
 SERVICES = ("ssm", "sts")
 LETTER_DAYS = 14  # the longest that SQS keeps a message
+WARNINGS = (("ACTUAL", 80), ("FORECASTED", 100), ("ACTUAL", 100))  # percent of a budget, spent or to be spent
 
 
 class DeadLetters(Component):
@@ -104,3 +104,32 @@ class Notifications(Component):
         aws.sns.TopicSubscription(
             "notifier", topic=topic.arn, protocol="lambda", endpoint=function.arn, opts=self.child
         )
+
+
+class AccountBudget(Component):
+    """A monthly budget of all that the account costs, Mayfly's or not, by AWS's own count. It lags, and ends
+    nothing.
+    """
+
+    def __init__(self, name: str, stack: Stack, *, usd: int, topic_arn: pulumi.Input[str]) -> None:
+        super().__init__(name, stack)
+        aws.budgets.Budget(
+            name,
+            name=f"{stack.prefix}-{stack.region}-account",
+            budget_type="COST",
+            limit_amount=str(usd),
+            limit_unit="USD",
+            time_unit="MONTHLY",
+            notifications=[
+                {
+                    "comparison_operator": "GREATER_THAN",
+                    "notification_type": kind,
+                    "threshold": percent,
+                    "threshold_type": "PERCENTAGE",
+                    "subscriber_sns_topic_arns": [topic_arn],
+                }
+                for kind, percent in WARNINGS
+            ],
+            opts=self.child,
+        )
+        self.register_outputs({})

@@ -1,5 +1,5 @@
-"""What a launch needs to know of the stack: for people as exports, and for the launcher as one SSM parameter,
-which it reads without Pulumi.
+"""The outputs of the stack, which a launch needs: exports for people, and one SSM parameter, which a launcher
+reads without Pulumi.
 """
 
 from __future__ import annotations

@@ -57,16 +57,12 @@ def _is_needed(name: str, services: Collection[str]) -> bool:
     """
     if name.startswith("botocore/data/"):
         folder, *below = name.removeprefix("botocore/data/").split("/")
-        return (
-            folder in services and not below[-1].startswith("examples-")
-            if below
-            else folder in _BOTOCORE_DATA
-        )
-    return name.startswith("tzdata/zoneinfo/") or (
-        name.endswith(".py")
-        and not name.partition("/")[0].endswith((".dist-info", ".data"))
-        or name == "botocore/cacert.pem"
-    )
+        if not below:
+            return folder in _BOTOCORE_DATA
+        return folder in services and not below[-1].startswith("examples-")
+    if name.endswith(".py"):
+        return not name.partition("/")[0].endswith((".dist-info", ".data"))
+    return name.startswith("tzdata/zoneinfo/") or name == "botocore/cacert.pem"
 
 
 def _newest_models(files: dict[str, Path]) -> dict[str, Path]:

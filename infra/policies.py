@@ -51,10 +51,8 @@ def trust_scheduler(stack: Stack, *schedule_groups: str) -> Document:
     confused deputy).
     """
     groups = [stack.arn("scheduler", f"schedule-group/{name}") for name in schedule_groups]
-    return trust(
-        "scheduler.amazonaws.com",
-        {"StringEquals": {"aws:SourceAccount": stack.account, "aws:SourceArn": groups}},
-    )
+    source = {"aws:SourceAccount": stack.account, "aws:SourceArn": groups}
+    return trust("scheduler.amazonaws.com", {"StringEquals": source})
 
 
 def instance(stack: Stack, *also: Document) -> Document:
@@ -122,14 +120,9 @@ def use_cache(*, file_system: str, access_point: str) -> Document:
     """Return the permissions of a training instance on the cache, by ARN: mount and write, through its access
     point only.
     """
-    return document(
-        allow(
-            "UseCache",
-            ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
-            file_system,
-            {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}},
-        )
-    )
+    uses = ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]
+    through = {"StringEquals": {"elasticfilesystem:AccessPointArn": access_point}}
+    return document(allow("UseCache", uses, file_system, through))
 
 
 def file_system(*, file_system: str, access_point: str) -> Document:
@@ -212,22 +205,13 @@ def topic(stack: Stack, *, budgets: bool) -> Document:
     services = {"Alarms": ("cloudwatch.amazonaws.com", stack.arn("cloudwatch", "alarm:*"))}
     if budgets:  # they belong to no region
         services["Budgets"] = ("budgets.amazonaws.com", f"arn:aws:budgets::{stack.account}:*")
-    return document(
-        *(
-            {
-                "Sid": f"{name}Publish",
-                "Effect": "Allow",
-                "Principal": {"Service": service},
-                "Action": "sns:Publish",
-                "Resource": stack.arn("sns", stack.topic),
-                "Condition": {
-                    "StringEquals": {"aws:SourceAccount": stack.account},
-                    "ArnLike": {"aws:SourceArn": sources},
-                },
-            }
-            for name, (service, sources) in services.items()
-        )
-    )
+    own = {"StringEquals": {"aws:SourceAccount": stack.account}}
+    statements = []
+    for name, (service, sources) in services.items():
+        source = {**own, "ArnLike": {"aws:SourceArn": sources}}
+        publish = allow(f"{name}Publish", "sns:Publish", stack.arn("sns", stack.topic), source)
+        statements.append({**publish, "Principal": {"Service": service}})
+    return document(*statements)
 
 
 def count_own_work(stack: Stack) -> Document:

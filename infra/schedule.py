@@ -9,13 +9,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.component import Component
-from infra.stack import Stack
+from infra.stack import Component, Stack
 from trainer.retrains.schedule import RetrainSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The role that schedules call functions as, and the queue of the calls that fail."""
+
+    role_arn: pulumi.Input[str]
+    dead_letters_arn: pulumi.Input[str]
+
+    def target(
+        self, function_arn: pulumi.Input[str], given: dict[str, str], *, tries: int, seconds: int
+    ) -> aws.scheduler.ScheduleTargetArgsDict:
+        """Return a call of a function as a schedule's target; dropped after so many tries or seconds."""
+        return {
+            "arn": function_arn,
+            "role_arn": self.role_arn,
+            "input": json.dumps(given),
+            "dead_letter_config": {"arn": self.dead_letters_arn},
+            "retry_policy": {"maximum_retry_attempts": tries, "maximum_event_age_in_seconds": seconds},
+        }
 
 
 class Schedule(Component):
@@ -30,8 +50,7 @@ class Schedule(Component):
         *,
         minutes: int,
         sweeper_arn: pulumi.Input[str],
-        role_arn: pulumi.Input[str],
-        dead_letters_arn: pulumi.Input[str],
+        caller: Caller,
     ) -> None:
         super().__init__(name, stack)
         group = aws.scheduler.ScheduleGroup("group", name=stack.schedule_group, opts=self.child)
@@ -44,8 +63,7 @@ class Schedule(Component):
             description="Sweeps everything: ends what is past its deadline, whoever forgot it.",
             minutes=minutes,
             function_arn=sweeper_arn,
-            role_arn=role_arn,
-            dead_letters_arn=dead_letters_arn,
+            caller=caller,
         )
         self.register_outputs({"group": self.group})
 
@@ -63,8 +81,7 @@ class StandingSchedule(Component):
         description: str,
         minutes: int,
         function_arn: pulumi.Input[str],
-        role_arn: pulumi.Input[str],
-        dead_letters_arn: pulumi.Input[str],
+        caller: Caller,
     ) -> None:
         super().__init__(name, stack, opts)
         aws.scheduler.Schedule(
@@ -73,18 +90,9 @@ class StandingSchedule(Component):
             description=description,
             group_name=group,
             schedule_expression=rate(minutes),
-            flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
+            flexible_time_window={"mode": "OFF"},
             state="ENABLED",
-            target=aws.scheduler.ScheduleTargetArgs(
-                arn=function_arn,
-                role_arn=role_arn,
-                input="{}",
-                dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=dead_letters_arn),
-                # A call that can't be delivered within a minute is dropped; the next one is due by then.
-                retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
-                    maximum_retry_attempts=2, maximum_event_age_in_seconds=60
-                ),
-            ),
+            target=caller.target(function_arn, {}, tries=2, seconds=60),  # by then the next one is due
             opts=self.child,
         )
         self.register_outputs({})
@@ -102,8 +110,7 @@ class Retrains(Component):
         *,
         schedules: Sequence[RetrainSchedule],
         control_arn: pulumi.Input[str],
-        role_arn: pulumi.Input[str],
-        dead_letters_arn: pulumi.Input[str],
+        caller: Caller,
     ) -> None:
         super().__init__(name, stack)
         if schedules:
@@ -119,17 +126,9 @@ class Retrains(Component):
                 group_name=group.name,
                 schedule_expression=cron(schedule),
                 schedule_expression_timezone=schedule.time_zone,
-                flexible_time_window=aws.scheduler.ScheduleFlexibleTimeWindowArgs(mode="OFF"),
+                flexible_time_window={"mode": "OFF"},
                 state="ENABLED",
-                target=aws.scheduler.ScheduleTargetArgs(
-                    arn=control_arn,
-                    role_arn=role_arn,
-                    input=json.dumps(target_input),
-                    dead_letter_config=aws.scheduler.ScheduleTargetDeadLetterConfigArgs(arn=dead_letters_arn),
-                    retry_policy=aws.scheduler.ScheduleTargetRetryPolicyArgs(
-                        maximum_retry_attempts=30, maximum_event_age_in_seconds=3600
-                    ),
-                ),
+                target=caller.target(control_arn, target_input, tries=30, seconds=3600),
                 opts=self.child,
             )
         self.register_outputs({})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -36,10 +36,10 @@ def _matches(pattern: str, words: str) -> Rule:
 
 
 def _all_match(pattern: str, words: str) -> Rule:
-    return Rule(
-        holds=lambda texts: all(isinstance(one, str) and re.fullmatch(pattern, one) for one in texts),
-        words=words,
-    )
+    def holds(texts: Sequence[Any]) -> bool:
+        return all(isinstance(one, str) and re.fullmatch(pattern, one) for one in texts)
+
+    return Rule(holds=holds, words=words)
 
 
 def _one_of(*choices: object) -> Rule:
@@ -190,9 +190,7 @@ def look_up_stack(settings: Settings) -> Stack:
     Zones in every state: a temporarily impaired one must keep its subnet. Raises pulumi.RunError for a key of
     another region, which S3 would refuse.
     """
-    zones = aws.get_availability_zones(
-        filters=[aws.GetAvailabilityZonesFilterArgs(name="zone-type", values=["availability-zone"])]
-    )
+    zones = aws.get_availability_zones(filters=[{"name": "zone-type", "values": ["availability-zone"]}])
     region = aws.get_region().region
     if settings.kms_key and settings.kms_key.split(":")[3] != region:
         raise pulumi.RunError(

@@ -1,11 +1,16 @@
 """The stack that every resource belongs to: account, region, names, tags. Each component takes it first.
 
-Names are fixed here, before anything exists, so that each policy can name exactly what it allows.
+Names are fixed here, before anything exists, so that each policy can name exactly what it allows. Tags don't
+come from the provider's `default_tags`: a provider of our own would read none of the stack's `aws:` settings,
+and neither mocks nor rehearsals have one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import pulumi
 
 from trainer.aws.stack_outputs import dead_letters_queue, messages_topic
 
@@ -81,3 +86,26 @@ class Stack:
     def objects(self, pattern: str) -> str:
         """Return the ARN of the bucket's objects whose keys match a pattern."""
         return f"arn:aws:s3:::{self.bucket}/{pattern}"
+
+
+class Component(pulumi.ComponentResource):
+    """A component whose resources, at any depth, have the stack's tags."""
+
+    child: pulumi.ResourceOptions  # of its resources
+
+    def __init__(self, name: str, stack: Stack, opts: pulumi.ResourceOptions | None = None) -> None:
+        def tagged(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+            if "tags" not in args.props:  # AWS can't tag its type
+                return None
+            own: Any = args.props["tags"] or {}
+            return pulumi.ResourceTransformationResult({**args.props, "tags": stack.tags | own}, args.opts)
+
+        kind = type(self)
+        super().__init__(
+            f"mayfly:{kind.__module__.rpartition('.')[2]}:{kind.__name__}",
+            name,
+            None,
+            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(transformations=[tagged])),
+        )
+        # Resources don't inherit what their component depends on.
+        self.child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 
 from infra import policies
-from infra.component import Component
-from infra.stack import Stack
+from infra.stack import Component, Stack
 
 
 class ModelStore(Component):
@@ -29,7 +28,7 @@ class ModelStore(Component):
         versioning = aws.s3.BucketVersioning(
             "versioning",
             bucket=bucket.id,
-            versioning_configuration=aws.s3.BucketVersioningVersioningConfigurationArgs(status="Enabled"),
+            versioning_configuration={"status": "Enabled"},
             opts=self._kept(),
         )
         encryption = aws.s3.BucketServerSideEncryptionConfiguration(
@@ -47,7 +46,7 @@ class ModelStore(Component):
         ownership = aws.s3.BucketOwnershipControls(
             "ownership",
             bucket=bucket.id,
-            rule=aws.s3.BucketOwnershipControlsRuleArgs(object_ownership="BucketOwnerEnforced"),
+            rule={"object_ownership": "BucketOwnerEnforced"},
             opts=self._kept(closed),
         )
         policy = aws.s3.BucketPolicy(
@@ -82,41 +81,26 @@ def encrypted(kms_key: str) -> aws.s3.BucketServerSideEncryptionConfigurationRul
     return rule(apply_server_side_encryption_by_default=by_key, bucket_key_enabled=True)
 
 
-def expiry(
-    *, noncurrent_days: int, experiment_days: int
-) -> Sequence[aws.s3.BucketLifecycleConfigurationRuleArgs]:
+def expiry(*, noncurrent_days: int, experiment_days: int) -> list[Any]:
     """Return the expiry rules. If two rules match an object, S3 applies the shorter time."""
-    rule = aws.s3.BucketLifecycleConfigurationRuleArgs
-    prefix = aws.s3.BucketLifecycleConfigurationRuleFilterArgs
-    expiration = aws.s3.BucketLifecycleConfigurationRuleExpirationArgs
-    noncurrent = aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs
-    unfinished = aws.s3.BucketLifecycleConfigurationRuleAbortIncompleteMultipartUploadArgs
+
+    def rule(name: str, prefix: str, **ends: dict[str, Any]) -> dict[str, Any]:
+        return {"id": name, "status": "Enabled", "filter": {"prefix": prefix}, **ends}
+
     return [
         rule(
-            id="old-versions",
-            status="Enabled",
-            filter=prefix(prefix=""),
-            noncurrent_version_expiration=noncurrent(noncurrent_days=noncurrent_days),
-            expiration=expiration(expired_object_delete_marker=True),
+            "old-versions",
+            "",
+            noncurrent_version_expiration={"noncurrent_days": noncurrent_days},
+            expiration={"expired_object_delete_marker": True},
         ),
-        rule(
-            id="unfinished-uploads",
-            status="Enabled",
-            filter=prefix(prefix=""),
-            abort_incomplete_multipart_upload=unfinished(days_after_initiation=7),
-        ),
+        rule("unfinished-uploads", "", abort_incomplete_multipart_upload={"days_after_initiation": 7}),
         # A heartbeat is rewritten every few seconds; only the last one is needed.
         rule(
-            id="heartbeats",
-            status="Enabled",
-            filter=prefix(prefix="live/"),
-            expiration=expiration(days=30),
-            noncurrent_version_expiration=noncurrent(noncurrent_days=1),
+            "heartbeats",
+            "live/",
+            expiration={"days": 30},
+            noncurrent_version_expiration={"noncurrent_days": 1},
         ),
-        rule(
-            id="experiments",
-            status="Enabled",
-            filter=prefix(prefix="models/experiments/"),
-            expiration=expiration(days=experiment_days),
-        ),
+        rule("experiments", "models/experiments/", expiration={"days": experiment_days}),
     ]

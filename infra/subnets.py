@@ -69,21 +69,17 @@ def _look_up(wanted: Sequence[str]) -> ExistingVpc:
     vpc_id, *others = sorted({one.vpc_id for one in found})
     if others:
         raise ValueError(f"they are in {', '.join((vpc_id, *others))}; name those of one VPC.")
-    return ExistingVpc(
-        id=vpc_id,
-        resolves_names=aws.ec2.get_vpc(id=vpc_id).enable_dns_support,
-        subnets=by_zone(
-            [
-                ExistingSubnet(
-                    id=one.id,
-                    zone=one.availability_zone,
-                    route_out=_route_out(vpc_id, one.id),
-                    gives_addresses=one.map_public_ip_on_launch,
-                )
-                for one in found
-            ]
-        ),
-    )
+    subnets = [
+        ExistingSubnet(
+            id=one.id,
+            zone=one.availability_zone,
+            route_out=_route_out(vpc_id, one.id),
+            gives_addresses=one.map_public_ip_on_launch,
+        )
+        for one in found
+    ]
+    resolves_names = aws.ec2.get_vpc(id=vpc_id).enable_dns_support
+    return ExistingVpc(id=vpc_id, resolves_names=resolves_names, subnets=by_zone(subnets))
 
 
 def _route_out(vpc_id: str, subnet_id: str) -> str:

@@ -28,8 +28,6 @@ class Delivery:
     """One call of a schedule's target, and its result."""
 
     schedule: str
-    at: datetime
-    target_arn: str
     error: str = ""
 
 
@@ -52,9 +50,8 @@ class CheckedAccount(EmbeddedAccount):
     metrics: Metrics = field(default_factory=Metrics)
     alarms: dict[str, Alarm] = field(default_factory=dict)
     alarms_at: datetime | None = None  # when they were evaluated last
-    calls: deque[tuple[str, str]] = field(
-        default_factory=lambda: deque(maxlen=10_000)
-    )  # (service, operation), the last ones
+    # (service, operation) of the last calls
+    calls: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=10_000))
 
     def __post_init__(self) -> None:
         self.world: FaultyWorld = FaultyWorld(delays=self.delays)
@@ -104,7 +101,10 @@ class CheckedAccount(EmbeddedAccount):
         """
         self.world.raise_refusal()
         launches.check_request(self, request, pool)
-        super().check_launch(request, image, pool, count)
+        if self.world.is_full(pool):
+            what = f"We currently do not have sufficient {pool.instance_type} capacity in the zone"
+            message = f"{what} you requested ({pool.availability_zone})."
+            raise AwsError("InsufficientInstanceCapacity", message, 500)
         quotas.check_quota(self, pool, count)
         launches.add_root_device(request, image["RootDeviceName"])
 
@@ -145,12 +145,5 @@ class CheckedAccount(EmbeddedAccount):
     def delivered(self, firing: Firing, failure: Exception | None) -> bool:
         """Record a call of a target; schedule its retry, or send a dead letter."""
         super().delivered(firing, failure)
-        self.deliveries.append(
-            Delivery(
-                schedule=firing.name,
-                at=firing.at,
-                target_arn=firing.target["Arn"],
-                error=str(failure) if failure else "",
-            )
-        )
+        self.deliveries.append(Delivery(schedule=firing.name, error=str(failure) if failure else ""))
         return failure is not None and retries.delivery_failed(self, firing, failure)

@@ -43,20 +43,16 @@ def put_metric_data(cloud: CheckedAccount, call: Call) -> Answer:
 def put_metric_alarm(cloud: CheckedAccount, call: Call) -> Answer:
     """Create an alarm, or change one, which keeps its state; a new one has insufficient data."""
     params = call.params
-    if (
-        params.get("Statistic") not in STATISTICS
-        or params.get("ComparisonOperator") not in COMPARISONS
-        or "Metrics" in params
-    ):
-        raise AwsError(
-            "UnsupportedOperation", "The embedded AWS evaluates alarms on one statistic of one metric."
-        )
+    known = params.get("Statistic") in STATISTICS and params.get("ComparisonOperator") in COMPARISONS
+    if not known or "Metrics" in params:
+        what = "The embedded AWS evaluates alarms on one statistic of one metric."
+        raise AwsError("UnsupportedOperation", what)
     answer = collect(call.environ, call.account)
     if answer[0] < 300:
         with cloud.lock:
-            known = cloud.alarms.get(params["AlarmName"])
+            before = cloud.alarms.get(params["AlarmName"])
             alarm = Alarm(params=params, since=cloud.clock.now())
-            alarm.state = known.state if known else alarm.state
+            alarm.state = before.state if before else alarm.state
             cloud.alarms[params["AlarmName"]] = alarm
         _tell_moto(cloud, alarm, "Unchecked: Initial alarm creation")
     return answer

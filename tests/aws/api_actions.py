@@ -38,9 +38,8 @@ def questions_of(cloud: CheckedAccount, call: Call) -> Asked:
         return []
     if questions := TABLE.get((call.service, call.operation)):
         return questions(cloud, call)
-    return [
-        Authorization(action=f"{PREFIXES.get(call.service, call.service)}:{call.operation}", resource="*")
-    ]
+    service = PREFIXES.get(call.service, call.service)
+    return [Authorization(action=f"{service}:{call.operation}", resource="*")]
 
 
 # --- S3
@@ -124,10 +123,15 @@ def _object(call: Call) -> str:
 # --- the others
 
 
+def _on(cloud: CheckedAccount, call: Call, service: str, resource: str, action: str = "") -> Authorization:
+    """Return the question for a call's action, unless another is named, on a resource of the account."""
+    arn = f"arn:aws:{service}:{call.region}:{cloud.account}:{resource}"
+    return Authorization(action=f"{service}:{action or call.operation}", resource=arn)
+
+
 def schedule(cloud: CheckedAccount, call: Call) -> Asked:
-    name = f"schedule/{call.params.get('GroupName') or 'default'}/{call.params['Name']}"
-    resource = f"arn:aws:scheduler:{call.region}:{cloud.account}:{name}"
-    asked = [Authorization(action=f"scheduler:{call.operation}", resource=resource)]
+    group = call.params.get("GroupName") or "default"
+    asked = [_on(cloud, call, "scheduler", f"schedule/{group}/{call.params['Name']}")]
     if "Target" in call.params:
         asked.append(passing(call.params["Target"]["RoleArn"], "scheduler.amazonaws.com"))
     return asked
@@ -135,8 +139,7 @@ def schedule(cloud: CheckedAccount, call: Call) -> Asked:
 
 def invoke(cloud: CheckedAccount, call: Call) -> Asked:
     name = call.params["FunctionName"].partition(":function:")[2] or call.params["FunctionName"]
-    resource = f"arn:aws:lambda:{call.region}:{cloud.account}:function:{name}"
-    return [Authorization(action="lambda:InvokeFunction", resource=resource)]
+    return [_on(cloud, call, "lambda", f"function:{name}", "InvokeFunction")]
 
 
 def metric_data(cloud: CheckedAccount, call: Call) -> Asked:
@@ -147,18 +150,13 @@ def metric_data(cloud: CheckedAccount, call: Call) -> Asked:
 
 def alarms(cloud: CheckedAccount, call: Call) -> Asked:
     names = call.params.get("AlarmNames") or ["*"]
-    where = f"arn:aws:cloudwatch:{call.region}:{cloud.account}:alarm"
-    return [Authorization(action="cloudwatch:DescribeAlarms", resource=f"{where}:{name}") for name in names]
+    return [_on(cloud, call, "cloudwatch", f"alarm:{name}") for name in names]
 
 
 def queue(cloud: CheckedAccount, call: Call) -> Asked:
     """Ask for a queue by its name, the end of its URL."""
     name = call.params.get("QueueName") or call.params["QueueUrl"].rpartition("/")[2]
-    return [
-        Authorization(
-            action=f"sqs:{call.operation}", resource=f"arn:aws:sqs:{call.region}:{cloud.account}:{name}"
-        )
-    ]
+    return [_on(cloud, call, "sqs", name)]
 
 
 def topic(cloud: CheckedAccount, call: Call) -> Asked:
@@ -166,16 +164,11 @@ def topic(cloud: CheckedAccount, call: Call) -> Asked:
 
 
 def file_system(cloud: CheckedAccount, call: Call) -> Asked:
-    resource = (
-        f"arn:aws:elasticfilesystem:{call.region}:{cloud.account}:file-system/{call.params['FileSystemId']}"
-    )
-    return [Authorization(action=f"elasticfilesystem:{call.operation}", resource=resource)]
+    return [_on(cloud, call, "elasticfilesystem", f"file-system/{call.params['FileSystemId']}")]
 
 
 def quota(cloud: CheckedAccount, call: Call) -> Asked:
-    name = f"{call.params['ServiceCode']}/{call.params['QuotaCode']}"
-    resource = f"arn:aws:servicequotas:{call.region}:{cloud.account}:{name}"
-    return [Authorization(action="servicequotas:GetServiceQuota", resource=resource)]
+    return [_on(cloud, call, "servicequotas", f"{call.params['ServiceCode']}/{call.params['QuotaCode']}")]
 
 
 def role(cloud: CheckedAccount, call: Call) -> Asked:
@@ -210,11 +203,8 @@ def start_session(cloud: CheckedAccount, call: Call) -> Asked:
         known = cloud.world.instances.get(call.params["Target"])
         tags = {f"ssm:resourcetag/{key.lower()}": value for key, value in known.tags.items()} if known else {}
     context: dict[str, Values] = {**tags, "ssm:sessiondocumentaccesscheck": "true"}
-    target = Authorization(
-        action="ssm:StartSession",
-        resource=ec2_arn(cloud, call, f"instance/{call.params['Target']}"),
-        context=context,
-    )
+    instance = ec2_arn(cloud, call, f"instance/{call.params['Target']}")
+    target = Authorization(action="ssm:StartSession", resource=instance, context=context)
     owner = "" if name.startswith("AWS-") else cloud.account
     document = f"arn:aws:ssm:{call.region}:{owner}:document/{name}"
     return [target, Authorization(action="ssm:StartSession", resource=document)]
@@ -234,7 +224,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[CheckedAccount, Call],
         ("s3", object_write, "PutObject CreateMultipartUpload UploadPart CompleteMultipartUpload"),
         ("s3", object_copy, "CopyObject"),
         ("s3", object_delete, "DeleteObject"),
-        ("s3", bucket_list, "ListObjectsV2 ListObjects HeadBucket"),
+        ("s3", bucket_list, "ListObjectsV2 HeadBucket"),
         ("s3", bucket_versions, "ListObjectVersions"),
         ("s3", bucket_versioning, "GetBucketVersioning"),
         ("ec2", create_fleet, "CreateFleet"),

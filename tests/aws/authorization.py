@@ -55,12 +55,10 @@ def require_permission(cloud: CheckedAccount, name: str, service: str, source_ar
     function_arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     asked = Authorization(action="lambda:InvokeFunction", resource=function_arn, context=context)
-    if not lets_service(
-        str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"]), service, asked
-    ):
-        raise AwsError(
-            "AccessDeniedException", f"The policy of {name} does not let {source_arn} call it.", 403
-        )
+    policy = str(cloud.moto("lambda", "GetPolicy", {"FunctionName": name})["Policy"])
+    if not lets_service(policy, service, asked):
+        what = f"The policy of {name} does not let {source_arn} call it."
+        raise AwsError("AccessDeniedException", what, 403)
 
 
 def _demand(
@@ -108,14 +106,11 @@ def _refusal(
 ) -> AwsError:
     code, status = _REFUSALS.get(service, _JSON_REFUSAL)
     action = asked.action
-    because = (
-        f"with an explicit deny in {'an' if kind[0] == 'i' else 'a'} {kind}"
-        if decision.by
-        else f"because no {kind} allows the {action} action"
-    )
-    message = (
-        f"User: {identity.arn} is not authorized to perform: {action} on resource: {asked.resource} {because}"
-    )
+    because = f"because no {kind} allows the {action} action"
+    if decision.by:
+        because = f"with an explicit deny in {'an' if kind[0] == 'i' else 'a'} {kind}"
+    what = f"{action} on resource: {asked.resource} {because}"
+    message = f"User: {identity.arn} is not authorized to perform: {what}"
     if service == "ec2":
         message = f"You are not authorized to perform this operation. {message}"
     return AwsError(code, message, status)

@@ -31,12 +31,9 @@ def create_fleet(cloud: CheckedAccount, call: Call) -> Asked:
     params = call.params
     spot = params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") == "spot"
     tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
-    fleet_tags = _request_tags(
-        one for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet"
-    )
-    asked = [
-        Authorization(action="ec2:CreateFleet", resource=ec2_arn(cloud, call, "fleet/*"), context=fleet_tags)
-    ]
+    of_fleet = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet"]
+    fleet, fleet_tags = ec2_arn(cloud, call, "fleet/*"), _request_tags(of_fleet)
+    asked = [Authorization(action="ec2:CreateFleet", resource=fleet, context=fleet_tags)]
     if fleet_tags:
         asked.append(_tagging(cloud, call, "fleet", fleet_tags, "CreateFleet"))
     for config in params["LaunchTemplateConfigs"]:

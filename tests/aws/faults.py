@@ -8,11 +8,13 @@ instance as it starts, which only its StateReason shows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from trainer.rehearsal.world import AwsError, Instance, World
+from trainer.rehearsal.world import AwsError, Instance, Pool, World
+
+TAKEN_BACK = ("Server.SpotInstanceTermination", "Spot instance termination")
 
 
 @dataclass(kw_only=True)
@@ -31,9 +33,9 @@ class FaultyWorld(World):
 
     faults: list[Fault] = field(default_factory=list)
     refusals: list[AwsError] = field(default_factory=list)  # of the next pools that a launch tries
-    stillborn: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # state reasons of the next instances, which end as they start
+    full: set[tuple[str, ...]] = field(default_factory=set)  # pools without capacity; "" means any
+    # State reasons of the next instances, which end as they start.
+    stillborn: list[tuple[str, str]] = field(default_factory=list)
 
     def fail_next(self, operation: str, code: str, *, status: int = 500, after: bool = False) -> None:
         """Let the next call of an operation fail; with `after`, it takes effect and its answer is lost."""
@@ -63,6 +65,23 @@ class FaultyWorld(World):
         """
         self.stillborn.append((code, message))
 
+    def fill(self, *, instance_type: str = "", availability_zone: str = "", market: str = "") -> None:
+        """Empty the matching pools; an empty argument means any."""
+        self.full.add((instance_type, availability_zone, market))
+
+    def is_full(self, pool: Pool) -> bool:
+        """Return whether a pool is empty."""
+        values = astuple(pool)
+        return any(
+            all(mine in ("", theirs) for mine, theirs in zip(rule, values, strict=True)) for rule in self.full
+        )
+
+    def take_back(self, instance_id: str, now: datetime) -> None:
+        """End a spot instance as EC2 does when it needs the capacity, after the two minutes of its
+        warning.
+        """
+        self._shut_down(self.instances[instance_id], TAKEN_BACK, now)
+
     def add(self, description: dict[str, Any], *, now: datetime, **more: Any) -> Instance:
         """Add a machine, which may end at once."""
         instance = super().add(description, now=now, **more)
@@ -82,11 +101,7 @@ class FaultyWorld(World):
         instances.
         """
         for instance in [self.instances[one] for one in resource_ids if one in self.instances]:
-            instance.description["Tags"] = [
-                tag
-                for tag in instance.description.get("Tags", [])
-                if not any(
-                    tag["Key"] == one["Key"] and one.get("Value", tag["Value"]) == tag["Value"]
-                    for one in tags
-                )
-            ]
+            kept = instance.description.get("Tags", [])
+            for one in tags:
+                kept = [tag for tag in kept if {"Value": tag["Value"], **one} != tag]
+            instance.description["Tags"] = kept

@@ -120,9 +120,7 @@ def read_policy(name: str, text: str) -> IamPolicy:
     """
     statements = json.loads(text)["Statement"]
     listed = statements if isinstance(statements, list) else [statements]
-    return IamPolicy(
-        name=name, statements=tuple(_statement(one, number) for number, one in enumerate(listed))
-    )
+    return IamPolicy(name=name, statements=tuple(map(_statement, listed, range(len(listed)))))
 
 
 def lets_service(text: str, service: str, asked: Authorization) -> bool:
@@ -132,13 +130,11 @@ def lets_service(text: str, service: str, asked: Authorization) -> bool:
     Raises ValueError.
     """
     statements = json.loads(text)["Statement"]
-    about = [
-        _statement(
-            {"Resource": "*"} | {name: value for name, value in one.items() if name != "Principal"}, number
-        )
-        for number, one in enumerate(statements if isinstance(statements, list) else [statements])
-        if _is_principal(one.get("Principal", {}), service)
-    ]
+    about = []
+    for number, one in enumerate(statements if isinstance(statements, list) else [statements]):
+        if _is_principal(one.get("Principal", {}), service):
+            rest = {name: value for name, value in one.items() if name != "Principal"}
+            about.append(_statement({"Resource": "*"} | rest, number))
     return decide([IamPolicy(name="", statements=tuple(about))], asked, {}).allowed
 
 
@@ -150,9 +146,7 @@ def _is_principal(principal: Any, service: str) -> bool:
 
 def _statement(given: Mapping[str, Any], number: int) -> PolicyStatement:
     if unknown := given.keys() - _ELEMENTS:
-        raise ValueError(
-            f"a policy has the element {', '.join(sorted(unknown))}, which the embedded AWS does not know"
-        )
+        raise ValueError(f"a policy has an unknown element, {', '.join(sorted(unknown))}")
     return PolicyStatement(
         sid=given.get("Sid", str(number)),
         allows=given["Effect"] == "Allow",
@@ -172,9 +166,7 @@ def _condition(operator: str, key: str, wanted: Any) -> Condition:
     quantifier, _, rest = operator.rpartition(":")
     name = rest.removesuffix("IfExists")
     if quantifier not in ("", "ForAllValues", "ForAnyValue") or name not in (*_OPERATORS, "Null"):
-        raise ValueError(
-            f"a policy has the condition operator {operator}, which the embedded AWS does not know"
-        )
+        raise ValueError(f"a policy has an unknown condition operator, {operator}")
     return Condition(
         operator=name,
         quantifier=quantifier,  # type: ignore[arg-type]  # one of three, as just checked

@@ -98,11 +98,8 @@ class Alarm:
         if all(one is None for one in breaching) and treated is None:
             state = self.state if params.get("TreatMissingData") == "ignore" else "INSUFFICIENT_DATA"
         else:
-            state = (
-                "ALARM"
-                if sum(treated is True if one is None else one for one in breaching) >= needed
-                else "OK"
-            )
+            counted = sum(treated is True if one is None else one for one in breaching)
+            state = "ALARM" if counted >= needed else "OK"
         missing = sum(one is None for one in breaching)
         rule = f"{params['ComparisonOperator']} {params['Threshold']:g}"
         over = sum(one is True for one in breaching)

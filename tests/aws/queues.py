@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from infra.policies import allow, document
 from tests.aws.iam_policies import Authorization, lets_service
 from trainer.aws.access import Access
-from trainer.aws.stack_outputs import StackOutputs
 from trainer.rehearsal.account import Principal
 from trainer.rehearsal.world import AwsError
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount
 
 SEND = "sqs:SendMessage"
-NAME = "messages"
 
 
 def send_as(cloud: CheckedAccount, principal: Principal, queue_arn: str, body: str) -> None:
@@ -35,9 +34,8 @@ def send_as_service(cloud: CheckedAccount, service: str, source_arn: str, queue_
     policy = attributes.get("Attributes", {}).get("Policy") or json.dumps({"Statement": []})
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     if not lets_service(policy, service, Authorization(action=SEND, resource=queue_arn, context=context)):
-        raise AwsError(
-            "AccessDenied", f"The policy of {queue_arn} does not let {service} send messages.", 403
-        )
+        what = f"The policy of {queue_arn} does not let {service} send messages."
+        raise AwsError("AccessDenied", what, 403)
     _send(cloud, queue_arn, body)
 
 
@@ -55,27 +53,27 @@ def _url(cloud: CheckedAccount, queue: str) -> str:
     return str(cloud.moto("sqs", "GetQueueUrl", {"QueueName": queue.rpartition(":")[2]})["QueueUrl"])
 
 
-def subscribe_queue(access: Access, outputs: StackOutputs) -> None:
-    """Make the queue NAME, which gets a stack's messages."""
+def new_queue(access: Access, name: str) -> tuple[str, str]:
+    """Make a queue; return its URL and its ARN."""
     sqs = access.client("sqs")
-    url = sqs.create_queue(QueueName=NAME)["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": "sns.amazonaws.com"},
-        "Action": "sqs:SendMessage",
-        "Resource": arn,
-        "Condition": {"ArnEquals": {"aws:SourceArn": outputs.topic_arn}},
-    }
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
-    access.client("sns").subscribe(TopicArn=outputs.topic_arn, Protocol="sqs", Endpoint=arn)
+    url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    described = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    return url, described["Attributes"]["QueueArn"]
+
+
+def subscribe_queue(access: Access, topic_arn: str) -> None:
+    """Make the queue `messages`, which gets a topic's messages."""
+    url, arn = new_queue(access, "messages")
+    source = {"ArnEquals": {"aws:SourceArn": topic_arn}}
+    statement = {**allow("Receive", SEND, arn, source), "Principal": {"Service": "sns.amazonaws.com"}}
+    policy = {"Policy": json.dumps(document(statement))}
+    access.client("sqs").set_queue_attributes(QueueUrl=url, Attributes=policy)
+    access.client("sns").subscribe(TopicArn=topic_arn, Protocol="sqs", Endpoint=arn)
 
 
 def queued(access: Access) -> list[dict[str, Any]]:
     """Return up to ten messages of that queue, and hide them from other readers for half a minute."""
     sqs = access.client("sqs")
-    answer = sqs.receive_message(
-        QueueUrl=sqs.get_queue_url(QueueName=NAME)["QueueUrl"], MaxNumberOfMessages=10
-    )
+    url = sqs.get_queue_url(QueueName="messages")["QueueUrl"]
+    answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)
     return [json.loads(message["Body"]) for message in answer.get("Messages", [])]

@@ -38,9 +38,9 @@ def code_of(pool: Pool) -> str:
         return STANDARD if not spot and family[0] in "acdhimrtz" else ""
     if not spot:
         return "L-417A185B"
-    return (
-        "L-C4BD4855" if family.startswith("p5") else "L-7212CCBC" if family[:2] in ("p2", "p3", "p4") else ""
-    )
+    if family.startswith("p5"):
+        return "L-C4BD4855"
+    return "L-7212CCBC" if family[:2] in ("p2", "p3", "p4") else ""
 
 
 def check_quota(cloud: CheckedAccount, pool: Pool, count: int) -> None:
@@ -73,19 +73,10 @@ def get_service_quota(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     """Describe a quota of EC2."""
     code = call.params["QuotaCode"]
     if call.params["ServiceCode"] != "ec2" or code not in NAMES:
-        raise AwsError(
-            "NoSuchResourceException",
-            "The request failed because the specified service quota does not exist.",
-        )
-    return {
-        "Quota": {
-            "ServiceCode": "ec2",
-            "QuotaCode": code,
-            "QuotaName": NAMES[code],
-            "Value": cloud.quotas.get(code, QUOTA_VCPUS),
-            "Adjustable": True,
-        }
-    }
+        what = "The request failed because the specified service quota does not exist."
+        raise AwsError("NoSuchResourceException", what)
+    known = {"ServiceCode": "ec2", "QuotaCode": code, "QuotaName": NAMES[code], "Adjustable": True}
+    return {"Quota": {**known, "Value": cloud.quotas.get(code, QUOTA_VCPUS)}}
 
 
 RULES: Rules = {("service-quotas", "GetServiceQuota"): get_service_quota}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from infra.policies import allow, document
 from tests.aws import alarms
 from tests.aws.clock import StoppedClock
 from tests.aws.metrics import Alarm, MetricId, Metrics
+from tests.aws.queues import queued, subscribe_queue
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import EmbeddedAccount
@@ -20,6 +23,14 @@ from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 METRIC = MetricId(namespace="Work", name="Done")
+WATCHED = {
+    "Namespace": "Work",
+    "MetricName": "Done",
+    "Period": 300,
+    "EvaluationPeriods": 3,
+    "Threshold": 1.0,
+    "ComparisonOperator": "LessThanThreshold",
+}
 
 
 @pytest.fixture
@@ -36,41 +47,21 @@ def topic(access: Access) -> str:
 
 @pytest.fixture
 def queue(access: Access, topic: str) -> Callable[[], list[dict[str, Any]]]:
-    """Subscribe a queue to the topic; what it returns takes the messages out."""
-    sqs = access.client("sqs")
-    url = sqs.create_queue(QueueName="subscriber")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    allowed = {
-        "Effect": "Allow",
-        "Principal": {"Service": "sns.amazonaws.com"},
-        "Action": "sqs:SendMessage",
-        "Resource": arn,
-    }
-    statement = {**allowed, "Condition": {"ArnEquals": {"aws:SourceArn": topic}}}
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
-    access.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
-
-    def taken() -> list[dict[str, Any]]:
-        messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
-        return [json.loads(one["Body"]) for one in messages]
-
-    return taken
+    """Subscribe a queue to the topic; return a function that takes its messages."""
+    subscribe_queue(access, topic)
+    return partial(queued, access)
 
 
 def put_alarm(access: Access, topic: str, **changed: Any) -> None:
-    watched = {
-        "Namespace": "Work",
-        "MetricName": "Done",
-        "Statistic": "SampleCount",
-        "Period": 300,
-        "EvaluationPeriods": 3,
-    }
-    rule = {"Threshold": 1, "ComparisonOperator": "LessThanThreshold", "TreatMissingData": "breaching"}
+    rule = {**WATCHED, "Statistic": "SampleCount", "TreatMissingData": "breaching"}
     actions = {"AlarmActions": [topic], "OKActions": [topic]}
-    access.client("cloudwatch").put_metric_alarm(
-        AlarmName="silent", **{**watched, **rule, **actions, **changed}
-    )
+    access.client("cloudwatch").put_metric_alarm(AlarmName="silent", **{**rule, **actions, **changed})
+
+
+def work(access: Access) -> None:
+    """Count one unit of work."""
+    data = [{"MetricName": "Done", "Value": 1}]
+    access.client("cloudwatch").put_metric_data(Namespace="Work", MetricData=data)
 
 
 def state(access: Access) -> str:
@@ -97,9 +88,7 @@ def test_missing_data_raises_an_alarm_that_data_ends(
     assert told["Subject"].startswith('ALARM: "silent"') and told["Timestamp"] == "2026-11-20T12:15:00Z"
     pass_minutes(cloud, 5)
     assert queue() == []  # one message a change
-    access.client("cloudwatch").put_metric_data(
-        Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}]
-    )
+    work(access)
     pass_minutes(cloud, 1)
     assert (state(access), [json.loads(one["Message"])["NewStateValue"] for one in queue()]) == ("OK", ["OK"])
 
@@ -118,51 +107,38 @@ def test_a_topic_with_the_services_own_key_gets_no_alarm(
 def test_a_topics_policy_decides_which_service_may_publish(
     access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
 ) -> None:
-    allowed = {
-        "Effect": "Allow",
-        "Principal": {"Service": "budgets.amazonaws.com"},
-        "Action": "sns:Publish",
-        "Resource": topic,
-    }
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    allowed = {**allow("Budgets", "sns:Publish", topic), "Principal": {"Service": "budgets.amazonaws.com"}}
+    policy = json.dumps(document(allowed))
     access.client("sns").set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
     put_alarm(access, topic)
     pass_minutes(cloud, 15)
     assert queue() == []
 
 
-def test_messages_reach_who_may_be_called_and_nobody_who_did_not_confirm(
+def test_messages_reach_confirmed_subscribers_alone(
     access: Access, cloud: EmbeddedAccount, topic: str, queue: Any
 ) -> None:
     sns = access.client("sns")
-    assert (
-        sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")["SubscriptionArn"]
-        == "pending confirmation"
-    )
-    function = f"arn:aws:lambda:us-east-1:{cloud.account}:function:none"
-    sns.subscribe(
-        TopicArn=topic, Protocol="lambda", Endpoint=function
-    )  # no such function, which holds up nobody
-    kinds = {
-        one["Protocol"]: one["SubscriptionArn"]
-        for one in sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
-    }
+    person = sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example")
+    assert person["SubscriptionArn"] == "pending confirmation"
+    missing = lambdas.arn_of(cloud, "none")  # which holds up nobody
+    sns.subscribe(TopicArn=topic, Protocol="lambda", Endpoint=missing)
+    subscribers = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    kinds = {one["Protocol"]: one["SubscriptionArn"] for one in subscribers}
     assert kinds["email"] == "PendingConfirmation" and kinds["sqs"].startswith(topic)
     sns.publish(TopicArn=topic, Subject="hello", Message="world")
     lambdas.wait_for_invocations(cloud)
-    assert [(one["Subject"], one["Message"], one["TopicArn"]) for one in queue()] == [
-        ("hello", "world", topic)
-    ]
-    access.client("sqs").set_queue_attributes(
-        QueueUrl=access.client("sqs").get_queue_url(QueueName="subscriber")["QueueUrl"],
-        Attributes={"Policy": ""},
-    )
+    (told,) = queue()
+    assert (told["Subject"], told["Message"], told["TopicArn"]) == ("hello", "world", topic)
+    sqs = access.client("sqs")
+    url = sqs.get_queue_url(QueueName="messages")["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": ""})
     sns.publish(TopicArn=topic, Message="again")
     assert queue() == []
 
 
 @pytest.mark.parametrize("protocol", ["http", "sms"])
-def test_what_the_embedded_aws_does_not_deliver_is_refused(access: Access, topic: str, protocol: str) -> None:
+def test_protocols_that_are_not_delivered_are_refused(access: Access, topic: str, protocol: str) -> None:
     with pytest.raises(ClientError, match="subscribes lambda, sqs, email"):
         access.client("sns").subscribe(TopicArn=topic, Protocol=protocol, Endpoint="http://127.0.0.1:1")
 
@@ -170,17 +146,9 @@ def test_what_the_embedded_aws_does_not_deliver_is_refused(access: Access, topic
 def test_a_queue_that_is_not_empty_is_a_metric(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
     url = access.client("sqs").create_queue(QueueName="letters")["QueueUrl"]
     dimensions = [{"Name": "QueueName", "Value": "letters"}]
-    watched = {
-        "Namespace": "AWS/SQS",
-        "MetricName": "ApproximateNumberOfMessagesVisible",
-        "Dimensions": dimensions,
-    }
-    rule = {
-        "Statistic": "Maximum",
-        "Threshold": 0,
-        "ComparisonOperator": "GreaterThanThreshold",
-        "EvaluationPeriods": 1,
-    }
+    watched = {"Namespace": "AWS/SQS", "MetricName": "ApproximateNumberOfMessagesVisible"}
+    watched |= {"Dimensions": dimensions, "Statistic": "Maximum", "EvaluationPeriods": 1}
+    rule = {"Threshold": 0, "ComparisonOperator": "GreaterThanThreshold"}
     put_alarm(access, topic, **watched, **rule, TreatMissingData="notBreaching")
     pass_minutes(cloud, 6)
     assert state(access) == "OK"
@@ -215,26 +183,15 @@ def test_setting_a_state_takes_the_actions(
 def test_missing_data_counts_as_the_alarm_says(
     missing: str, minutes_with_data: tuple[int, ...], needed: int, expected: str
 ) -> None:
-    params = {
-        "Namespace": "Work",
-        "MetricName": "Done",
-        "Statistic": "Sum",
-        "Period": 300,
-        "EvaluationPeriods": 3,
-    }
-    rule = {"Threshold": 1.0, "ComparisonOperator": "LessThanThreshold", "DatapointsToAlarm": needed}
-    alarm = Alarm(
-        params={**params, **rule, "TreatMissingData": missing}, since=NOON - timedelta(hours=1), state="OK"
-    )
+    rule = {"Statistic": "Sum", "DatapointsToAlarm": needed, "TreatMissingData": missing}
+    alarm = Alarm(params={**WATCHED, **rule}, since=NOON - timedelta(hours=1), state="OK")
     metrics = Metrics()
     for minute in minutes_with_data:
         metrics.put(METRIC, NOON - timedelta(minutes=minute), 1.0)
     assert alarm.evaluate(metrics, NOON)[0] == expected
 
 
-def test_time_that_is_skipped_raises_no_alarm_whatever_its_length(
-    access: Access, cloud: EmbeddedAccount, topic: str
-) -> None:
+def test_skipped_time_raises_no_alarm(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
     """What runs every few minutes is taken to have run meanwhile: a week that passes in a second is not a
     week of silence.
     """
@@ -242,9 +199,7 @@ def test_time_that_is_skipped_raises_no_alarm_whatever_its_length(
     cloud.advance(7 * 24 * 3600)
     pass_minutes(cloud, 1)
     assert state(access) == "INSUFFICIENT_DATA"  # the alarm is as young as it was
-    access.client("cloudwatch").put_metric_data(
-        Namespace="Work", MetricData=[{"MetricName": "Done", "Value": 1}]
-    )
+    work(access)
     pass_minutes(cloud, 14)
     assert state(access) == "OK"
     cloud.advance(7 * 24 * 3600)

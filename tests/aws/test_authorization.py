@@ -43,11 +43,8 @@ def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, str, int]:
     with pytest.raises(ClientError) as failed:
         call(**arguments)
     response = failed.value.response
-    return (
-        response["Error"]["Code"],
-        response["Error"]["Message"],
-        response["ResponseMetadata"]["HTTPStatusCode"],
-    )
+    error, status = response["Error"], response["ResponseMetadata"]["HTTPStatusCode"]
+    return error["Code"], error["Message"], status
 
 
 # --- who calls
@@ -105,34 +102,13 @@ def test_a_key_of_a_principal_that_nobody_was_given_is_refused(
 @pytest.mark.parametrize(
     ("service", "call", "arguments", "code", "status", "asked"),
     [
-        (
-            "ec2",
-            "describe_instances",
-            {},
-            "UnauthorizedOperation",
-            403,
-            "ec2:DescribeInstances on resource: *",
-        ),
+        ("ec2", "describe_instances", {}, "UnauthorizedOperation", 403, "ec2:DescribeInstances on res"),
         ("s3", "list_buckets", {}, "AccessDenied", 403, "s3:ListBuckets on resource: *"),
-        (
-            "s3",
-            "put_object",
-            {"Bucket": "b", "Key": "k"},
-            "AccessDenied",
-            403,
-            "s3:PutObject on resource: arn:aws:s3:::b/k",
-        ),
+        ("s3", "put_object", {"Bucket": "b", "Key": "k"}, "AccessDenied", 403, "arn:aws:s3:::b/k"),
         ("iam", "list_users", {}, "AccessDenied", 403, "iam:ListUsers on resource: *"),
         ("ssm", "get_parameter", {"Name": "/a/b"}, "AccessDeniedException", 400, ":parameter/a/b"),
         ("scheduler", "get_schedule", {"Name": "n"}, "AccessDeniedException", 403, ":schedule/default/n"),
-        (
-            "lambda",
-            "invoke",
-            {"FunctionName": "f"},
-            "AccessDeniedException",
-            403,
-            "lambda:InvokeFunction on resource: arn:",
-        ),
+        ("lambda", "invoke", {"FunctionName": "f"}, "AccessDeniedException", 403, "lambda:InvokeFunction"),
     ],
 )
 def test_each_service_refuses_in_its_own_words(
@@ -156,24 +132,18 @@ def test_an_explicit_deny_is_said_as_such(user: Callable[..., Access]) -> None:
     assert message.endswith("with an explicit deny in an identity-based policy")
 
 
-def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(
-    aws_server: EmbeddedAws, desk: Any
-) -> None:
-    iam, own = (
-        desk.access.client("iam"),
-        policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}),
-    )
+def test_a_permissions_boundary_takes_rights_away(aws_server: EmbeddedAws, desk: Any) -> None:
+    iam, own = desk.access.client("iam"), policies.document(policies.allow("Look", "ec2:Describe*", "*"))
     iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=json.dumps(own))
-    allowed = {"Effect": "Allow", "Action": ["ec2:DescribeI*", "iam:*"], "Resource": "*"}
+    allowed = policies.allow("Some", ["ec2:DescribeI*", "iam:*"], "*")
     document = policies.document(allowed, {"Effect": "Deny", "Action": "ec2:DescribeImages", "Resource": "*"})
     boundary = iam.create_policy(PolicyName="bounds", PolicyDocument=json.dumps(document))["Policy"]["Arn"]
     iam.put_role_permissions_boundary(RoleName="node", PermissionsBoundary=boundary)
     node = node_of(aws_server, desk.access, desk.launched())
     ec2 = node.client("ec2", total_max_attempts=1)
     ec2.describe_instances()
-    assert refused(ec2.describe_vpcs)[1].endswith(
-        "because no permissions boundary allows the ec2:DescribeVpcs action"
-    )
+    said = refused(ec2.describe_vpcs)[1]
+    assert said.endswith("because no permissions boundary allows the ec2:DescribeVpcs action")
     assert refused(ec2.describe_images)[1].endswith("with an explicit deny in a permissions boundary")
     said = refused(node.client("iam").list_users)[1]
     assert said.endswith("because no identity-based policy allows the iam:ListUsers action")
@@ -181,9 +151,7 @@ def test_a_permissions_boundary_allows_nothing_and_takes_the_rest_away(
     ec2.describe_vpcs()
 
 
-def test_an_instance_gets_no_credentials_of_a_role_that_does_not_trust_ec2(
-    aws_server: EmbeddedAws, desk: Any
-) -> None:
+def test_a_role_that_does_not_trust_ec2_is_lent_to_no_instance(aws_server: EmbeddedAws, desk: Any) -> None:
     cloud, instance_id = aws_server.cloud(desk.access), desk.launched()
     assert role_credentials(cloud, cloud.world.instances[instance_id]) is not None
     trust = json.dumps(policies.trust("lambda.amazonaws.com"))
@@ -207,7 +175,7 @@ def test_a_policy_that_was_changed_holds_from_the_next_call_on(
 ) -> None:
     somebody, iam = user(), access.client("iam")
     assert refused(somebody.client("ec2").describe_instances)[0] == "UnauthorizedOperation"
-    document = json.dumps(policies.document({"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}))
+    document = json.dumps(policies.document(policies.allow("Look", "ec2:Describe*", "*")))
     attached = iam.create_policy(PolicyName="look", PolicyDocument=document)["Policy"]["Arn"]
     iam.attach_user_policy(UserName="somebody", PolicyArn=attached)
     somebody.client("ec2").describe_instances()
@@ -215,10 +183,9 @@ def test_a_policy_that_was_changed_holds_from_the_next_call_on(
     assert refused(somebody.client("ec2").describe_instances)[0] == "UnauthorizedOperation"
 
 
-def test_a_policy_that_cant_be_evaluated_is_an_error_and_no_permission(user: Callable[..., Access]) -> None:
-    somebody = user(
-        {"Action": "*", "Resource": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}
-    )
+def test_a_policy_that_cant_be_evaluated_is_an_error(user: Callable[..., Access]) -> None:
+    at_home = {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}
+    somebody = user({"Action": "*", "Resource": "*", "Condition": at_home})
     code, message, _ = refused(somebody.client("ec2", total_max_attempts=1).describe_instances)
     assert code == "UnsupportedOperation" and "IpAddress" in message
 
@@ -228,19 +195,14 @@ def test_a_policy_that_cant_be_evaluated_is_an_error_and_no_permission(user: Cal
 
 
 def test_instances_are_ended_by_who_may_by_their_tags(desk: Any, user: Callable[..., Access]) -> None:
-    own, other = (
-        desk.launched(token="1", tags={"project": "mayfly"}),
-        desk.launched(token="2", tags={"project": "else"}),
-    )
+    own, other = (desk.launched(token=project, tags={"project": project}) for project in ("mayfly", "else"))
     condition = {"StringEquals": {"aws:ResourceTag/project": "mayfly"}}
     somebody = user({"Action": "ec2:TerminateInstances", "Resource": "*", "Condition": condition})
     ec2 = somebody.client("ec2", total_max_attempts=1)
     for ids in ([other], [own, other]):
         assert refused(ec2.terminate_instances, InstanceIds=ids)[0] == "UnauthorizedOperation"
-    assert (
-        refused(ec2.terminate_instances, InstanceIds=["i-0123456789abcdef0"])[0]
-        == "InvalidInstanceID.NotFound"
-    )
+    missing = refused(ec2.terminate_instances, InstanceIds=["i-0123456789abcdef0"])
+    assert missing[0] == "InvalidInstanceID.NotFound"
     ec2.terminate_instances(InstanceIds=[own])
     assert (desk.state(own), desk.state(other)) == ("terminated", "running")
 
@@ -249,15 +211,10 @@ def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Call
     bucket = f"lists-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
-    by_prefix = {
-        "Action": "s3:ListBucket",
-        "Resource": "*",
-        "Condition": {"StringLike": {"s3:prefix": "raw/*"}},
-    }
-    somebody = user(
-        by_prefix,
-        {"Action": ["s3:GetObject", "s3:GetObjectVersion"], "Resource": f"arn:aws:s3:::{bucket}/raw/*"},
-    )
+    below = {"StringLike": {"s3:prefix": "raw/*"}}
+    lists = {"Action": "s3:ListBucket", "Resource": "*", "Condition": below}
+    reads = {"Action": ["s3:GetObject", "s3:GetObjectVersion"], "Resource": f"arn:aws:s3:::{bucket}/raw/*"}
+    somebody = user(lists, reads)
     s3 = somebody.client("s3", total_max_attempts=1)
     assert s3.list_objects_v2(Bucket=bucket, Prefix="raw/")["KeyCount"] == 1
     for prefix in ({}, {"Prefix": ""}, {"Prefix": "runs/"}):
@@ -271,9 +228,7 @@ def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Call
     assert refused(lister.get_object, Bucket=bucket, Key="raw/y")[0] == "NoSuchKey"
 
 
-def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(
-    access: Access, user: Callable[..., Access]
-) -> None:
+def test_a_right_to_add_objects_replaces_none(access: Access, user: Callable[..., Access]) -> None:
     bucket = f"adds-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
     access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
@@ -286,14 +241,9 @@ def test_who_may_write_where_nothing_is_replaces_nothing_by_upload_or_copy(
     for key in ("raw/x", "raw/y"):
         assert refused(s3.put_object, Bucket=bucket, Key=key, Body=b"2")[0] == "AccessDenied"
         assert refused(s3.copy_object, Bucket=bucket, Key=key, CopySource=source)[0] == "AccessDenied"
-    assert (
-        refused(s3.put_object, Bucket=bucket, Key="raw/x", Body=b"2", IfNoneMatch="*")[0]
-        == "PreconditionFailed"
-    )
-    assert (
-        refused(s3.copy_object, Bucket=bucket, Key="raw/x", CopySource=source, IfNoneMatch="*")[0]
-        == "PreconditionFailed"
-    )
+    new = {"Bucket": bucket, "Key": "raw/x", "IfNoneMatch": "*"}
+    assert refused(s3.put_object, **new, Body=b"2")[0] == "PreconditionFailed"
+    assert refused(s3.copy_object, **new, CopySource=source)[0] == "PreconditionFailed"
     s3.put_object(Bucket=bucket, Key="raw/y", Body=b"2", IfNoneMatch="*")
     s3.copy_object(Bucket=bucket, Key="raw/z", CopySource=source, IfNoneMatch="*")
 
@@ -328,14 +278,8 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
         s3.put_object(Bucket=bucket, Key=f"{prefix}{them}/run/1/x", Body=b"1")
         assert refused(own.get_object, Bucket=bucket, Key=f"{prefix}{them}/run/1/x")[0] == "AccessDenied"
     assert own.head_object(Bucket=bucket, Key=f"models/experiments/{me}/run/1/x")["ContentLength"] == 1
-    for key in (
-        "runs/r/run.json",
-        "raw/x",
-        "checkpoints/x",
-        "code/x.whl",
-        "memory/measurements.json",
-        "models/production/m.safetensors",
-    ):
+    foreign = ("raw/x", "checkpoints/x", "code/x.whl", "models/production/m.safetensors")
+    for key in (*foreign, "runs/r/run.json", "memory/measurements.json"):
         assert refused(own.put_object, Bucket=bucket, Key=key, Body=b"1")[0] == "AccessDenied"
     assert refused(own.delete_object, Bucket=bucket, Key=f"live/{me}/run/1/x")[0] == "AccessDenied"
     assert refused(own.get_object, Bucket=bucket, Key="memory/measurements.json")[0] == "AccessDenied"
@@ -360,9 +304,6 @@ def test_a_node_has_no_action_but_those_on_s3(
     instance_id = desk.launched()
     client = node_of(aws_server, desk.access, instance_id).client(service, total_max_attempts=1)
     own = {name: [instance_id] if value == ["own"] else value for name, value in arguments.items()}
-    assert refused(getattr(client, call), **own)[0] in (
-        "UnauthorizedOperation",
-        "AccessDenied",
-        "AccessDeniedException",
-    )
+    codes = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+    assert refused(getattr(client, call), **own)[0] in codes
     assert desk.instance(instance_id)["State"]["Name"] == "running"

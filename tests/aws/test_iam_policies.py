@@ -60,12 +60,12 @@ def test_variables(pattern: str, value: str, fits: bool) -> None:
     assert matches_filled(pattern, value, NODE) is fits
 
 
-def test_what_a_variable_brings_in_is_text_and_no_pattern() -> None:
+def test_a_variables_value_is_text_and_no_pattern() -> None:
     assert not matches_filled("live/${aws:userid}/*", "live/AROA2:i-2/x", {"aws:userid": "*"})
     assert matches_filled("live/${aws:userid}/*", "live/*/x", {"aws:userid": "*"})
 
 
-def test_nothing_applies_allow_applies_and_deny_wins_in_any_order() -> None:
+def test_deny_wins_in_any_order() -> None:
     allow, deny = statement(), statement(Sid="No", Effect="Deny", Resource="arn:a")
     assert asked([statement(Action="s3:PutObject")]) == Decision(allowed=False)
     assert asked([allow]) == Decision(allowed=True, by=("p", "One"))

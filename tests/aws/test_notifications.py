@@ -25,13 +25,13 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, webhook_parameter
 from trainer.control.cloud import schedule_request
 from trainer.rehearsal import lambdas, scheduling
-from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.account import EmbeddedAccount, Function
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import iso, utc_now
 
 pytestmark = pytest.mark.slow
 SWEEPER, CONTROL = "mayfly-dev-sweeper", "mayfly-dev-control"
-OLD = "20261119-120000-old-aaaa"
+OLD, RUN = "20261119-120000-old-aaaa", "20261120-120000-x-k3v9"
 
 
 @dataclass(kw_only=True)
@@ -43,9 +43,7 @@ class Day:
     outputs: StackOutputs
     posted: list[dict[str, str]]  # at the webhook
     secret: str
-    ended: dict[str, str] = field(
-        default_factory=dict
-    )  # what an instance was -> its state at the end of its part
+    ended: dict[str, str] = field(default_factory=dict)  # kind of instance -> its state in the end
     letters: list[dict[str, Any]] = field(default_factory=list)
 
     def passes(self, minutes: float) -> None:
@@ -58,26 +56,23 @@ class Day:
         alarms.evaluate_due(self.cloud)
         lambdas.wait_for_invocations(self.cloud)
 
+    def retries(self) -> None:
+        """Let a function that fails have its two more tries."""
+        lambdas.wait_for_invocations(self.cloud)
+        for minutes in (1, 2):
+            self.cloud.clock.advance(minutes * 60)
+            retries.retry_due(self.cloud)
+            lambdas.wait_for_invocations(self.cloud)
+
     def launch(self, deadline: timedelta, **tags: str) -> str:
-        values = {
-            "project": "mayfly",
-            "stack": "dev",
-            "run_id": "20261120-120000-x-k3v9",
-            "role_id": "AROA1",
-            **tags,
-        }
+        values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "role_id": "AROA1", **tags}
         values["deadline"] = iso(self.cloud.clock.now().replace(microsecond=0) + deadline)
-        specification = [
-            {
-                "ResourceType": "instance",
-                "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
-            }
-        ]
+        pairs = [{"Key": key, "Value": value} for key, value in values.items()]
+        tagged = [{"ResourceType": "instance", "Tags": pairs}]
         ec2 = self.access.client("ec2")
         image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        made = ec2.run_instances(
-            ImageId=image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1, TagSpecifications=specification
-        )
+        one = {"InstanceType": "g5.xlarge", "MinCount": 1, "MaxCount": 1}
+        made = ec2.run_instances(ImageId=image, TagSpecifications=tagged, **one)
         return str(made["Instances"][0]["InstanceId"])
 
     def schedule(self, name: str, at: datetime, instance_id: str) -> None:
@@ -114,19 +109,15 @@ def day(aws_server: EmbeddedAws) -> Iterator[Day]:
         cloud = aws_server.cloud(access)
         cloud.clock = StoppedClock(utc_now())
         aws_server.apply_program(access)
-        day = Day(
-            access=access, cloud=cloud, outputs=read_stack(access, stack="dev"), posted=posted, secret=secret
-        )
-        with cloud.lock:  # control is broken all day: its zip lacks a module
-            cloud.functions[CONTROL] = replace(
-                cloud.functions[CONTROL], handler="trainer.control.lost.handler"
-            )
-        access.client("ssm").put_parameter(
-            Name=webhook_parameter("mayfly", "dev"), Value=f"{url}/{secret}", Type="SecureString"
-        )
+        outputs = read_stack(access, stack="dev")
+        day = Day(access=access, cloud=cloud, outputs=outputs, posted=posted, secret=secret)
+        working = cloud.functions[CONTROL]  # broken all day: its zip lacks a module
+        cloud.functions[CONTROL] = replace(working, handler="trainer.control.lost.handler")
+        address = {"Name": webhook_parameter("mayfly", "dev"), "Value": f"{url}/{secret}"}
+        access.client("ssm").put_parameter(**address, Type="SecureString")
         _morning(day)
         _noon(day)
-        _evening(day)
+        _evening(day, working)
         yield day
 
 
@@ -141,11 +132,11 @@ def _morning(day: Day) -> None:
         day.cloud.world.tag([killed], [{"Key": "stack", "Value": "dev"}])
     now = day.cloud.clock.now()
     day.schedule(f"mayfly-{OLD}-kill-1", now + timedelta(days=9), "i-0123456789abcdef0")
-    day.schedule("mayfly-20261120-120000-x-k3v9-kill-1", now + timedelta(minutes=30), killed)
+    day.schedule(f"mayfly-{RUN}-kill-1", now + timedelta(minutes=30), killed)
     for instance_id in (beating, killed):
         until = iso((now + timedelta(hours=9)).replace(microsecond=0))
         body = json.dumps({"at": iso(now.replace(microsecond=0)), "lease_until": until})
-        key = f"live/AROA1:{instance_id}/20261120-120000-x-k3v9/1/0.json"
+        key = f"live/AROA1:{instance_id}/{RUN}/1/0.json"
         day.access.client("s3").put_object(Bucket=day.outputs.bucket, Key=key, Body=body.encode())
     day.passes(31)
     named = {"late": late, "silent": silent, "killed": killed, "foreign": foreign}
@@ -156,18 +147,14 @@ def _noon(day: Day) -> None:
     """The sweeper fails on an event three times; then it works again, after it was silent for too long."""
     for _ in range(3):
         day.cloud.world.fail_next("DescribeInstances", "UnauthorizedOperation", status=403)
-    lambdas.invoke_event(day.cloud, SWEEPER, b'{"run_id": "20261120-120000-x-k3v9"}')
-    lambdas.wait_for_invocations(day.cloud)
-    for minutes in (1, 2):
-        day.cloud.clock.advance(minutes * 60)
-        retries.retry_due(day.cloud)
-        lambdas.wait_for_invocations(day.cloud)
+    lambdas.invoke_event(day.cloud, SWEEPER, json.dumps({"run_id": RUN}).encode())
+    day.retries()
     alarms.evaluate_due(day.cloud)
     lambdas.wait_for_invocations(day.cloud)
     day.take_letters()
 
 
-def _evening(day: Day) -> None:
+def _evening(day: Day, control: Function) -> None:
     """The sweeper is gone: its schedule can't call it, and no sweep is counted any more. Then both functions
     work again.
     """
@@ -178,35 +165,25 @@ def _evening(day: Day) -> None:
     day.take_letters()
     with day.cloud.lock:
         day.cloud.functions[SWEEPER] = gone
-        day.cloud.functions[CONTROL] = replace(
-            day.cloud.functions[CONTROL], handler="trainer.control.functions.control.handler"
-        )
+        day.cloud.functions[CONTROL] = control
     day.passes(5)
     told = len(day.posted)
-    nowhere = f"http://127.0.0.1:1/{day.secret}"
-    day.access.client("ssm").put_parameter(
-        Name=webhook_parameter("mayfly", "dev"), Value=nowhere, Overwrite=True
-    )
-    day.access.client("sns").publish(
-        TopicArn=f"arn:aws:sns:us-east-1:{day.cloud.account}:mayfly-dev-messages", Message="lost"
-    )
-    lambdas.wait_for_invocations(day.cloud)
-    for minutes in (1, 2):
-        day.cloud.clock.advance(minutes * 60)
-        retries.retry_due(day.cloud)
-        lambdas.wait_for_invocations(day.cloud)
+    nowhere = {"Name": webhook_parameter("mayfly", "dev"), "Value": f"http://127.0.0.1:1/{day.secret}"}
+    day.access.client("ssm").put_parameter(**nowhere, Overwrite=True)
+    day.access.client("sns").publish(TopicArn=day.outputs.topic_arn, Message="lost")
+    day.retries()
     day.take_letters()
     assert len(day.posted) == told
 
 
-def test_what_is_late_or_silent_or_scheduled_ends_and_nothing_of_another_stack(day: Day) -> None:
+def test_late_silent_and_scheduled_instances_of_the_stack_end(day: Day) -> None:
     assert {day.ended[name] for name in ("late", "silent", "killed")} <= {"shutting-down", "terminated"}
     assert day.ended["foreign"] == "running"
     names = [one["Name"] for one in day.access.client("scheduler").list_schedules()["Schedules"]]
     assert f"mayfly-{OLD}-kill-1" not in names
 
 
-def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(day: Day) -> None:
+def test_the_webhook_hears_of_a_broken_sweeper_and_its_return(day: Day) -> None:
     heads = [message["text"].splitlines()[0] for message in day.posted]
     broken = heads.index("ALARM: mayfly-dev-sweeper-silent")
     assert "OK: mayfly-dev-sweeper-silent" in heads[broken:]
@@ -214,22 +191,21 @@ def test_a_sweeper_that_is_broken_is_told_at_the_webhook_and_so_is_its_return(da
     assert "ALARM: mayfly-dev-dead-letters" in heads and "ALARM: mayfly-dev-instance-overdue" in heads
 
 
-def test_control_that_is_broken_is_told_too_and_so_is_its_return(day: Day) -> None:
+def test_the_webhook_hears_of_broken_control_and_its_return(day: Day) -> None:
     heads = [message["text"].splitlines()[0] for message in day.posted]
     broken = heads.index("ALARM: mayfly-dev-control-silent")
     assert "OK: mayfly-dev-control-silent" in heads[broken:]
     assert "No scheduled run starts, and none is settled." in day.posted[broken]["text"]
 
 
-def test_what_failed_for_good_is_in_the_queue_of_dead_letters(day: Day) -> None:
+def test_exhausted_retries_end_in_the_dead_letter_queue(day: Day) -> None:
     whole = [one for one in day.letters if "requestContext" in one]
-    by_function = [
-        one for one in whole if not one["requestContext"]["functionArn"].endswith(f"{CONTROL}:$LATEST")
-    ]
+    of_control = f"{CONTROL}:$LATEST"
+    by_function = [one for one in whole if not one["requestContext"]["functionArn"].endswith(of_control)]
     errors = {one["responsePayload"]["errorType"] for one in whole if one not in by_function}
     assert errors == {"ModuleNotFoundError"}  # control's
     assert [one["requestContext"]["condition"] for one in by_function] == ["RetriesExhausted"] * 2
-    assert by_function[0]["requestPayload"] == {"run_id": "20261120-120000-x-k3v9"}
+    assert by_function[0]["requestPayload"] == {"run_id": RUN}
     assert by_function[1]["requestPayload"]["Records"][0]["Sns"]["Message"] == "lost"
     by_schedule = [one for one in day.letters if "schedule" in one]
     assert {one["schedule"] for one in by_schedule} == {"mayfly-dev/standing-sweep"}
@@ -246,6 +222,5 @@ def test_the_webhooks_address_is_in_no_log_and_no_setting(day: Day) -> None:
 def test_a_role_is_allowed_what_its_calls_need_and_no_more(day: Day, name: str) -> None:
     role = f"mayfly-dev-us-east-1-{name}"
     policy = day.access.client("iam").get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
-    assert_allowed_is_needed(
-        [(asked, by) for who, asked, by in day.cloud.decisions if who.role == role], policy, {}
-    )
+    decided = [(asked, by) for who, asked, by in day.cloud.decisions if who.role == role]
+    assert_allowed_is_needed(decided, policy, {})

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from infra import policies
 from tests.aws import retries
 from tests.aws.account import CheckedAccount
 from tests.aws.clock import StoppedClock
+from tests.aws.queues import new_queue
 from tests.aws.server import CheckedAws
 from tests.trainer.rehearsal.test_lambdas import ECHO, NOON, create, invoke
 from tests.trainer.rehearsal.test_lambdas import role as role
@@ -20,22 +22,18 @@ from tests.trainer.rehearsal.test_scheduling import create as create_schedule
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
 
+FAILING = "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n"
 
-def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
+
+def test_a_failed_event_is_retried_and_then_a_dead_letter(
     aws_server: CheckedAws, access: Access, role: str
 ) -> None:
-    create(
-        access,
-        role,
-        "def handler(event, context):\n    print(context.aws_request_id)\n    raise KeyError('bucket')\n",
-    )
+    create(access, role, FAILING)
     cloud, sqs, iam = aws_server.cloud(access), access.client("sqs"), access.client("iam")
     cloud.clock = StoppedClock(NOON)
-    url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    send = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": arn}
-    document = json.dumps({"Version": "2012-10-17", "Statement": [send]})
-    iam.put_role_policy(RoleName="work", PolicyName="send", PolicyDocument=document)
+    url, arn = new_queue(access, "dead-letters")
+    send = json.dumps(policies.document(policies.allow("Send", "sqs:SendMessage", arn)))
+    iam.put_role_policy(RoleName="work", PolicyName="send", PolicyDocument=send)
     access.client("lambda").put_function_event_invoke_config(
         FunctionName="work", DestinationConfig={"OnFailure": {"Destination": arn}}
     )
@@ -53,26 +51,17 @@ def test_a_failed_event_is_tried_again_and_then_sent_where_the_settings_say(
     (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
     letter = json.loads(message["Body"])
     assert (letter["requestPayload"], letter["responsePayload"]["errorType"]) == ({"run": 1}, "KeyError")
-    assert (letter["requestContext"]["condition"], letter["requestContext"]["approximateInvokeCount"]) == (
-        "RetriesExhausted",
-        3,
-    )
+    about = letter["requestContext"]
+    assert (about["condition"], about["approximateInvokeCount"]) == ("RetriesExhausted", 3)
     printed = lambdas.log_file(cloud, "work").read_text().splitlines()
-    assert {line for line in printed if not line.startswith("{")} == {letter["requestContext"]["requestId"]}
+    assert {line for line in printed if not line.startswith("{")} == {about["requestId"]}
 
 
 def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(
     aws_server: CheckedAws, access: Access, role: str
 ) -> None:
     iam = access.client("iam")
-    other = json.dumps(
-        {
-            "Version": "2012-10-17",
-            "Statement": [
-                {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
-            ],
-        }
-    )
+    other = json.dumps(policies.trust("ec2.amazonaws.com"))
     arn = iam.create_role(RoleName="node", AssumeRolePolicyDocument=other)["Role"]["Arn"]
     with pytest.raises(ClientError, match="cannot be assumed by Lambda"):
         create(access, arn, ECHO)
@@ -82,12 +71,11 @@ def test_a_function_needs_a_role_that_trusts_lambda_and_may_log(
     assert not lambdas.log_file(aws_server.cloud(access), "work").exists()
 
 
-def test_a_target_that_can_not_be_called_is_tried_again_and_then_a_dead_letter(
+def test_a_failed_target_is_retried_and_then_a_dead_letter(
     desk: Any, cloud: CheckedAccount, scheduler_role: str
 ) -> None:
     sqs = desk.access.client("sqs")
-    url = sqs.create_queue(QueueName="dead-letters")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    url, arn = new_queue(desk.access, "dead-letters")
     allow(desk, "sqs:SendMessage")
     target = {
         "Arn": TERMINATE,
@@ -114,10 +102,7 @@ def test_a_target_that_can_not_be_called_is_tried_again_and_then_a_dead_letter(
 
 def allow(desk: Any, *actions: str, condition: dict[str, Any] | None = None) -> None:
     """Let the schedules' role do this, and nothing else."""
-    allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"} | (
-        {"Condition": condition} if condition else {}
-    )
-    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    document = json.dumps(policies.document(policies.allow("Own", list(actions), "*", condition)))
     name = "own" if condition else "more"
     desk.access.client("iam").put_role_policy(RoleName="schedules", PolicyName=name, PolicyDocument=document)
 
@@ -126,10 +111,7 @@ def test_a_schedule_has_the_rights_of_its_role_and_no_others(
     desk: Any, cloud: CheckedAccount, scheduler_role: str
 ) -> None:
     allow(desk, "ec2:TerminateInstances", condition={"StringEquals": {"aws:ResourceTag/project": "mayfly"}})
-    own, other = (
-        desk.launched(token="1", tags={"project": "mayfly"}),
-        desk.launched(token="2", tags={"project": "else"}),
-    )
+    own, other = (desk.launched(token=project, tags={"project": project}) for project in ("mayfly", "else"))
     for name, instance_id in (("own", own), ("other", other)):
         ids = json.dumps({"InstanceIds": [instance_id]})
         create_schedule(desk, scheduler_role, "at(2026-11-20T12:05:00)", Name=name, Input=ids)
@@ -148,28 +130,18 @@ def test_a_schedule_has_the_rights_of_its_role_and_no_others(
 
 
 @pytest.mark.parametrize(
-    "source", ["arn:aws:scheduler:us-east-1:{account}:schedule-group/other", "{account}"]
+    "source",
+    [
+        {"aws:SourceArn": "arn:aws:scheduler:us-east-1:{account}:schedule-group/other"},
+        {"aws:SourceAccount": "1"},
+    ],
 )
 def test_a_role_that_trusts_another_group_or_account_is_refused(
-    desk: Any, cloud: CheckedAccount, source: str
+    desk: Any, cloud: CheckedAccount, source: dict[str, str]
 ) -> None:
-    key, value = (
-        ("aws:SourceArn", source.format(account=cloud.account))
-        if ":" in source
-        else ("aws:SourceAccount", "1")
-    )
-    trusted = {
-        "Effect": "Allow",
-        "Principal": {"Service": "scheduler.amazonaws.com"},
-        "Action": "sts:AssumeRole",
-    }
-    document = {
-        "Version": "2012-10-17",
-        "Statement": [{**trusted, "Condition": {"StringEquals": {key: value}}}],
-    }
-    role = desk.access.client("iam").create_role(
-        RoleName="narrow", AssumeRolePolicyDocument=json.dumps(document)
-    )
+    where = {name: value.format(account=cloud.account) for name, value in source.items()}
+    document = json.dumps(policies.trust("scheduler.amazonaws.com", {"StringEquals": where}))
+    role = desk.access.client("iam").create_role(RoleName="narrow", AssumeRolePolicyDocument=document)
     with pytest.raises(ClientError, match="must allow AWS EventBridge Scheduler to assume the role"):
         create_schedule(desk, role["Role"]["Arn"], "rate(2 minutes)")
 

@@ -40,23 +40,14 @@ def publish_as_service(
     default key.
     """
     attributes = cloud.moto("sns", "GetTopicAttributes", {"TopicArn": topic_arn})["Attributes"]
-    if attributes.get("KmsMasterKeyId", "").endswith(
-        _SERVICES_KEY
-    ):  # its fixed policy lets no other service use it
+    if attributes.get("KmsMasterKeyId", "").endswith(_SERVICES_KEY):  # whose policy lets no other use it
         raise AwsError("KMSAccessDenied", f"{service} can't use the key {_SERVICES_KEY} of {topic_arn}.", 403)
-    context = {
-        "aws:sourcearn": source_arn,
-        "aws:sourceaccount": cloud.account,
-        "aws:sourceowner": cloud.account,
-    }
-    if not lets_service(
-        attributes["Policy"],
-        service,
-        Authorization(action="sns:Publish", resource=topic_arn, context=context),
-    ):
-        raise AwsError(
-            "AuthorizationError", f"The policy of {topic_arn} does not let {service} publish.", 403
-        )
+    context = {f"aws:source{name}": cloud.account for name in ("account", "owner")}
+    context["aws:sourcearn"] = source_arn
+    asked = Authorization(action="sns:Publish", resource=topic_arn, context=context)
+    if not lets_service(attributes["Policy"], service, asked):
+        what = f"The policy of {topic_arn} does not let {service} publish."
+        raise AwsError("AuthorizationError", what, 403)
     messages.deliver(cloud, topic_arn, subject=subject, message=message)
 
 

@@ -37,7 +37,7 @@ def story(
         monkeypatch.chdir(tmp_path)
         forget_sessions()
         story.bring_candles(tmp_path)
-        subscribe_queue(story.access, story.outputs)
+        subscribe_queue(story.access, story.outputs.topic_arn)
         yield story
         forget_sessions()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.infra.program import Recorded
 
 
-def test_with_attach_off_nothing_comes_in_and_no_role_or_policy_knows_of_sessions(program: Recorded) -> None:
+def test_attach_off_leaves_no_way_in_and_no_sessions(program: Recorded) -> None:
     assert program.outputs["attach"] == "off" and "attach_policy_arn" not in program.outputs
     for resource in program.resources:
         assert not resource.inputs.get("ingress"), resource.name

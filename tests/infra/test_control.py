@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import pulumi
 import pytest
 
 from infra import control, packing, wheels
+from tests.wheels import write_wheel
 from trainer.base.code_files import code_files
 from trainer.rehearsal.pulumi_shapes import zip_archive
 
@@ -40,7 +39,7 @@ print(boto3.__version__)
 """
 
 
-def test_function_is_the_sweepers_handler_with_what_it_needs_to_know(program: Recorded) -> None:
+def test_the_sweepers_function_knows_its_stack(program: Recorded) -> None:
     function = program.inputs("aws:lambda/function:Function", "sweeper")
     assert function["handler"] == "trainer.control.functions.sweep.handler"
     assert function["environment"]["variables"] == {
@@ -53,7 +52,7 @@ def test_function_is_the_sweepers_handler_with_what_it_needs_to_know(program: Re
     assert function["timeout"] < 2 * 60, "a sweep ends before the next begins"
 
 
-def test_control_has_a_role_of_its_own_and_no_reserved_concurrency(program: Recorded) -> None:
+def test_control_has_its_own_role_and_no_reserved_concurrency(program: Recorded) -> None:
     function = program.inputs("aws:lambda/function:Function", "control")
     assert function["handler"] == "trainer.control.functions.control.handler"
     assert function["environment"]["variables"] == {"PROJECT": "mayfly", "STACK": "dev"}
@@ -63,9 +62,7 @@ def test_control_has_a_role_of_its_own_and_no_reserved_concurrency(program: Reco
 
 
 @pytest.mark.parametrize("name", ["sweeper", "control"])
-def test_a_function_logs_where_lines_expire_and_a_failed_call_is_tried_again(
-    program: Recorded, name: str
-) -> None:
+def test_a_functions_log_expires_and_failed_calls_are_retried(program: Recorded, name: str) -> None:
     group = program.inputs("aws:cloudwatch/logGroup:LogGroup", name)
     assert group["retentionInDays"] == 30
     assert program.inputs("aws:lambda/function:Function", name)["loggingConfig"]["logGroup"] == group["name"]
@@ -89,7 +86,7 @@ def test_events_of_instances_call_control_and_nobody_else(program: Recorded) -> 
             assert permission["sourceArn"].removeprefix("arn:aws:mock:::") in rules
 
 
-def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
+def test_the_sweepers_zip_holds_its_modules_and_libraries_only() -> None:
     files = control.sweeper_files()
     assert {name for name in files if name.startswith("trainer/")} == set(control.SWEEPER_FILES)
     reached = code_files(["trainer.control.functions.sweep"])
@@ -151,22 +148,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def wheel(folder: Path, content: str) -> str:
     """Write a wheel of six and return its sha256."""
-    path = folder / "six-1.17.0-py2.py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("six.py", content)
-        about = "six-1.17.0.dist-info"
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: six\nVersion: 1.17.0\n")
-        tags = "Tag: py2-none-any\nTag: py3-none-any\n"
-        archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n{tags}")
-        archive.writestr(f"{about}/RECORD", "")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return write_wheel(folder, "six", version="1.17.0", tag="py2.py3-none-any", text=content)
 
 
 def is_code(name: str) -> bool:
     return name.endswith(".py")
 
 
-def test_a_library_is_packed_from_the_wheel_that_the_lock_has_the_hash_of(folder: Path) -> None:
+def test_a_library_is_packed_from_the_locked_wheel(folder: Path) -> None:
     lock = f"six==1.17.0 ; sys_platform == 'linux' \\\n    --hash=sha256:{wheel(folder, 'good = 1')}\n"
     (found,) = wheels.files_of("six", lock, is_code).items()
     assert (found[0], found[1].read_text()) == ("six.py", "good = 1")

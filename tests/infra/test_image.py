@@ -77,7 +77,7 @@ def test_a_build_is_tested_and_its_id_goes_where_launches_look(pipeline: Recorde
     assert baked_parameter("mayfly", "dev", "x").startswith("/imagebuilder/")
 
 
-def test_nobody_reaches_an_instance_that_builds_and_it_has_imdsv2_and_ends(pipeline: Recorded) -> None:
+def test_an_image_build_is_closed_has_imdsv2_and_ends(pipeline: Recorded) -> None:
     group = pipeline.inputs("aws:ec2/securityGroup:SecurityGroup")
     assert group["ingress"] == [] and [rule["fromPort"] for rule in group["egress"]] == [443]
     machine = pipeline.inputs(f"{BUILDER}infrastructureConfiguration:InfrastructureConfiguration")
@@ -99,7 +99,7 @@ def test_everything_is_tagged_and_belongs_to_the_component(pipeline: Recorded) -
         assert urn == component or request.type == "pulumi:pulumi:Stack"
 
 
-def test_the_role_reads_parts_and_components_of_this_stack_and_can_start_or_change_nothing(
+def test_the_builds_role_reads_own_parts_and_changes_nothing(
     pipeline: Recorded,
 ) -> None:
     written = json.loads(pipeline.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
@@ -124,7 +124,7 @@ def test_builds_decrypt_the_parts_where_the_bucket_has_a_key() -> None:
     assert (use["Action"], use["Resource"]) == ("kms:Decrypt", key)
 
 
-def test_old_images_are_deleted_with_their_snapshots_by_a_role_that_reaches_this_stacks_alone(
+def test_old_images_of_the_stack_alone_are_deleted(
     pipeline: Recorded,
 ) -> None:
     policy = pipeline.inputs(f"{BUILDER}lifecyclePolicy:LifecyclePolicy")
@@ -142,7 +142,7 @@ def test_old_images_are_deleted_with_their_snapshots_by_a_role_that_reaches_this
     assert_known_to_aws(written)
 
 
-def test_a_zip_has_the_same_bytes_for_the_same_files_and_a_version_follows_from_its_text() -> None:
+def test_zips_and_versions_follow_from_their_content() -> None:
     files = image_parts()
     assert zipped(files) == zipped(dict(reversed(files.items())))
     assert zipfile.ZipFile(io.BytesIO(zipped(files))).testzip() is None
@@ -151,6 +151,6 @@ def test_a_zip_has_the_same_bytes_for_the_same_files_and_a_version_follows_from_
     assert all(int(node) < 2**30 for node in one.split("."))  # Image Builder's limit for each
 
 
-def test_the_policies_of_launchers_name_the_baked_parameters_where_there_are_any(program: Recorded) -> None:
+def test_no_policy_names_baked_images_without_a_pipeline(program: Recorded) -> None:
     policies: list[dict[str, Any]] = program.all("aws:iam/policy:Policy")
     assert not [one for one in policies if "imagebuilder" in one["policy"]]

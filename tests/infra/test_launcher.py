@@ -49,7 +49,7 @@ MADE_FROM = LaunchedFrom(
 BOTH_TEMPLATES = replace(MADE_FROM, launch_templates=MADE_FROM.launch_templates * 2)
 
 
-def test_it_fits_a_managed_policy_with_the_longest_names_and_every_setting_that_widens_it() -> None:
+def test_the_widest_policy_fits_a_managed_policy() -> None:
     """Baked images, a key, and an existing VPC's subnets in six zones, which no region has more of."""
     assert len(json.dumps(launcher(WIDEST, MADE_FROM), separators=(",", ":"))) < MOST_CHARACTERS
 
@@ -60,7 +60,7 @@ def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
     assert set(re.findall(r"^ +(r[a-z-]*)/", keys, re.MULTILINE)) == {"raw", "raw-index", "runs", "retrains"}
 
 
-def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some() -> None:
+def test_own_images_are_launched_only_where_the_stack_bakes_some() -> None:
     def owners(*, baked: bool) -> Any:
         policy = launcher(WIDEST, replace(MADE_FROM, baked=baked))
         (images,) = [one for one in policy["Statement"] if "::image/" in str(one["Resource"])]
@@ -72,7 +72,7 @@ def test_images_of_the_account_may_be_launched_only_where_the_stack_bakes_some()
 MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 
-def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
+def test_controls_policy_fits_a_role_and_is_narrower() -> None:
     policy = launcher(WIDEST, BOTH_TEMPLATES, limits(("g5.*", "g6.*")))
     length = len(json.dumps(policy, separators=(",", ":")))
     assert length < MOST_INLINE_CHARACTERS - 500  # its log comes on top
@@ -93,7 +93,7 @@ def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
         assert statements[sid]["Condition"]["Null"] == needed
 
 
-def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_everything() -> None:
+def test_no_wildcard_action_and_only_looks_on_all_resources() -> None:
     for statement in launcher(WIDEST, MADE_FROM)["Statement"]:
         actions = listed(statement["Action"])
         assert statement["Effect"] == "Allow" and not any("*" in action for action in actions)
@@ -102,13 +102,13 @@ def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_eve
             assert all(action.split(":")[1].startswith(("Describe", "Get")) for action in actions)
 
 
-def test_it_writes_no_model_and_nothing_of_a_nodes_but_under_its_users_own_id() -> None:
+def test_people_write_a_nodes_keys_under_their_own_id_alone() -> None:
     of_nodes = ("models/", "live/", "attempts/", "checkpoints/")
     nodes = [prefix for prefix in WRITES if prefix.startswith(of_nodes)]
     assert nodes == [f"{prefix}${{aws:userid}}/*" for prefix in ("attempts/", "models/experiments/")]
 
 
-def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Recorded) -> None:
+def test_it_names_own_resources_and_is_attached_to_nobody(program: Recorded) -> None:
     (policy,) = program.all("aws:iam/policy:Policy")
     assert policy["name"] == "mayfly-dev-eu-west-1-launcher"
     assert not [one.typ for one in program.resources if "ttachment" in one.typ]

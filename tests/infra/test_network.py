@@ -35,7 +35,7 @@ def test_each_zone_has_a_subnet_of_its_own(program: Recorded) -> None:
     assert len(program.all("aws:ec2/routeTableAssociation:RouteTableAssociation")) == 3
 
 
-def test_a_zones_range_is_its_letters_whichever_other_zones_there_are() -> None:
+def test_a_zones_range_follows_from_its_letter() -> None:
     for zone in ("us-west-1c", "eu-west-1c"):
         assert subnet_range("10.86.0.0/16", zone) == "10.86.32.0/20"
     ranges = {subnet_range("10.86.0.0/16", f"us-east-1{letter}") for letter in "abcdefghijklmnop"}

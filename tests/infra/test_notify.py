@@ -25,7 +25,7 @@ def test_the_topic_has_no_key_and_lets_alarms_alone_publish(program: Recorded) -
     assert not program.all("aws:budgets/budget:Budget")  # but where the setting account_budget asks for one
 
 
-def test_the_notifier_is_subscribed_and_nobody_by_e_mail_unless_the_setting_says_so(
+def test_the_notifier_alone_is_subscribed_by_default(
     program: Recorded,
 ) -> None:
     subscription = program.inputs("aws:sns/topicSubscription:TopicSubscription")
@@ -41,7 +41,7 @@ def test_no_address_of_a_webhook_is_in_the_program(program: Recorded) -> None:
     assert [one["type"] for one in program.all("aws:ssm/parameter:Parameter")] == ["String"]
 
 
-def test_every_function_and_every_schedule_leaves_what_fails_in_the_queue(program: Recorded) -> None:
+def test_failed_calls_go_to_the_queue_of_dead_letters(program: Recorded) -> None:
     functions = program.all("aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig")
     assert len(functions) == len(program.all("aws:lambda/function:Function")) == 3
     assert {one["destinationConfig"]["onFailure"]["destination"] for one in functions} == {LETTERS}
@@ -50,7 +50,7 @@ def test_every_function_and_every_schedule_leaves_what_fails_in_the_queue(progra
     assert program.inputs("aws:sqs/queue:Queue")["messageRetentionSeconds"] == 14 * 24 * 3600
 
 
-def test_alarms_tell_the_topic_and_those_of_silence_tell_when_they_end(program: Recorded) -> None:
+def test_alarms_publish_and_those_of_silence_announce_their_end(program: Recorded) -> None:
     alarms = {one["name"]: one for one in program.all("aws:cloudwatch/metricAlarm:MetricAlarm")}
     assert set(alarms) == {f"mayfly-dev-{name}" for name in ALARMS}
     assert {tuple(alarm["alarmActions"]) for alarm in alarms.values()} == {(TOPIC,)}
@@ -63,4 +63,4 @@ def test_alarms_tell_the_topic_and_those_of_silence_tell_when_they_end(program: 
 
 @pytest.mark.parametrize(("minutes", "looked_back"), [(1, 15), (5, 15), (7, 25), (15, 45)])
 def test_silence_is_three_missed_calls_and_a_quarter_of_an_hour(minutes: int, looked_back: int) -> None:
-    assert silent("sweeper", "n", "m", minutes, "").periods * 5 == looked_back
+    assert silent("sweeper", "n", "m", minutes, "").evaluation_periods * 5 == looked_back

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="hatchling, the build backend, is not installed"
 )
-def test_the_wheel_carries_the_program_as_data_and_installs_no_infra(tmp_path: Path) -> None:
+def test_the_wheel_carries_infra_as_data_alone(tmp_path: Path) -> None:
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path))
     command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)

@@ -48,7 +48,7 @@ def test_the_program_holds_its_rules_whatever_its_settings(
     assert_stands(run_program(config), config)
 
 
-def test_what_breaks_a_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels, "files_of", lambda *_: {})
     stack = run_program()
     group = stack.inputs("aws:ec2/securityGroup:SecurityGroup")

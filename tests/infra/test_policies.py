@@ -46,7 +46,7 @@ def test_no_role_is_allowed_a_wildcard_action(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_only_actions_without_a_resource_are_allowed_on_everything(role: str) -> None:
+def test_only_actions_without_resources_are_allowed_on_all(role: str) -> None:
     for name, statement in statements(ROLES[role]).items():
         if statement["Resource"] == "*":
             assert name.endswith("HasNoResource")
@@ -63,7 +63,7 @@ def may_write(key: str, userid: str) -> bool:
     return any(fnmatchcase(key, pattern) for pattern in patterns)
 
 
-def test_an_instance_writes_its_own_keys_and_none_of_another_instances() -> None:
+def test_an_instance_writes_keys_under_its_own_id_alone() -> None:
     for instance_id, may in (("i-1", True), ("i-2", False)):
         keys = NodeKeys(role_id="AROA1", instance_id=instance_id, run_id="r", attempt=1)
         parts = (f"{keys.log}000001.log", f"{keys.models}lstm_A_1m.safetensors")
@@ -84,9 +84,7 @@ def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
     ]
 
 
-def test_a_script_with_secrets_reads_those_and_its_own_run_and_neither_candles_nor_another_runs_record() -> (
-    None
-):
+def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
     own = statements(ROLES["script"])
     secrets = "arn:aws:ssm:eu-west-1:123456789012:parameter/mayfly/mayfly/dev/script-secrets/*"
     assert (own["ReadSecrets"]["Action"], own["ReadSecrets"]["Resource"]) == ("ssm:GetParameter", secrets)
@@ -140,7 +138,7 @@ def test_notifier_reads_the_webhooks_address_and_nothing_else() -> None:
     assert statements(ROLES["notifier"])["ReadWebhook"]["Resource"] == parameter
 
 
-def test_only_this_accounts_alarms_and_a_budget_publish_to_the_topic() -> None:
+def test_only_own_alarms_and_a_budget_publish_to_the_topic() -> None:
     topic = "arn:aws:sns:eu-west-1:123456789012:mayfly-dev-messages"
     (alarms,) = policies.topic(STACK, budgets=False)["Statement"]
     assert alarms["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
@@ -171,7 +169,7 @@ def test_sweeper_writes_its_own_log() -> None:
     assert statements(SWEEPER)["WriteOwnLog"]["Resource"] == f"{group}:log-stream:*"
 
 
-def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
+def test_schedules_call_functions_and_end_own_instances() -> None:
     assert allowed(SCHEDULER) == {"lambda:InvokeFunction", "ec2:TerminateInstances", "sqs:SendMessage"}
     where = "arn:aws:lambda:eu-west-1:123456789012:function:mayfly-dev"
     called = statements(SCHEDULER)["CallFunctions"]["Resource"]
@@ -179,7 +177,7 @@ def test_schedules_call_the_functions_and_end_instances_of_the_stack() -> None:
     assert statements(SCHEDULER)["EndOwnInstances"]["Condition"] == OWN_TAGS
 
 
-def test_only_this_stacks_groups_of_schedules_can_take_the_role_on() -> None:
+def test_only_the_stacks_schedule_groups_assume_the_role() -> None:
     (statement,) = policies.trust_scheduler(STACK, "mayfly-dev", "mayfly-dev-retrains")["Statement"]
     assert statement["Principal"] == {"Service": "scheduler.amazonaws.com"}
     group = "arn:aws:scheduler:eu-west-1:123456789012:schedule-group/mayfly-dev"
@@ -232,7 +230,7 @@ def test_no_managed_policy_widens_a_role(program: Recorded) -> None:
     assert not any(role.get("managedPolicyArns") for role in program.all("aws:iam/role:Role"))
 
 
-def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -> None:
+def test_security_page_names_an_instances_writes_and_real_files() -> None:
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs" / "security.md").read_text(encoding="utf-8")
     (written,) = re.findall(r"it may write only (.*?), and overwritten", page)
@@ -240,6 +238,6 @@ def test_security_page_names_what_an_instance_may_write_and_files_that_exist() -
     assert all((root / path).is_file() for path in re.findall(r"`((?:infra|trainer)/[\w/]+\.py)`", page))
 
 
-def test_what_an_instance_tuned_is_written_to_the_memory_by_somebody_else() -> None:
+def test_an_instance_can_not_write_the_memory() -> None:
     resources = [pattern for one in INSTANCE["Statement"] for pattern in listed(one["Resource"])]
     assert not any(fnmatchcase(f"{BUCKET}/memory/measurements.json", resource) for resource in resources)

@@ -31,11 +31,11 @@ def test_the_parameter_has_room_for_six_zones(program: Recorded) -> None:
     StackOutputs(**outputs).to_json()
 
 
-def test_every_stack_output_is_exported_and_besides_the_launcher_policy(program: Recorded) -> None:
+def test_every_output_and_the_launcher_policy_are_exported(program: Recorded) -> None:
     assert set(program.outputs) == {*(field.name for field in fields(StackOutputs)), "launcher_policy_arn"}
 
 
-def test_nothing_can_be_launched_any_more_when_the_safety_net_goes(program: Recorded) -> None:
+def test_launch_templates_are_deleted_before_the_safety_net(program: Recorded) -> None:
     schedules = ("aws:scheduler/schedule:Schedule", "aws:scheduler/scheduleGroup:ScheduleGroup")
     launching = ("aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc")
     for last in (*schedules, "aws:lambda/function:Function"):

@@ -34,7 +34,7 @@ def configure() -> Any:
     return set_config
 
 
-def test_every_setting_is_declared_with_type_default_and_description() -> None:
+def test_every_setting_has_type_default_and_description() -> None:
     assert DECLARED.keys() == {field.name for field in fields(Settings)} - {"project", "stack"}
     for declaration in DECLARED.values():
         assert declaration.keys() - {"items"} == {"type", "default", "description"}
@@ -74,7 +74,7 @@ def test_storage_says_how_a_cache_is_billed(configure: Any, storage: str, throug
     assert read_settings().efs_throughput == throughput
 
 
-def test_retrains_are_read_and_a_senseless_one_is_named_by_its_number(configure: Any) -> None:
+def test_a_senseless_retrain_is_named_by_its_number(configure: Any) -> None:
     weekly = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20}
     configure(retrains=json.dumps([weekly]))
     (schedule,) = read_settings().retrains

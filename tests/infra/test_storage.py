@@ -31,7 +31,7 @@ SETTINGS = (
 )
 
 
-def test_what_keeps_the_bucket_closed_and_versioned_survives_the_stack_with_it(program: Recorded) -> None:
+def test_the_buckets_settings_survive_the_stack(program: Recorded) -> None:
     held = [request for request in program.requests if request.type.startswith("aws:s3/bucket")]
     assert {request.type.rpartition("/")[2] for request in held} == {"bucket:Bucket", *SETTINGS}
     for request in held:

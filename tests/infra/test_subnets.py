@@ -48,12 +48,12 @@ def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
         by_zone([SUBNET, replace(SUBNET, id="subnet-0c")])
 
 
-def test_instances_have_a_public_address_only_where_the_way_out_needs_one() -> None:
+def test_only_internet_gateways_need_public_addresses() -> None:
     assert with_subnet(route_out="igw-0a").public
     assert not VPC.public
 
 
-def test_what_is_not_there_is_named() -> None:
+def test_missing_subnets_are_named() -> None:
     error = "'subnets': this account and region have no subnet-0f.*`pulumi config set`"
     with pytest.raises(pulumi.RunError, match=error):
         run_program({"subnets": '["subnet-0a", "subnet-0f"]'})
@@ -65,7 +65,7 @@ def test_subnets_of_two_vpcs_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         run_program({"subnets": json.dumps(list(EXISTING_SUBNETS))})
 
 
-def test_a_stack_in_an_existing_vpc_makes_a_security_group_there_and_nothing_else() -> None:
+def test_an_existing_vpc_gets_a_security_group_and_nothing_else() -> None:
     program = run_program({"subnets": json.dumps(list(EXISTING_SUBNETS))})
     made = [one.typ for one in program.resources if one.typ.startswith("aws:ec2/")]
     network = [kind for kind in made if "launchTemplate" not in kind]

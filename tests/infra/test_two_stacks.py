@@ -69,7 +69,7 @@ def questions(document: Mapping[str, Any]) -> Iterator[Authorization]:
 
 
 @pytest.mark.parametrize(("own", "other"), [("dev", "dev-2"), ("dev-2", "dev")])
-def test_no_role_of_one_stack_may_do_to_the_other_what_that_ones_own_may(own: str, other: str) -> None:
+def test_no_role_may_act_on_another_stack(own: str, other: str) -> None:
     principal = {"aws:userid": "AROA1:i-1", "aws:principalaccount": ACCOUNT}
     theirs = {name: list(questions(document)) for name, document in policies_of(stack_of(other)).items()}
     assert sum(map(len, theirs.values())) > 100
@@ -108,7 +108,7 @@ def test_no_name_is_made_by_two_stacks() -> None:
     assert RULES["stack"].holds("dev-2")
 
 
-def test_names_that_are_global_tell_the_region_so_that_a_second_region_has_a_stack_of_the_same_name() -> None:
+def test_global_names_contain_the_region() -> None:
     of_iam = {f"aws:iam/{kind}" for kind in ("role:Role", "policy:Policy", "instanceProfile:InstanceProfile")}
     kinds = of_iam | {"aws:budgets/budget:Budget"}
     made = [one for one in stack_of("dev").resources if one.typ in kinds]

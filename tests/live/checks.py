@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ G_ON_DEMAND, G_SPOT = "L-DB2E81BA", "L-3819A6DF"
 NO_PULUMI = "needs the Pulumi CLI and a state of its own; a rehearsal applies the program without either"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One check. `dollars` is the most that it can cost: its machines have a budget or a deadline that sees
     to it.
@@ -34,9 +34,10 @@ class Check:
 
     name: str
     what: str
-    dollars: float
-    minutes: float
     run: Callable[[Live], None]
+    _: KW_ONLY
+    minutes: float
+    dollars: float = 0
     not_embedded: str = ""  # why the embedded AWS can't show it
 
 
@@ -324,118 +325,83 @@ def destroy(live: Live) -> None:
 
 
 CHECKS = (
-    Check(name="identity", what="who and where", dollars=0, minutes=0.1, run=identity),
+    Check("identity", "who and where", identity, minutes=0.1),
+    Check("quotas", "G quotas for 48 vCPU", quotas, minutes=0.1, not_embedded="it keeps no quotas"),
+    Check("up", "pulumi up twice, the second without a diff", up, minutes=8, not_embedded=NO_PULUMI),
+    Check("bucket", "versioned, closed, gives versions", bucket, minutes=0.1),
+    Check("sweeper", "answers a synchronous call without an error", sweeper, minutes=0.2),
     Check(
-        name="quotas",
-        what="G quotas for 48 vCPU",
-        dollars=0,
-        minutes=0.1,
-        run=quotas,
-        not_embedded="it keeps no quotas",
-    ),
-    Check(
-        name="up",
-        what="pulumi up twice, the second without a diff",
-        dollars=0,
-        minutes=8,
-        run=up,
-        not_embedded=NO_PULUMI,
-    ),
-    Check(name="bucket", what="versioned, closed, gives versions", dollars=0, minutes=0.1, run=bucket),
-    Check(
-        name="sweeper",
-        what="answers a synchronous call without an error",
-        dollars=0,
+        "policies",
+        "simulate-principal-policy of the three roles",
+        policies,
         minutes=0.2,
-        run=sweeper,
-    ),
-    Check(
-        name="policies",
-        what="simulate-principal-policy of the three roles",
-        dollars=0,
-        minutes=0.2,
-        run=policies,
         not_embedded="moto does not simulate policies",
     ),
-    Check(name="dry-run", what="a plan without a write", dollars=0, minutes=0.5, run=dry_run),
+    Check("dry-run", "a plan without a write", dry_run, minutes=0.5),
+    Check("doctor", "each check of the account says ok, or what to do", doctor, minutes=0.3),
     Check(
-        name="doctor",
-        what="each check of the account says ok, or what to do",
-        dollars=0,
-        minutes=0.3,
-        run=doctor,
+        "layers", "three t3.large end: wrong hash, kill and sweep schedule", layers, dollars=0.15, minutes=10
     ),
+    Check("hung-boot", "a t3.large that never speaks is swept", hung_boot, dollars=0.05, minutes=8),
     Check(
-        name="layers",
-        what="three t3.large end: wrong hash, kill and sweep schedule",
-        dollars=0.15,
-        minutes=10,
-        run=layers,
-    ),
-    Check(
-        name="hung-boot", what="a t3.large that never speaks is swept", dollars=0.05, minutes=8, run=hung_boot
-    ),
-    Check(
-        name="on-demand",
-        what="a run on g6.xlarge",
+        "on-demand",
+        "a run on g6.xlarge",
+        launch("--instance", "g6.xlarge", budget="0.41"),
         dollars=0.41,
         minutes=15,
-        run=launch("--instance", "g6.xlarge", budget="0.41"),
     ),
     Check(
-        name="spot",
-        what="a run on g6.xlarge, spot",
+        "spot",
+        "a run on g6.xlarge, spot",
+        launch("--instance", "g6.xlarge", "--spot", budget="0.41"),
         dollars=0.41,
         minutes=15,
-        run=launch("--instance", "g6.xlarge", "--spot", budget="0.41"),
     ),
-    Check(name="stop", what="a detached run is stopped", dollars=0.41, minutes=12, run=stop),
-    Check(name="detach", what="a detached run ends by itself", dollars=0.41, minutes=15, run=detach),
+    Check("stop", "a detached run is stopped", stop, dollars=0.41, minutes=12),
+    Check("detach", "a detached run ends by itself", detach, dollars=0.41, minutes=15),
     Check(
-        name="four-gpus",
-        what="a run on g6.12xlarge",
+        "four-gpus",
+        "a run on g6.12xlarge",
+        launch("--instance", "g6.12xlarge", budget="2.70"),
         dollars=2.70,
         minutes=20,
-        run=launch("--instance", "g6.12xlarge", budget="2.70"),
     ),
     Check(
-        name="attach",
-        what="a machine's GPU by mayfly status, and by attach = ssm, which is off again afterwards",
+        "attach",
+        "a machine's GPU by mayfly status, and by attach = ssm, which is off again afterwards",
+        attach,
         dollars=0.41,
         minutes=25,
-        run=attach,
         not_embedded="its machines are processes of the desk",
     ),
     Check(
-        name="storage",
-        what="cache, key and access logs; two runs on g6.xlarge",
+        "storage",
+        "cache, key and access logs; two runs on g6.xlarge",
+        storage,
         dollars=0.90,
         minutes=45,
-        run=storage,
         not_embedded=NO_PULUMI,
     ),
     Check(
-        name="bill",
-        what="the next day: receipts beside the bill",
+        "bill",
+        "the next day: receipts beside the bill",
+        bill,
         dollars=0.01,
         minutes=0.2,
-        run=bill,
         not_embedded="nobody sends a bill for it",
     ),
     Check(
-        name="existing-vpc",
-        what="a throwaway stack in the default VPC: up, a launch's dry run, down",
-        dollars=0,
+        "existing-vpc",
+        "a throwaway stack in the default VPC: up, a launch's dry run, down",
+        existing_vpc,
         minutes=15,
-        run=existing_vpc,
         not_embedded=NO_PULUMI,
     ),
     Check(
-        name="destroy",
-        what="mayfly down of a throwaway stack; its bucket stays closed",
-        dollars=0,
+        "destroy",
+        "mayfly down of a throwaway stack; its bucket stays closed",
+        destroy,
         minutes=15,
-        run=destroy,
         not_embedded=NO_PULUMI,
     ),
 )
@@ -471,8 +437,5 @@ def _show(live: Live, receipt: dict[str, Any], *, state: str) -> None:
 
 def missing_tools() -> str:
     """Return what an account's checks need and this machine lacks, as text; '' where nothing is missing."""
-    return (
-        ""
-        if shutil.which("pulumi")
-        else f"pulumi is not on PATH ({sys.platform}): https://www.pulumi.com/docs/install/"
-    )
+    missing = f"pulumi is not on PATH ({sys.platform}): https://www.pulumi.com/docs/install/"
+    return "" if shutil.which("pulumi") else missing

@@ -79,7 +79,7 @@ def test_a_check_that_would_pass_the_cap_is_not_run(live: Live, lines: list[str]
     assert run([check("two", 0.7)], live, Diary(tmp_path / "seen.json"), cap_usd=1.2) == 0
 
 
-def test_a_check_that_fails_ends_the_day_and_its_dollars_count_again(
+def test_a_failed_check_ends_the_day_and_frees_its_dollars(
     live: Live, lines: list[str], tmp_path: Path
 ) -> None:
     diary = Diary(tmp_path / "seen.json")
@@ -98,7 +98,7 @@ def test_what_the_embedded_aws_cannot_show_says_why(live: Live, lines: list[str]
     assert lines == ["== real: not on the embedded AWS: nobody bills"]
 
 
-def test_the_account_on_the_command_line_has_to_be_the_one_that_is_signed_in(access: Any) -> None:
+def test_the_named_account_must_be_the_signed_in_one(access: Any) -> None:
     with pytest.raises(CheckFailed, match="rehearses"):
         refuse_another_account(access, "123456789012")
     from dataclasses import replace
@@ -108,7 +108,7 @@ def test_the_account_on_the_command_line_has_to_be_the_one_that_is_signed_in(acc
         refuse_another_account(real, "123456789012")
 
 
-def test_every_check_that_starts_machines_has_a_price_and_the_day_is_in_order() -> None:
+def test_every_check_with_machines_has_a_price() -> None:
     names = [check.name for check in CHECKS]
     assert names[0] == "identity" and names[-1] == "destroy" and len(names) == len(set(names))
     dollars = [check.dollars for check in CHECKS]

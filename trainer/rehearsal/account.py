@@ -64,7 +64,6 @@ class Function:
     role: str  # name of the role that it has
     log_group: str
     timeout_seconds: int
-    memory_mib: int
     environment: dict[str, str]
     folder: Path  # the zip, unpacked
 
@@ -161,13 +160,7 @@ class EmbeddedAccount:
         """Raise AwsError unless a function lets an AWS service call it on behalf of `source_arn`."""
 
     def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
-        """Raise AwsError for a pool without capacity. The caller holds the lock."""
-        if self.world.is_full(pool):
-            what = (
-                f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone"
-            )
-            where = f"you requested ({pool.availability_zone})."
-            raise AwsError("InsufficientInstanceCapacity", f"{what} {where}", 500)
+        """Raise AwsError for a launch that is refused. The caller holds the lock."""
 
     def check_mount(
         self, instance: Instance, principal: Principal, file_system: str, access_point: str

@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -79,21 +80,24 @@ def main(path: str, executable: str, arguments: Sequence[str]) -> None:
         files=inherited_files(),
         name=os.environ.get("MAYFLY_INSTANCE", "python"),
     )
-    answers = connection.makefile("r", encoding="utf-8")
-    first = ""
+    answers = connection.makefile("rb", buffering=0)
+    first = b""
     with suppress(ConnectionResetError):  # it ended before it had read the order
         first = answers.readline()
     if not first:
         sys.exit("the fork server is gone, or can't run this")
     pid = json.loads(first)["pid"]
-
-    def forward(number: int, _: object) -> None:
-        with suppress(ProcessLookupError):  # it has just ended, and its exit code is on its way
-            os.kill(pid, number)
-
+    # By a file: a handler would not run for a signal that comes right before the process waits in a read.
+    signals, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno())
     for number in FORWARDED:
-        signal.signal(number, forward)
+        signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    while connection not in select.select([connection, signals], [], [])[0]:
+        for told in signals.recv(64):
+            with suppress(ProcessLookupError):  # it has just ended, and its exit code is on its way
+                os.kill(pid, told)
     last = answers.readline()
     code = json.loads(last)["exit"] if last else -signal.SIGKILL
     if code < 0:

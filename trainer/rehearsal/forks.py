@@ -33,18 +33,15 @@ class ForkedProcess:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._answers = connection.makefile("r", encoding="utf-8")
-        first = ""
-        with suppress(ConnectionResetError):  # it ended before it had read the order
-            first = self._answers.readline()
-        if not first:
+        first = b""
+        with suppress(ConnectionResetError), connection.makefile("rb", buffering=0) as answers:
+            first = answers.readline()  # alone: the exit code may have come, too
+        if not first:  # it ended before it had read the order
             raise RuntimeError("the fork server forked nothing")
         self.pid: int = json.loads(first)["pid"]
-        try:
-            # Once it has ended, another process may have its number.
-            self._handle: int | None = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            self._handle = None
+        self._handle: int | None = None
+        with suppress(ProcessLookupError):  # it has ended, and another process may have its number
+            self._handle = os.pidfd_open(self.pid)
         self._exit: int | None = None
 
     def poll(self) -> int | None:
@@ -57,8 +54,8 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit code. Raises TimeoutError after `timeout` seconds."""
-        self._connection.settimeout(timeout)
         while self._exit is None:
+            self._connection.settimeout(timeout)
             self._read()
         return self._exit
 

@@ -152,7 +152,5 @@ def _send(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
     """Send an answer, without the headers by which moto lets web pages read its answers."""
     status, headers, body = answer
     headers = [one for one in headers if not one[0].lower().startswith("access-control-")]
-    if not any(name.lower() == "content-length" for name, _ in headers):
-        headers.append(("Content-Length", str(len(body))))
     start_response(f"{status} {responses.get(status, 'Unknown')}", headers)
     return [body]

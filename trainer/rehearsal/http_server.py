@@ -3,7 +3,7 @@ another.
 
 werkzeug closes each connection after its answer, because an application may leave a part of a body unread;
 that costs a third more core time a request. Here the body is counted: a connection stays open only if its
-request was read to the end, and its answer was as long as it said.
+request was read to the end.
 """
 
 from __future__ import annotations
@@ -80,14 +80,12 @@ class _Handler(MotoRequestHandler):
     def _answer(self, answer: Answer, *, close: bool) -> None:
         status, headers, body = answer
         self.send_response_only(status)  # without this machine's Date: the front adds the account's
-        for name, value in headers:
-            self.send_header(name, value)
         has_body = self.command != "HEAD" and status not in _NO_BODY
-        length = next((value for name, value in headers if name.lower() == "content-length"), None)
-        if has_body and length is None:
+        for name, value in headers:
+            if not has_body or name.lower() != "content-length":
+                self.send_header(name, value)
+        if has_body:
             self.send_header("Content-Length", str(len(body)))
-        elif has_body and length != str(len(body)):
-            close = True  # the client would take what follows for the rest
         self.send_header("Connection", "close" if close else "keep-alive")
         self.end_headers()
         if has_body:

@@ -73,7 +73,6 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, Any]:
             role=role,
             log_group=params.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{name}",
             timeout_seconds=int(params.get("Timeout", 3)),
-            memory_mib=int(params.get("MemorySize", 128)),
             environment=dict(params.get("Environment", {}).get("Variables", {})),
             folder=folder,
         )
@@ -196,13 +195,11 @@ def run(
         "AWS_REGION": REGION,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_LAMBDA_FUNCTION_NAME": function.name,
-        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mib),
         **function.environment,
     }
     context = {
         "function_name": function.name,
         "invoked_function_arn": arn_of(cloud, function.name),
-        "memory_limit_in_mb": function.memory_mib,
         "aws_request_id": request_id or str(uuid.uuid4()),
         "timeout_seconds": function.timeout_seconds,
         "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),

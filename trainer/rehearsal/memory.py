@@ -8,7 +8,6 @@ ended its processes by then.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import re
@@ -23,7 +22,6 @@ from trainer.rehearsal.world import Instance, World
 from trainer.runs.record import from_iso, iso
 
 _ID = re.compile(r"i-[0-9a-f]{17}")
-_INSTANTS = ("launched_at", "running_at", "shutting_down_at", "stopped_at", "terminated_at")
 
 
 class StoredSettings:
@@ -94,28 +92,23 @@ class InstanceLog:
 
 
 def _to_json(instance: Instance) -> str:
-    values = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance)}
-    values["user_data"] = base64.b64encode(instance.user_data).decode()
-    for name in _INSTANTS:
-        values[name] = iso(values[name]) if values[name] else None
-    return json.dumps(values, default=_mark)
+    return json.dumps(vars(instance), default=_mark)
 
 
 def _from_json(text: str) -> Instance:
     values: dict[str, Any] = json.loads(text, object_hook=_unmark)
-    values["user_data"] = base64.b64decode(values["user_data"])
-    values["reason"] = tuple(values["reason"])
-    for name in _INSTANTS:
-        values[name] = from_iso(values[name]) if values[name] else None
-    return Instance(**values)
+    return Instance(**{**values, "reason": tuple(values["reason"])})
 
 
 def _mark(value: Any) -> dict[str, str]:
-    """Encode the instants of a description so that they can be read back."""
+    """Encode instants and user data so that they can be read back."""
     if isinstance(value, datetime):
         return {"$instant": iso(value)}
-    raise TypeError(f"{type(value).__name__} has no place in an instance's description")
+    assert isinstance(value, bytes), value
+    return {"$base64": base64.b64encode(value).decode()}
 
 
 def _unmark(value: dict[str, Any]) -> Any:
+    if value.keys() == {"$base64"}:
+        return base64.b64decode(value["$base64"])
     return from_iso(value["$instant"]) if value.keys() == {"$instant"} else value

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,18 +36,14 @@ def end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
 def send_signals(members: set[Member], *numbers: int) -> None:
     """Send signals to processes that still have the same start."""
     for pid, started in members:
-        try:
+        with suppress(ProcessLookupError):  # it has ended
             descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if start_ticks(pid) == started:
-                for number in numbers:
-                    signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            pass  # ended meanwhile
-        finally:
-            os.close(descriptor)
+            try:
+                if start_ticks(pid) == started:
+                    for number in numbers:
+                        signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
 
 
 def members_of(instance_id: str, sandbox: Path, supervisor: Member | None) -> set[Member]:
@@ -64,13 +61,12 @@ def members_of(instance_id: str, sandbox: Path, supervisor: Member | None) -> se
         below |= more
         grown = bool(more)
     marks = {f"MAYFLY_INSTANCE={instance_id}".encode(), f"MAYFLY_ROOT={sandbox}".encode()}
-    return {
-        (pid, process.started)
-        for pid, process in processes.items()
-        if pid in below
-        or (process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox))
-        or marks <= process.variables()
-    }
+    members = set()
+    for pid, process in processes.items():
+        is_fork = process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox)
+        if pid in below or is_fork or marks <= process.variables():
+            members.add((pid, process.started))
+    return members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +96,14 @@ class Process:
 
 def _processes() -> Iterator[Process]:
     """Yield every process of this user."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
             mine = folder.stat().st_uid == os.geteuid()
         except OSError:  # ended meanwhile
             continue
-        if mine and (stat := _stat(int(folder.name))):
-            yield Process(
-                pid=int(folder.name), name=stat[0], state=stat[1], parent=int(stat[2]), started=stat[20]
-            )
+        pid = int(folder.name)
+        if mine and (stat := _stat(pid)):
+            yield Process(pid=pid, name=stat[0], state=stat[1], parent=int(stat[2]), started=stat[20])
 
 
 def _stat(pid: int) -> list[str]:

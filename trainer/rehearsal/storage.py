@@ -50,7 +50,7 @@ def on_objects(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
     """Carry out a call on objects."""
     bucket, params = bucket_of(cloud, call.params["Bucket"]), {**call.params, "Metadata": _metadata(call)}
     if call.operation in ("PutObject", "UploadPart"):
-        params["Body"] = _sent(call)
+        params["Body"] = call.body
     answer = _shown(getattr(bucket, xform_name(call.operation))(**params))
     if "Body" in answer:
         answer["Body"] = answer["Body"].read()
@@ -93,20 +93,6 @@ def bucket_of(cloud: EmbeddedAccount, name: str) -> KeptBucket:
 def _metadata(call: Call) -> dict[str, str]:
     """Return an object's metadata, whose names S3 keeps in lower case."""
     return {name.lower(): value for name, value in call.params.get("Metadata", {}).items()}
-
-
-def _sent(call: Call) -> bytes:
-    """Return the body of an upload, without the marks of its chunks."""
-    if "aws-chunked" not in call.environ.get("HTTP_CONTENT_ENCODING", ""):
-        return call.body
-    chunks, at = list[bytes](), 0
-    while True:
-        begin = call.body.index(b"\r\n", at) + 2
-        size = int(call.body[at : begin - 2].partition(b";")[0], 16)
-        if size == 0:
-            return b"".join(chunks)
-        chunks.append(call.body[begin : begin + size])
-        at = begin + size + 2
 
 
 # buckets
@@ -208,12 +194,10 @@ def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """
     name = call.params["Name"]
     with cloud.lock:
-        restored = name in cloud.restored_parameters
-        params = {**call.params, "Overwrite": True} if restored else call.params
-        if restored:  # AWS refuses tags beside Overwrite
-            params.pop("Tags", None)
-        answer = cloud.moto("ssm", "PutParameter", params)
-        cloud.restored_parameters.discard(name)
+        if name in cloud.restored_parameters:
+            cloud.moto("ssm", "DeleteParameter", {"Name": name})
+            cloud.restored_parameters.discard(name)
+        answer = cloud.moto("ssm", "PutParameter", call.params)
         if name.startswith(REMEMBERED_PARAMETERS):
             cloud.settings.save("ssm", "PutParameter", name, call.params)
     return {"Version": answer["Version"], "Tier": answer.get("Tier", "Standard")}

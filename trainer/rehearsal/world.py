@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,7 +21,6 @@ STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 4
 # Reasons of an end: their code and their text.
 USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
-TAKEN_BACK = ("Server.SpotInstanceTermination", "Spot instance termination")
 LOST_HOST = ("Server.InternalError", "the embedded AWS itself ended")
 
 
@@ -35,16 +34,11 @@ class AwsError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """A capacity pool. In a rule, an empty field means any."""
+    """A capacity pool."""
 
-    instance_type: str = ""
-    availability_zone: str = ""
-    market: str = ""  # "on-demand" or "spot"
-
-    def covers(self, other: Pool) -> bool:
-        """Return whether a rule applies to that pool."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return all(wanted in ("", actual) for wanted, actual in pairs)
+    instance_type: str
+    availability_zone: str
+    market: str  # "on-demand" or "spot"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +57,6 @@ class Instance:
     reservation_id: str
     user_data: bytes
     shutdown_behavior: str  # "terminate" or "stop"
-    launched_at: datetime
     running_at: datetime
     shutting_down_at: datetime | None = None
     stopped_at: datetime | None = None
@@ -139,7 +132,6 @@ class World:
     """State of one account beyond moto's."""
 
     delays: Delays = field(default_factory=Delays)
-    full: set[Pool] = field(default_factory=set)
     instances: dict[str, Instance] = field(default_factory=dict)
     schedules: dict[tuple[str, str], StoredSchedule] = field(default_factory=dict)
     _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
@@ -174,34 +166,15 @@ class World:
     # instances
     # --------------------------------------------------------------------------------------------------------
 
-    def add(
-        self,
-        description: dict[str, Any],
-        *,
-        reservation_id: str,
-        user_data: bytes,
-        shutdown_behavior: str,
-        now: datetime,
-    ) -> Instance:
-        """Add a machine: pending now, running after the delay."""
-        instance = Instance(
-            description={**description, "LaunchTime": now},
-            reservation_id=reservation_id,
-            user_data=user_data,
-            shutdown_behavior=shutdown_behavior,
-            launched_at=now,
-            running_at=now + timedelta(seconds=self.delays.pending_seconds),
+    def add(self, description: dict[str, Any], *, now: datetime, **known: Any) -> Instance:
+        """Add a machine, of which `known` are further fields: pending now, running after the delay."""
+        shown, running_at = (
+            {**description, "LaunchTime": now},
+            now + timedelta(seconds=self.delays.pending_seconds),
         )
+        instance = Instance(description=shown, running_at=running_at, **known)
         self.instances[instance.id] = instance
         return instance
-
-    def fill(self, *, instance_type: str = "", availability_zone: str = "", market: str = "") -> None:
-        """Empty the matching pools; an empty argument means any."""
-        self.full.add(Pool(instance_type=instance_type, availability_zone=availability_zone, market=market))
-
-    def is_full(self, pool: Pool) -> bool:
-        """Return whether a pool is empty."""
-        return any(rule.covers(pool) for rule in self.full)
 
     def due_to_start(self, now: datetime) -> list[Instance]:
         """Return the instances that began to run since the last call."""
@@ -232,12 +205,6 @@ class World:
             self._shut_down(instance, OS_SHUTDOWN, now)
         elif instance.shutting_down_at is None and instance.stopped_at is None:
             instance.stopped_at, instance.reason = now, OS_SHUTDOWN
-
-    def take_back(self, instance_id: str, now: datetime) -> None:
-        """End a spot instance as EC2 does when it needs the capacity, after the two minutes of its
-        warning.
-        """
-        self._shut_down(self.instances[instance_id], TAKEN_BACK, now)
 
     def vacated(self, instance_id: str, now: datetime) -> None:
         """Record that an instance's processes have ended."""

@@ -138,7 +138,7 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
     sns = admin.client("sns")
     for one in sns.list_subscriptions_by_topic(TopicArn=outputs.topic_arn)["Subscriptions"]:
         sns.unsubscribe(SubscriptionArn=one["SubscriptionArn"])  # the notifier has its own tests
-    subscribe_queue(admin, outputs)
+    subscribe_queue(admin, outputs.topic_arn)
     answering_sweeper(cloud)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from infra import policies
 from trainer.aws.access import Access
 from trainer.rehearsal.client import stop_server
 
@@ -50,22 +51,14 @@ class Desk:
             for kind in types
             for zone in zones
         ]
+        template = {"LaunchTemplateId": self.template_id, "Version": "$Default"}
+        parts = ("instance", "volume", "network-interface")
         answer: dict[str, Any] = self.ec2.create_fleet(
             Type="instant",
             ClientToken=token,
             TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market},
-            LaunchTemplateConfigs=[
-                {
-                    "LaunchTemplateSpecification": {
-                        "LaunchTemplateId": self.template_id,
-                        "Version": "$Default",
-                    },
-                    "Overrides": overrides,
-                }
-            ],
-            TagSpecifications=[
-                {"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume", "network-interface")
-            ],
+            LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template, "Overrides": overrides}],
+            TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in parts],
         )
         return answer
 
@@ -74,9 +67,8 @@ class Desk:
         return instance_id
 
     def instance(self, instance_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0][
-            "Instances"
-        ][0]
+        (reservation,) = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
+        found: dict[str, Any] = reservation["Instances"][0]
         return found
 
     def state(self, instance_id: str) -> str:
@@ -94,48 +86,28 @@ def make_desk() -> Callable[..., Desk]:
 
 def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "terminate") -> Desk:
     iam, ec2 = access.client("iam"), access.client("ec2")
-    iam.create_role(RoleName="node", AssumeRolePolicyDocument=_trust("ec2.amazonaws.com"))
+    trust = json.dumps(policies.trust("ec2.amazonaws.com"))
+    iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
     iam.create_instance_profile(InstanceProfileName="node")
     iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
-    data = {
-        "UserData": base64.b64encode(user_data).decode(),
+    disk = {"VolumeSize": 100, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
+    metadata = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"}
+    interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True}
+    tags = [{"Key": "project", "Value": "mayfly"}, {"Key": "run_id", "Value": "none"}]
+    data: dict[str, Any] = {
         "InstanceInitiatedShutdownBehavior": behavior,
         "IamInstanceProfile": {"Name": "node"},
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-            "InstanceMetadataTags": "enabled",
-        },
-        "BlockDeviceMappings": [
-            {
-                "DeviceName": "/dev/sda1",
-                "Ebs": {
-                    "VolumeSize": 100,
-                    "VolumeType": "gp3",
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
-            }
-        ],
-        "NetworkInterfaces": [
-            {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True}
-        ],
-        "TagSpecifications": [
-            {
-                "ResourceType": kind,
-                "Tags": [{"Key": "project", "Value": "mayfly"}, {"Key": "run_id", "Value": "none"}],
-            }
-            for kind in ("instance", "volume")
-        ],
+        "MetadataOptions": metadata,
+        "BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": disk}],
+        "NetworkInterfaces": [interface],
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
     }
-    if not user_data:
-        del data["UserData"]
-    template = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)[
-        "LaunchTemplate"
-    ]
+    if user_data:
+        data["UserData"] = base64.b64encode(user_data).decode()
+    made = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)
     return Desk(
         access=access,
-        template_id=template["LaunchTemplateId"],
+        template_id=made["LaunchTemplate"]["LaunchTemplateId"],
         image_id=access.client("ssm").get_parameter(Name=IMAGE_PARAMETER)["Parameter"]["Value"],
         subnets={one["AvailabilityZone"]: one["SubnetId"] for one in ec2.describe_subnets()["Subnets"]},
     )
@@ -150,14 +122,10 @@ def desk(access: Access) -> Desk:
 @pytest.fixture
 def scheduler_role(access: Access) -> str:
     """The ARN of a role that the Scheduler may assume, and that may call functions and end instances."""
-    iam = access.client("iam")
-    role = iam.create_role(RoleName="schedules", AssumeRolePolicyDocument=_trust("scheduler.amazonaws.com"))
-    allowed = {
-        "Effect": "Allow",
-        "Action": ["lambda:InvokeFunction", "ec2:TerminateInstances"],
-        "Resource": "*",
-    }
-    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam, trust = access.client("iam"), json.dumps(policies.trust("scheduler.amazonaws.com"))
+    role = iam.create_role(RoleName="schedules", AssumeRolePolicyDocument=trust)
+    allowed = policies.allow("Act", ["lambda:InvokeFunction", "ec2:TerminateInstances"], "*")
+    document = json.dumps(policies.document(allowed))
     iam.put_role_policy(RoleName="schedules", PolicyName="own", PolicyDocument=document)
     return str(role["Role"]["Arn"])
 
@@ -173,11 +141,6 @@ def wait_until() -> Callable[..., None]:
             time.sleep(0.02)
 
     return wait
-
-
-def _trust(service: str) -> str:
-    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
 @pytest.fixture

@@ -39,27 +39,23 @@ def test_the_unique_ids_of_roles_are_identifiers() -> None:
     assert identifiers({"Role": role}) == ("000000000001", "AROAQAAAAAAAWA6UJDF3O")
 
 
-def test_a_uuid_is_one_identifier_and_its_end_none_though_it_may_have_digits_only() -> None:
+def test_a_uuid_is_one_identifier_and_its_end_is_none() -> None:
     subscription = "arn:aws:sns:us-east-1:000000000001:mayfly-dev:0a1b2c3d-0a1b-4c5d-8e9f-123456789012"
-    assert identifiers({"SubscriptionArn": subscription}) == (
-        "000000000001",
-        "0a1b2c3d-0a1b-4c5d-8e9f-123456789012",
-    )
+    found = identifiers({"SubscriptionArn": subscription})
+    assert found == ("000000000001", "0a1b2c3d-0a1b-4c5d-8e9f-123456789012")
 
 
-def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> None:
+def test_a_replay_replaces_the_first_accounts_identifiers() -> None:
+    def tags(account: str, vpc: str) -> dict[str, Any]:
+        return {"Resources": [vpc], "Policy": f'{{"Resource": "arn:aws:iam::{account}:role/x"}}'}
+
+    def template(user_data: str) -> dict[str, Any]:
+        return {"LaunchTemplateData": {"UserData": user_data}, "Body": b"000000000001"}
+
     made = applied(
         call("CreateVpc", "vpc-0123456789abcdef0", CidrBlock="10.0.0.0/16"),
-        call(
-            "CreateTags",
-            Resources=["vpc-0123456789abcdef0"],
-            Policy='{"Resource": "arn:aws:iam::000000000001:role/x"}',
-        ),
-        call(
-            "CreateLaunchTemplate",
-            LaunchTemplateData={"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAx"},
-            Body=b"000000000001",
-        ),
+        call("CreateTags", **tags("000000000001", "vpc-0123456789abcdef0")),
+        call("CreateLaunchTemplate", **template("YnVja2V0PW0tMDAwMDAwMDAwMDAx")),
     )
     sent = []
 
@@ -68,17 +64,11 @@ def test_identifiers_of_the_first_account_are_replaced_wherever_they_stand() -> 
         return {"Vpc": {"VpcId": "vpc-aaaaaaaaaaaaaaaaa"}} if operation == "CreateVpc" else {}
 
     assert replay(made, account="000000000002", send=send) == {"vpc": "vpc-aaaaaaaaaaaaaaaaa"}
-    assert sent[1] == {
-        "Resources": ["vpc-aaaaaaaaaaaaaaaaa"],
-        "Policy": '{"Resource": "arn:aws:iam::000000000002:role/x"}',
-    }
-    assert sent[2] == {
-        "LaunchTemplateData": {"UserData": "YnVja2V0PW0tMDAwMDAwMDAwMDAy"},
-        "Body": b"000000000001",
-    }
+    assert sent[1] == tags("000000000002", "vpc-aaaaaaaaaaaaaaaaa")
+    assert sent[2] == template("YnVja2V0PW0tMDAwMDAwMDAwMDAy")
 
 
-def test_a_bucket_that_is_there_already_is_no_failure_and_anything_else_is() -> None:
+def test_a_replay_takes_an_existing_bucket_and_no_other_error() -> None:
     def refuse(code: str) -> Any:
         def send(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
             raise AwsError(code, "no")
@@ -89,28 +79,26 @@ def test_a_bucket_that_is_there_already_is_no_failure_and_anything_else_is() -> 
     with pytest.raises(AwsError):
         replay(applied(call("CreateBucket")), account="000000000002", send=refuse("AccessDenied"))
     with pytest.raises(ValueError):
-        replay(
-            applied(call("CreateVpc", "vpc-0123456789abcdef0")), account="000000000002", send=lambda *_: {}
-        )
+        made = applied(call("CreateVpc", "vpc-0123456789abcdef0"))
+        replay(made, account="000000000002", send=lambda *_: {})
 
 
 def test_the_hash_follows_program_package_and_stack(tmp_path: Path) -> None:
     program, package = tmp_path / "program", tmp_path / "package"
     (program / "infra").mkdir(parents=True)
     package.mkdir()
-    for file in (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py"):
+    files = (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py")
+    for file in files:
         file.write_text("1")
-    first = program_hash(program, package, stack="dev")
-    assert (
-        program_hash(program, package, stack="dev") == first != program_hash(program, package, stack="prod")
-    )
-    for file in (program / "Pulumi.yaml", program / "infra" / "network.py", package / "sweep.py"):
+    first, again, other = (program_hash(program, package, stack=one) for one in ("dev", "dev", "prod"))
+    assert again == first != other
+    for file in files:
         file.write_text("2")
         assert (changed := program_hash(program, package, stack="dev")) != first
         first = changed
 
 
-def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_older_one(
+def test_damaged_and_older_applications_are_not_replayed(
     tmp_path: Path,
 ) -> None:
     store = ProgramStore(tmp_path)
@@ -130,14 +118,12 @@ def test_what_can_not_be_read_is_applied_again_and_a_newer_program_replaces_an_o
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     store = ProgramStore(tmp_path / "cache" / "programs")
-    with (
-        pytest.raises(ConfigError, match=r"programs \(Not a directory\). Set MAYFLY_PROGRAMS"),
-        store.locked("key"),
-    ):
+    error = r"programs \(Not a directory\). Set MAYFLY_PROGRAMS"
+    with pytest.raises(ConfigError, match=error), store.locked("key"):
         raise AssertionError
 
 
-def test_a_folder_that_others_may_write_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path / "cache" / "programs")
     with store.locked("key"):
         assert (tmp_path / "cache" / "programs").stat().st_mode & 0o777 == 0o700

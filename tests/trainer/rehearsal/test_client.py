@@ -52,10 +52,8 @@ def test_the_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_look_where_nothing_was_rehearsed_creates_nothing(tmp_path: Path) -> None:
     root = tmp_path / "mayfly"
-    with (
-        pytest.raises(ConfigError, match=r"nothing was rehearsed.*launch --rehearse"),
-        rehearsal(root, create=False),
-    ):
+    error = r"nothing was rehearsed.*launch --rehearse"
+    with pytest.raises(ConfigError, match=error), rehearsal(root, create=False):
         pass
     assert not stop_server(root)
     assert not root.exists()
@@ -65,7 +63,6 @@ def test_the_client_imports_nothing_of_the_server() -> None:
     heavy = ("moto", "boto3", "trainer.rehearsal.server")
     code = f"import sys, trainer.rehearsal.client; print([name for name in {heavy} if name in sys.modules])"
     folder = str(Path(next(iter(trainer.__path__))).parent)
-    told = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

@@ -179,7 +179,7 @@ def test_a_type_that_a_zone_does_not_offer_is_unsupported(desk: Any) -> None:
         ({"DryRun": True}, "DryRunOperation"),
     ],
 )
-def test_what_aws_refuses_is_refused(desk: Any, change: dict[str, Any], expected: str) -> None:
+def test_launches_that_aws_refuses_are_refused(desk: Any, change: dict[str, Any], expected: str) -> None:
     asked = {"ImageId": desk.image_id, "InstanceType": "g5.xlarge", "MinCount": 1, "MaxCount": 1, **change}
     with pytest.raises(ClientError) as failed:
         desk.ec2.run_instances(**asked)
@@ -224,7 +224,7 @@ def test_tags_can_be_changed_and_found(desk: Any) -> None:
     assert desk.ec2.describe_instances(Filters=rules)["Reservations"] == []
 
 
-def test_what_is_not_done_here_says_so(desk: Any) -> None:
+def test_an_unsupported_operation_says_so(desk: Any) -> None:
     with pytest.raises(ClientError) as failed:
         desk.ec2.stop_instances(InstanceIds=[desk.launched()])
     assert code_of(failed) == "UnsupportedOperation"

@@ -88,7 +88,7 @@ def pid_in(file: Path, wait_until: Callable[..., None]) -> int:
     return int(file.read_text())
 
 
-def test_a_fork_has_code_files_and_variables_of_its_own_and_the_libraries_are_there(
+def test_a_fork_has_its_own_code_files_and_variables(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     reader, writer = os.pipe()
@@ -107,7 +107,7 @@ def test_a_fork_has_code_files_and_variables_of_its_own_and_the_libraries_are_th
     assert seen["executable"] == str(tmp_path / "venv/bin/python")
 
 
-def test_libraries_are_loaded_with_the_users_settings_of_the_processor_and_no_other_variable(
+def test_libraries_load_with_the_users_processor_settings_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Forks would otherwise compute with other instructions than this Python, and differ in last digits."""
@@ -128,7 +128,7 @@ def test_libraries_are_loaded_with_the_users_settings_of_the_processor_and_no_ot
     assert json.loads(seen.read_text()) == {**forks.ENVIRONMENT, "OPENBLAS_CORETYPE": "Haswell"}
 
 
-def test_a_server_has_nothing_of_ours_loaded_and_no_checkout_on_its_path(
+def test_a_fork_server_loads_nothing_of_ours(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     code = "import sys, json; json.dump([sys.path, sorted(sys.modules)], open('seen.json', 'w'))"
@@ -155,7 +155,7 @@ def test_signals_reach_the_fork_and_its_end_is_the_clients(
     assert killed.wait() == -signal.SIGKILL
 
 
-def test_a_signal_that_comes_before_the_forks_id_is_known_reaches_it(tmp_path: Path) -> None:
+def test_a_signal_before_the_forks_id_is_known_reaches_it(tmp_path: Path) -> None:
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         with socket.socket(socket.AF_UNIX) as listener:
@@ -193,7 +193,7 @@ def test_a_fork_leaves_as_an_interpreter_does(
     assert process.communicate() == (out, err) and process.returncode == exit_code
 
 
-def test_an_uncaught_error_of_a_fork_is_a_traceback_and_ctrl_c_its_signal(
+def test_a_forks_error_is_a_traceback_and_ctrl_c_a_signal(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
     process = start("raise ValueError('told')")
@@ -203,7 +203,7 @@ def test_an_uncaught_error_of_a_fork_is_a_traceback_and_ctrl_c_its_signal(
     assert process.communicate()[1].endswith("KeyboardInterrupt\n") and process.returncode == -signal.SIGINT
 
 
-def test_a_killed_client_takes_its_fork_and_the_forks_children_along(
+def test_a_killed_client_ends_its_fork_with_its_children(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     family = (
@@ -273,3 +273,11 @@ def test_a_message_of_somebody_else_costs_nothing(server: ForkServerProcess, tmp
             stranger.connect(str(server.path))
             stranger.sendall(nonsense)
     assert run_nothing(server) == 0
+
+
+def test_an_exit_code_that_comes_with_the_process_id_is_read() -> None:
+    """On a busy machine both lines came at once, and the second was lost in a buffer."""
+    here, there = socket.socketpair()
+    with there:
+        there.sendall(b'{"pid": 1}\n{"exit": 3}\n')
+    assert ForkedProcess(here).wait() == 3

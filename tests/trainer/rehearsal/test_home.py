@@ -93,7 +93,7 @@ def test_a_note_that_leads_elsewhere_is_not_believed(tmp_path: Path, changed: di
     assert read_note(tmp_path) is None
 
 
-def test_a_note_that_others_may_read_or_that_is_a_link_is_not_believed(tmp_path: Path) -> None:
+def test_a_note_that_others_may_read_is_not_believed(tmp_path: Path) -> None:
     write_note(tmp_path, KNOWN)
     (tmp_path / NOTE).chmod(0o644)
     assert read_note(tmp_path) is None
@@ -110,7 +110,7 @@ def test_a_damaged_note_is_no_note(tmp_path: Path, text: str) -> None:
     assert read_note(tmp_path) is None
 
 
-def test_who_answers_without_the_secret_is_not_believed(tmp_path: Path) -> None:
+def test_a_server_without_the_secret_is_not_believed(tmp_path: Path) -> None:
     """A note whose server has gone, and a stranger who listens at its port and says yes to everything."""
     heard: list[str] = []
 
@@ -137,7 +137,7 @@ def test_who_answers_without_the_secret_is_not_believed(tmp_path: Path) -> None:
     assert heard and secret.hex() not in heard[0]
 
 
-def test_a_new_folder_on_a_full_disk_is_as_good_as_new_once_there_is_room(tmp_path: Path) -> None:
+def test_a_new_folder_on_a_full_disk_works_once_there_is_room(tmp_path: Path) -> None:
     def full(path: Path, *_: object, **__: object) -> None:
         path.touch()
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -67,7 +67,7 @@ def pid_in(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_a_node_sees_its_sandbox_and_of_the_desk_only_its_processor(
+def test_a_node_sees_nothing_of_the_desk_but_its_processor(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DESK_SECRET", "of the desk")
@@ -115,7 +115,7 @@ def test_processes_end_themselves_within_the_grace(start: Start, stopped: bool) 
     assert "goodbye" in log(node)
 
 
-def test_a_stopped_process_group_that_ignores_sigterm_ends(start: Start) -> None:
+def test_a_stopped_group_that_ignores_sigterm_ends(start: Start) -> None:
     node = start("trap '' TERM; echo $$ > $HOME/pid; while :; do sleep 0.05; done")
     pid = pid_in(node.sandbox / "home/pid")
     os.killpg(node.process_group, signal.SIGSTOP)
@@ -123,7 +123,7 @@ def test_a_stopped_process_group_that_ignores_sigterm_ends(start: Start) -> None
     assert not alive(pid)
 
 
-def test_a_daemon_in_a_session_of_its_own_with_an_empty_environment_ends_too(start: Start) -> None:
+def test_a_daemon_with_an_empty_environment_ends_too(start: Start) -> None:
     daemon = (
         "import os, time\n"
         "if os.fork(): os._exit(0)\n"
@@ -158,7 +158,7 @@ NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 AT_NOON = f"{TIMER} write '2026-11-20 12:00:00 UTC'"
 
 
-def test_a_timer_fires_when_it_is_due_even_if_every_process_is_stopped(start: Start) -> None:
+def test_a_timer_fires_though_every_process_is_stopped(start: Start) -> None:
     node = start(f"{AT_NOON}; systemctl daemon-reload; systemctl enable --now end.timer; sleep 600")
     wait_for((node.sandbox / "run/timers/end.timer").exists)
     os.killpg(node.process_group, signal.SIGSTOP)
@@ -175,7 +175,7 @@ def test_a_stopped_timer_does_not_fire(start: Start) -> None:
     assert node.poll() == "exited"
 
 
-def test_a_changed_timer_counts_after_daemon_reload_and_restart_only(start: Start) -> None:
+def test_a_changed_timer_counts_after_daemon_reload_and_restart(start: Start) -> None:
     change = "systemctl enable --now end.timer; write '2026-11-20 11:00:00 UTC'; systemctl restart end.timer"
     node = start(f"{AT_NOON}; {change}")
     reloaded = start(f"{AT_NOON}; {change}; systemctl daemon-reload; systemctl restart end.timer")
@@ -200,7 +200,7 @@ def test_stubs_do_nothing_outside_a_sandbox() -> None:
     assert not (stubs.parent / "run").exists()
 
 
-def test_a_nodes_date_is_as_far_ahead_as_its_accounts_clock_and_reads_a_given_one_as_it_is() -> None:
+def test_a_nodes_date_is_as_far_ahead_as_its_accounts_clock() -> None:
     stub = Path(__file__).parents[3] / "trainer/rehearsal/stubs/date"
 
     def date(*words: str) -> str:
@@ -228,7 +228,7 @@ def run_server(sandbox: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_scratch_folder(
+def test_a_node_does_not_outlive_a_killed_server(
     tmp_path: Path,
 ) -> None:
     server = run_server(tmp_path / "sandbox/i-orphan")
@@ -244,7 +244,7 @@ def test_a_node_does_not_outlive_a_killed_server_and_the_next_one_removes_its_sc
     assert not scratch.exists()
 
 
-def test_a_process_with_half_a_letter_in_its_name_is_one_like_others(tmp_path: Path) -> None:
+def test_a_process_with_half_a_letter_in_its_name_is_found(tmp_path: Path) -> None:
     marks = {"MAYFLY_INSTANCE": "i-orphan", "MAYFLY_ROOT": str(tmp_path)}
     with cut_name(tmp_path, marks) as pid:
         assert {pid} == {member[0] for member in processes.members_of("i-orphan", tmp_path, None)}
@@ -279,7 +279,7 @@ def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
     assert reap(tmp_path) == 0
 
 
-def test_a_process_that_is_forked_while_others_are_told_to_end_is_told_too(
+def test_a_process_forked_during_the_end_gets_a_sigterm_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[set[int], tuple[int, ...]]] = []
@@ -346,7 +346,7 @@ def test_a_damaged_record_is_passed_over(tmp_path: Path, text: str) -> None:
     assert reap(tmp_path) == 0
 
 
-def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(
+def test_an_ended_groups_reused_number_gets_no_signal(
     start: Start, bystander: subprocess.Popen[bytes]
 ) -> None:
     node = start("exit 0")
@@ -356,7 +356,7 @@ def test_the_number_of_a_group_that_has_ended_may_be_somebody_elses(
     assert bystander.poll() is None
 
 
-def test_a_process_that_ended_and_whose_number_was_given_out_again_gets_no_signal(
+def test_a_reused_process_number_gets_no_signal(
     bystander: subprocess.Popen[bytes],
 ) -> None:
     processes.send_signals({(bystander.pid, "1")}, signal.SIGKILL)
@@ -414,7 +414,7 @@ def forking_node(node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[tupl
     node.terminate(grace_seconds=0)
 
 
-def test_what_a_node_forks_is_below_its_first_process_and_ends_with_the_node(
+def test_a_nodes_forks_are_below_its_first_process_and_end(
     forking_node: tuple[NodeProcess, int],
 ) -> None:
     node, pid = forking_node
@@ -424,7 +424,7 @@ def test_what_a_node_forks_is_below_its_first_process_and_ends_with_the_node(
     assert not alive(pid)
 
 
-def test_a_fork_that_lost_its_nodes_first_process_is_found_by_its_name_and_folder(
+def test_an_orphaned_fork_is_found_by_its_name_and_folder(
     forking_node: tuple[NodeProcess, int], tmp_path: Path
 ) -> None:
     node, pid = forking_node
@@ -435,7 +435,7 @@ def test_a_fork_that_lost_its_nodes_first_process_is_found_by_its_name_and_folde
     wait_for(lambda: not alive(pid))
 
 
-def test_a_node_that_is_a_fork_ends_when_its_fork_server_is_killed(fork_server: Path, tmp_path: Path) -> None:
+def test_a_forked_node_ends_with_its_fork_server(fork_server: Path, tmp_path: Path) -> None:
     server = ForkServerProcess(fork_server)
     node = run_node(tmp_path / "lost", f"echo $$ > {tmp_path}/pid; sleep 600", server)
     pid = pid_in(tmp_path / "pid")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from infra import policies
 from tests.aws.clock import StoppedClock
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
@@ -36,9 +37,8 @@ def handler(event, context):
 def create(access: Access, role: str, code: str, *, name: str = "work", timeout_seconds: int = 500) -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr(
-            zipfile.ZipInfo("work/__init__.py"), ""
-        )  # without a date: the same code is the same zip
+        # Without a date: the same code is the same zip.
+        archive.writestr(zipfile.ZipInfo("work/__init__.py"), "")
         archive.writestr(zipfile.ZipInfo("work/main.py"), code)
     answer = access.client("lambda").create_function(
         FunctionName=name,
@@ -59,29 +59,18 @@ def invoke(access: Access, **event: Any) -> tuple[Any, str]:
 
 @pytest.fixture
 def role(access: Access) -> str:
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": "lambda.amazonaws.com"},
-        "Action": "sts:AssumeRole",
-    }
-    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    iam = access.client("iam")
-    logs = {"Effect": "Allow", "Action": ["logs:CreateLogStream", "logs:PutLogEvents"], "Resource": "*"}
-    arn = str(iam.create_role(RoleName="work", AssumeRolePolicyDocument=document)["Role"]["Arn"])
-    iam.put_role_policy(
-        RoleName="work",
-        PolicyName="logs",
-        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [logs]}),
-    )
+    iam, trust = access.client("iam"), json.dumps(policies.trust("lambda.amazonaws.com"))
+    arn = str(iam.create_role(RoleName="work", AssumeRolePolicyDocument=trust)["Role"]["Arn"])
+    logs = policies.allow("Log", ["logs:CreateLogStream", "logs:PutLogEvents"], "*")
+    document = json.dumps(policies.document(logs))
+    iam.put_role_policy(RoleName="work", PolicyName="logs", PolicyDocument=document)
     return arn
 
 
 def test_a_function_gets_its_event_and_environment(
     aws_server: EmbeddedAws, access: Access, role: str
 ) -> None:
-    aws_server.cloud(access).clock = StoppedClock(
-        NOON + timedelta(days=7)
-    )  # where a function reads the time, too
+    aws_server.cloud(access).clock = StoppedClock(NOON + timedelta(days=7))  # which a function reads, too
     create(access, role, ECHO)
     expected = {"event": {"run_id": "r1"}, "stage": "test", "left": True, "day": "2026-11-27"}
     assert invoke(access, run_id="r1") == (expected, "")
@@ -114,16 +103,19 @@ def test_the_deskside_environment_does_not_reach_a_function(
     assert told["HOME"] != str(Path.home())
 
 
-def test_a_failing_function_says_so(access: Access, role: str) -> None:
-    create(access, role, "def handler(event, context): raise KeyError('bucket')\n")
+@pytest.mark.parametrize(
+    ("code", "seconds", "expected"),
+    [
+        ("def handler(event, context): raise KeyError('bucket')\n", 500, "KeyError"),
+        ("import time\ndef handler(event, context): time.sleep(60)\n", 1, "Sandbox.Timedout"),
+    ],
+)
+def test_a_function_that_fails_or_hangs_says_so(
+    access: Access, role: str, code: str, seconds: int, expected: str
+) -> None:
+    create(access, role, code, timeout_seconds=seconds)
     told, error = invoke(access)
-    assert (told["errorType"], error) == ("KeyError", "Unhandled")
-
-
-def test_a_function_that_hangs_is_ended_at_its_timeout(access: Access, role: str) -> None:
-    create(access, role, "import time\ndef handler(event, context): time.sleep(60)\n", timeout_seconds=1)
-    told, error = invoke(access)
-    assert (told["errorType"], error) == ("Sandbox.Timedout", "Unhandled")
+    assert (told["errorType"], error) == (expected, "Unhandled")
 
 
 def test_an_event_is_accepted_and_runs_later(
@@ -162,7 +154,7 @@ def test_an_unknown_function_is_not_found(access: Access) -> None:
 FULL = "# a zip that is not there yet\n"
 
 
-def test_a_full_disk_is_said_and_the_function_may_be_created_again(
+def test_a_function_can_be_created_again_after_a_full_disk(
     access: Access, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def extractall(archive: zipfile.ZipFile, path: Path) -> None:
@@ -177,10 +169,8 @@ def test_a_full_disk_is_said_and_the_function_may_be_created_again(
 
 
 def test_size_and_hash_are_those_of_the_zip(access: Access, role: str) -> None:
-    code, own = (
-        io.BytesIO(),
-        {"FunctionName": "work", "Runtime": "python3.13", "Role": role, "Handler": "work.main.handler"},
-    )
+    own = {"FunctionName": "work", "Runtime": "python3.13", "Role": role, "Handler": "work.main.handler"}
+    code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:
         archive.writestr("work/main.py", ECHO)
     functions, sha256 = access.client("lambda"), hashlib.sha256(code.getvalue()).digest()
@@ -188,10 +178,8 @@ def test_size_and_hash_are_those_of_the_zip(access: Access, role: str) -> None:
     read = functions.get_function(FunctionName="work")["Configuration"]
     assert made["ResponseMetadata"]["HTTPStatusCode"] == 201
     for one in (made, read, *functions.list_functions()["Functions"]):
-        assert (one["CodeSize"], one["CodeSha256"]) == (
-            len(code.getvalue()),
-            base64.b64encode(sha256).decode(),
-        )
+        assert one["CodeSize"] == len(code.getvalue())
+        assert one["CodeSha256"] == base64.b64encode(sha256).decode()
         assert (one["FunctionArn"], one["Handler"]) == (made["FunctionArn"], own["Handler"])
 
 
@@ -201,7 +189,7 @@ def test_a_function_whose_name_is_a_path_is_refused(access: Access, role: str, n
         create(access, role, ECHO, name=name)
 
 
-def test_accounts_share_a_zip_that_is_unpacked_and_what_none_uses_is_forgotten(
+def test_accounts_share_unpacked_zips_and_unused_ones_go(
     aws_server: EmbeddedAws, access: Access, role: str
 ) -> None:
     folder = aws_server.cloud(access).function_code
@@ -210,7 +198,5 @@ def test_accounts_share_a_zip_that_is_unpacked_and_what_none_uses_is_forgotten(
     create(access, role, ECHO + "\n# a zip of its own\n")
     assert not unused.exists() and folder.stat().st_mode & 0o022 == 0
     create(access, role, ECHO + "\n# a zip of its own\n", name="again")
-    assert (
-        aws_server.cloud(access).functions["work"].folder
-        == aws_server.cloud(access).functions["again"].folder
-    )
+    functions = aws_server.cloud(access).functions
+    assert functions["work"].folder == functions["again"].folder

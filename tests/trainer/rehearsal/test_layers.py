@@ -237,7 +237,7 @@ def test_nothing_but_the_standing_sweep_ended_the_last(net: Net) -> None:
     assert net.seen["at the deadline"][STANDING] == "running"
 
 
-def test_the_next_command_settles_what_nobody_watched_and_the_receipts_tell_the_truth(
+def test_the_next_command_settles_runs_that_nobody_watched(
     net: Net, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = {

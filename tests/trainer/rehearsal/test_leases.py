@@ -59,11 +59,8 @@ def test_nobody_holds_a_lease_for_a_process_that_is_not_there(leases: Leases) ->
 def test_a_shell_with_half_a_letter_in_its_name_is_found(tmp_path: Path) -> None:
     shell = tmp_path / "тренировка"
     shell.symlink_to("/bin/bash")
-    ask = (
-        f"PYTHONPATH={ROOT} {sys.executable} -c 'from trainer.rehearsal.leases import *;"
-        " print(shell_of_our_output())'"
-    )
-    script = f'id=$({ask}; true); echo "$id $$"'
+    code = "from trainer.rehearsal.leases import *; print(shell_of_our_output())"
+    script = f"id=$(PYTHONPATH={ROOT} {sys.executable} -c '{code}'; true); echo $id $$"
     found = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert found[0] == found[1]
 
@@ -71,11 +68,9 @@ def test_a_shell_with_half_a_letter_in_its_name_is_found(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "form", ['eval "id=$(%s)"', 'eval "id=$(%s 2>/dev/null)"', "id=$(true; %s; true)", "id=`%s 2>&1`"]
 )
-def test_a_shells_lease_is_the_shells_whatever_runs_its_substitution(form: str, tmp_path: Path) -> None:
+def test_a_lease_from_a_substitution_is_the_shells(form: str, tmp_path: Path) -> None:
     file = tmp_path / "holder.py"
-    file.write_text(
-        "from trainer.rehearsal.leases import shell_of_our_output\nprint(shell_of_our_output())\n"
-    )
+    file.write_text("from trainer.rehearsal.leases import *\nprint(shell_of_our_output())\n")
     script = form % f"{sys.executable} {file}" + "; echo $id $$"
     own = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=own)

@@ -18,7 +18,7 @@ from trainer.runs.store import open_objects
 from trainer.runs.stored_receipt import read_receipt
 
 
-def test_a_run_whose_desk_is_gone_gets_its_receipt_when_its_machine_ends(
+def test_a_run_without_a_desk_gets_its_receipt_from_control(
     aws_server: EmbeddedAws,
     stack: tuple[Access, StackOutputs],
     make_record: Callable[..., Any],

@@ -9,19 +9,15 @@ from datetime import datetime, timedelta, timezone
 from trainer.rehearsal.metadata import MetadataView, Response, RoleCredentials, TokenStore, respond
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+KEYS = {"access_key": "ASIA1", "secret_key": "s", "session_token": "t"}
+LENT = RoleCredentials(role="node", expires_at=NOW + timedelta(hours=6), **KEYS)
 VIEW = MetadataView(
     instance_id="i-1",
     instance_type="p3.8xlarge",
     availability_zone="us-east-1b",
     region="us-east-1",
     tags={"run_id": "r", "attempt": "1"},
-    credentials=RoleCredentials(
-        role="node",
-        access_key="ASIA1",
-        secret_key="s",
-        session_token="t",
-        expires_at=NOW + timedelta(hours=6),
-    ),
+    credentials=LENT,
 )
 
 
@@ -34,7 +30,7 @@ def ask(path: str, *, view: MetadataView = VIEW, now: datetime = NOW) -> Respons
     return respond(view, tokens, "GET", f"/latest/{path}", {"X-aws-ec2-metadata-token": token.decode()}, now)
 
 
-def test_it_tells_what_an_instance_asks() -> None:
+def test_metadata_answers_an_instances_questions() -> None:
     assert ask("meta-data/instance-id")[::2] == (200, b"i-1")
     assert ask("meta-data/instance-type")[2] == b"p3.8xlarge"
     assert ask("meta-data/placement/availability-zone")[2] == b"us-east-1b"
@@ -47,26 +43,17 @@ def test_it_tells_what_an_instance_asks() -> None:
 def test_role_credentials_are_listed_and_given() -> None:
     assert ask("meta-data/iam/security-credentials/")[2] == b"node"
     given = json.loads(ask("meta-data/iam/security-credentials/node")[2])
-    assert (given["AccessKeyId"], given["Token"], given["Expiration"]) == (
-        "ASIA1",
-        "t",
-        "2026-11-20T18:00:00Z",
-    )
-    assert (
-        ask("meta-data/iam/security-credentials/", view=dataclasses.replace(VIEW, credentials=None))[0] == 404
-    )
+    assert (given["AccessKeyId"], given["Token"]) == ("ASIA1", "t")
+    assert given["Expiration"] == "2026-11-20T18:00:00Z"
+    without = dataclasses.replace(VIEW, credentials=None)
+    assert ask("meta-data/iam/security-credentials/", view=without)[0] == 404
 
 
-def test_nothing_is_told_without_a_token_of_this_instance_that_still_holds() -> None:
+def test_metadata_wants_a_valid_token_of_this_instance() -> None:
     tokens = TokenStore()
-    assert respond(VIEW, tokens, "GET", "/latest/meta-data/instance-id", {}, NOW)[0] == 401
-    other = tokens.issue("i-2", seconds=60, now=NOW)
-    assert (
-        respond(
-            VIEW, tokens, "GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": other}, NOW
-        )[0]
-        == 401
-    )
+    others = {"x-aws-ec2-metadata-token": tokens.issue("i-2", seconds=60, now=NOW)}
+    for headers in ({}, others):
+        assert respond(VIEW, tokens, "GET", "/latest/meta-data/instance-id", headers, NOW)[0] == 401
     assert ask("meta-data/instance-id", now=NOW + timedelta(seconds=60))[0] == 401
 
 

@@ -17,8 +17,11 @@ from trainer.rehearsal.server import EmbeddedAws
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\n(sleep 600 & echo $! > $MAYFLY_ROOT/child)\nsleep 600\n"
 
 
+Launch = Callable[..., tuple[Any, str, Path]]
+
+
 @pytest.fixture
-def launch(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> Callable[..., tuple[Any, str, Path]]:
+def launch(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> Launch:
     """Return a function that launches an instance whose user data runs: -> (desk, instance id, its
     sandbox).
     """
@@ -40,23 +43,19 @@ def content(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_user_data_runs_and_poweroff_terminates(
-    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
-) -> None:
+def test_user_data_runs_and_poweroff_terminates(launch: Launch, wait_until: Callable[..., None]) -> None:
     desk, instance_id, _ = launch(b"#!/bin/sh\nsleep 0.2\npoweroff\nsleep 600\n")
     wait_until(lambda: desk.state(instance_id) == "terminated")
     assert desk.instance(instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
-def test_poweroff_stops_an_instance_whose_template_does_not_say_terminate(
-    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
-) -> None:
+def test_poweroff_stops_an_instance_by_default(launch: Launch, wait_until: Callable[..., None]) -> None:
     desk, instance_id, _ = launch(b"#!/bin/sh\npoweroff\n", behavior="stop")
     wait_until(lambda: desk.state(instance_id) == "stopped")
 
 
 def test_user_data_that_just_ends_leaves_the_instance_running(
-    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+    launch: Launch, wait_until: Callable[..., None]
 ) -> None:
     desk, instance_id, home = launch(b"#!/bin/sh\nexit 3\n")
     wait_until(lambda: (home / "run/user-data-exit").exists())
@@ -65,9 +64,7 @@ def test_user_data_that_just_ends_leaves_the_instance_running(
     wait_until(lambda: desk.state(instance_id) == "terminated")
 
 
-def test_termination_ends_every_process_of_the_node(
-    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
-) -> None:
+def test_termination_ends_every_process_of_the_node(launch: Launch, wait_until: Callable[..., None]) -> None:
     desk, instance_id, home = launch(SLEEPER)
     wait_until(lambda: content(home / "child").strip() != "")
     pids = [int(content(home / name)) for name in ("pid", "child")]
@@ -77,14 +74,12 @@ def test_termination_ends_every_process_of_the_node(
     assert not any(alive(pid) for pid in pids)
 
 
-def test_an_instance_shuts_down_for_as_long_as_its_processes_take(
-    launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+def test_an_instance_shuts_down_until_its_processes_end(
+    launch: Launch, wait_until: Callable[..., None]
 ) -> None:
-    slow = (
-        b"#!/bin/sh\ntrap 'until [ -e $MAYFLY_ROOT/go ]; do sleep 0.05; done; echo saved >"
-        b" $MAYFLY_ROOT/saved; exit' TERM\ntouch $MAYFLY_ROOT/ready\n"
-    )
-    desk, instance_id, home = launch(slow + b"while true; do sleep 0.05; done\n")
+    save = b"until [ -e $MAYFLY_ROOT/go ]; do sleep 0.05; done; echo saved > $MAYFLY_ROOT/saved; exit"
+    wait = b"touch $MAYFLY_ROOT/ready\nwhile true; do sleep 0.05; done\n"
+    desk, instance_id, home = launch(b"#!/bin/sh\ntrap '" + save + b"' TERM\n" + wait)
     wait_until(lambda: (home / "ready").exists())
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     assert desk.state(instance_id) == "shutting-down"
@@ -94,29 +89,25 @@ def test_an_instance_shuts_down_for_as_long_as_its_processes_take(
 
 
 def test_a_node_knows_its_gpus_and_nothing_of_the_desk(
-    launch: Callable[..., tuple[Any, str, Path]],
+    launch: Launch,
     wait_until: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DESK_SECRET", "hush")
-    desk, instance_id, home = launch(
-        b"#!/bin/sh\nenv > $MAYFLY_ROOT/env.tmp\nmv $MAYFLY_ROOT/env.tmp $MAYFLY_ROOT/env\n"
-    )
+    script = b"#!/bin/sh\nenv > $MAYFLY_ROOT/env.tmp\nmv $MAYFLY_ROOT/env.tmp $MAYFLY_ROOT/env\n"
+    desk, instance_id, home = launch(script)
     wait_until(lambda: (home / "env").exists())
     environment = dict(line.split("=", 1) for line in content(home / "env").splitlines())
     assert "DESK_SECRET" not in environment
     assert environment["MAYFLY_REHEARSAL_GPUS"] == "4"
     assert environment["AWS_ENDPOINT_URL"] == desk.access.endpoint_url
-    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"].startswith(
-        f"{desk.access.endpoint_url}/imds/{instance_id}/"
-    )
+    metadata = environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"]
+    assert metadata.startswith(f"{desk.access.endpoint_url}/imds/{instance_id}/")
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     wait_until(lambda: desk.state(instance_id) == "terminated")
 
 
-def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(
-    aws_server: EmbeddedAws, desk: Any
-) -> None:
+def test_metadata_names_an_instance_and_lends_it_its_role(aws_server: EmbeddedAws, desk: Any) -> None:
     instance_id = desk.launched(tags={"run_id": "r7"})
     base = f"{aws_server.nodes.metadata_url(aws_server.cloud(desk.access), instance_id)}/latest"
 
@@ -127,9 +118,8 @@ def test_metadata_tells_an_instance_who_it_is_and_lends_it_its_role(
 
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get("meta-data/instance-id")
-    asked = urllib.request.Request(
-        f"{base}/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-    )
+    lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    asked = urllib.request.Request(f"{base}/api/token", method="PUT", headers=lifetime)
     with urllib.request.urlopen(asked, timeout=500) as answer:
         token = answer.read().decode()
     assert get("meta-data/instance-id", token) == instance_id
@@ -143,14 +133,13 @@ def test_metadata_answers_for_living_instances_alone(aws_server: EmbeddedAws, de
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     cloud = aws_server.cloud(desk.access)
     for one in (instance_id, "i-unknown"):
+        url = f"{aws_server.nodes.metadata_url(cloud, one)}/latest/meta-data/instance-id"
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(
-                f"{aws_server.nodes.metadata_url(cloud, one)}/latest/meta-data/instance-id", timeout=500
-            )
+            urllib.request.urlopen(url, timeout=500)
 
 
 def test_the_clock_does_not_jump_while_a_node_runs(
-    aws_server: EmbeddedAws, launch: Callable[..., tuple[Any, str, Path]], wait_until: Callable[..., None]
+    aws_server: EmbeddedAws, launch: Launch, wait_until: Callable[..., None]
 ) -> None:
     desk, instance_id, home = launch(SLEEPER)
     wait_until(lambda: (home / "pid").exists())

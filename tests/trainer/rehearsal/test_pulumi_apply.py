@@ -63,7 +63,7 @@ def resources(access: Access) -> Resources:
 # --- what is there afterwards
 
 
-def test_the_parameter_that_launches_read_says_what_the_program_exports(
+def test_the_stacks_parameter_holds_what_the_program_exports(
     applied: tuple[Access, dict[str, Any]],
 ) -> None:
     access, outputs = applied
@@ -97,7 +97,7 @@ def test_both_templates_size_the_images_root_disk(applied: tuple[Access, dict[st
         assert image["VolumeGib"] == 100
 
 
-def test_launches_boot_the_baked_image_of_a_line_once_there_is_one(
+def test_launches_boot_the_baked_image_once_there_is_one(
     applied: tuple[Access, dict[str, Any]],
 ) -> None:
     access, outputs = applied
@@ -166,7 +166,7 @@ def test_objects_can_be_written_under_the_tls_only_policy(applied: tuple[Access,
     assert s3.put_object(Bucket=outputs["bucket"], Key="raw/x", Body=b"x")["VersionId"]
 
 
-def test_the_standing_sweep_calls_the_sweeper_with_the_schedules_role(
+def test_the_standing_sweep_calls_the_sweeper(
     applied: tuple[Access, dict[str, Any]],
 ) -> None:
     access, outputs = applied
@@ -298,14 +298,14 @@ def test_an_unknown_property_is_an_error(resources: Resources) -> None:
         ({"tagSpecifications": [{"resourceType": "instance", "tags": ["project"]}]}, "tags"),
     ],
 )
-def test_what_the_request_has_no_place_for_is_named(
+def test_a_property_without_a_place_in_the_request_is_named(
     resources: Resources, inputs: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         resources.make(TEMPLATE, "t", inputs)
 
 
-def test_what_aws_refuses_names_the_resource(resources: Resources) -> None:
+def test_a_refusal_of_aws_names_the_resource(resources: Resources) -> None:
     with pytest.raises(ConfigError, match=r"RolePolicy 'p'.*NoSuchEntity"):
         resources.make("aws:iam/rolePolicy:RolePolicy", "p", {"name": "p", "role": "nobody", "policy": "{}"})
 
@@ -332,7 +332,7 @@ def test_an_account_is_never_touched() -> None:
 # --- settings and the folder they stand in
 
 
-def test_settings_are_the_defaults_then_the_stacks_then_the_callers(tmp_path: Path) -> None:
+def test_settings_are_defaults_then_the_stacks_then_the_callers(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Pulumi.yaml", tmp_path)
     (tmp_path / "Pulumi.prod.yaml").write_text(
         "config:\n  aws:region: eu-west-1\n  mayfly:owner: ops\n  volume_gib: 200\n"

@@ -150,7 +150,7 @@ def test_two_commands_share_one_server(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_ends_after_its_last_lease_unless_a_node_runs_and_leaves_nothing(
+def test_a_server_ends_after_its_last_lease_unless_a_node_runs(
     root: Path, tmp_path: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
 ) -> None:
     """Two servers, side by side: one whose node runs on after its launcher was killed, and one that nobody
@@ -249,7 +249,7 @@ FOREIGN = '{"service": "s3", "operation": "PutBucketVersioning", "params": {"Buc
         (lease_server, "format.json", "x"),
     ],
 )
-def test_memory_that_cannot_be_read_is_one_line_with_its_file_and_a_remedy(
+def test_unreadable_memory_is_one_line_with_file_and_remedy(
     root: Path, read: Callable[[Path], object], file: str, text: str
 ) -> None:
     root.mkdir(mode=0o700)
@@ -311,9 +311,7 @@ def test_a_full_disk_is_said_when_an_object_is_written(tmp_path: Path, full: lis
     assert "No space left" in failed.value.response["Error"]["Message"]
 
 
-def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repeated(
-    tmp_path: Path, full: list[str]
-) -> None:
+def test_a_write_to_a_full_disk_can_be_repeated(tmp_path: Path, full: list[str]) -> None:
     root, key = tmp_path / "root", {"Bucket": "full-disk", "Key": "model"}
     with EmbeddedAws(root, run_nodes=False) as aws:
         s3 = aws.access("900000000009").client("s3", total_max_attempts=1)
@@ -332,7 +330,7 @@ def test_a_write_that_the_disk_had_no_room_for_has_not_happened_and_can_be_repea
         assert len(s3.list_object_versions(Bucket="full-disk")["Versions"]) == 2
 
 
-def test_where_applied_programs_can_not_be_kept_the_error_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_room_for_programs_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     aws = EmbeddedAws(run_nodes=False, programs=tmp_path / "file" / "programs")
     with aws, pytest.raises(ConfigError, match="can't be kept") as failed:

@@ -29,19 +29,22 @@ def applied(aws_server: EmbeddedAws) -> tuple[Access, dict[str, Any]]:
 
 
 def own_tags(tags: list[dict[str, str]]) -> bool:
-    return {"project": "mayfly", "stack": "dev", "owner": "mayfly"}.items() <= {
-        tag.get("Key") or tag["TagKey"]: tag.get("Value") or tag["TagValue"] for tag in tags
-    }.items()
+    given = {tag.get("Key") or tag["TagKey"]: tag.get("Value") or tag["TagValue"] for tag in tags}
+    return {"project": "mayfly", "stack": "dev", "owner": "mayfly"}.items() <= given.items()
 
 
 def statements(access: Access, role: str, policy: str) -> list[dict[str, Any]]:
-    document = access.client("iam").get_role_policy(RoleName=f"{PREFIX}-{role}", PolicyName=policy)[
-        "PolicyDocument"
-    ]
-    return list(document["Statement"])
+    found = access.client("iam").get_role_policy(RoleName=f"{PREFIX}-{role}", PolicyName=policy)
+    return list(found["PolicyDocument"]["Statement"])
 
 
-def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(
+def groups_of(efs: Any, target: dict[str, Any]) -> list[str]:
+    """Return the security groups of a mount target."""
+    described = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])
+    return list(described["SecurityGroups"])
+
+
+def test_the_cache_is_encrypted_closed_and_in_every_zone(
     applied: tuple[Access, Any],
 ) -> None:
     access, outputs = applied
@@ -50,22 +53,14 @@ def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(
     assert files["FileSystemId"] == outputs["file_system"] and own_tags(files["Tags"])
     assert files["Encrypted"] and files["KmsKeyId"] == KEY and files["ThroughputMode"] == "elastic"
     policies = efs.describe_lifecycle_configuration(FileSystemId=outputs["file_system"])["LifecyclePolicies"]
-    assert {"TransitionToIA": "AFTER_30_DAYS"} in policies and {
-        "TransitionToArchive": "AFTER_90_DAYS"
-    } in policies
+    assert {"TransitionToIA": "AFTER_30_DAYS"} in policies
+    assert {"TransitionToArchive": "AFTER_90_DAYS"} in policies
     (point,) = efs.describe_access_points(FileSystemId=outputs["file_system"])["AccessPoints"]
-    assert (
-        point["PosixUser"]["Uid"] and point["RootDirectory"]["Path"] == "/cache" and own_tags(point["Tags"])
-    )
+    assert point["PosixUser"]["Uid"] and own_tags(point["Tags"])
+    assert point["RootDirectory"]["Path"] == "/cache"
     targets = efs.describe_mount_targets(FileSystemId=outputs["file_system"])["MountTargets"]
     assert {target["SubnetId"] for target in targets} == set(outputs["subnets"].values())
-    groups = {
-        group
-        for target in targets
-        for group in efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])[
-            "SecurityGroups"
-        ]
-    }
+    groups = {group for target in targets for group in groups_of(efs, target)}
     (group,) = ec2.describe_security_groups(GroupIds=sorted(groups))["SecurityGroups"]
     (way_in,) = group["IpPermissions"]
     assert (way_in["FromPort"], way_in["ToPort"], way_in["IpRanges"]) == (2049, 2049, [])
@@ -76,7 +71,7 @@ def test_the_cache_is_encrypted_and_closed_and_has_a_mount_target_in_every_zone(
     assert {rule["FromPort"] for rule in instances["IpPermissionsEgress"]} == {443, 2049}
 
 
-def test_the_file_systems_policy_refuses_what_has_no_tls_or_passes_the_access_point_by(
+def test_the_file_system_wants_tls_and_its_access_point(
     applied: tuple[Access, Any],
 ) -> None:
     access, outputs = applied
@@ -86,10 +81,8 @@ def test_the_file_systems_policy_refuses_what_has_no_tls_or_passes_the_access_po
     conditions = [(one["Effect"], one["Condition"]) for one in policy["Statement"]]
     (point,) = access.client("efs").describe_access_points()["AccessPoints"]
     own = {"elasticfilesystem:AccessPointArn": point["AccessPointArn"]}
-    assert conditions == [
-        ("Deny", {"Bool": {"aws:SecureTransport": "false"}}),
-        ("Deny", {"StringNotEquals": own}),
-    ]
+    without_tls = ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+    assert conditions == [without_tls, ("Deny", {"StringNotEquals": own})]
     (use,) = statements(access, "instance", "cache")
     assert use["Condition"] == {"StringEquals": own} and use["Resource"].endswith(outputs["file_system"])
 
@@ -98,35 +91,29 @@ def test_the_key_encrypts_the_bucket_through_s3_alone(
     applied: tuple[Access, Any],
 ) -> None:
     access, outputs = applied
-    (rule,) = access.client("s3").get_bucket_encryption(Bucket=outputs["bucket"])[
-        "ServerSideEncryptionConfiguration"
-    ]["Rules"]
+    encryption = access.client("s3").get_bucket_encryption(Bucket=outputs["bucket"])
+    (rule,) = encryption["ServerSideEncryptionConfiguration"]["Rules"]
     assert rule["BucketKeyEnabled"]
     assert rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEY
-    for role, actions in {
-        "instance": {"kms:Decrypt", "kms:GenerateDataKey"},
-        "sweeper": {"kms:Decrypt"},
-    }.items():
+    both = {"kms:Decrypt", "kms:GenerateDataKey"}
+    for role, actions in (("instance", both), ("sweeper", {"kms:Decrypt"})):
         (use,) = (one for one in statements(access, role, role) if one["Sid"] == "UseKey")
         assert set(listed(use["Action"])) == actions and use["Resource"] == KEY
         assert use["Condition"] == {"StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"}}
 
 
-def test_doctor_sees_the_cache_and_names_the_zones_that_can_not_mount_it(applied: tuple[Access, Any]) -> None:
+def test_doctor_names_the_zones_that_can_not_mount_the_cache(applied: tuple[Access, Any]) -> None:
     access, _ = applied
     outputs = read_stack(access, stack="dev")
     checks, efs = stack_checks(access, outputs), access.client("efs")
     assert "cache" not in stack_checks(access, replace(outputs, file_system=""))
     assert checks["cache"]().endswith("a month at the most")
     target = efs.describe_mount_targets(FileSystemId=outputs.file_system)["MountTargets"][0]
-    groups = efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])[
-        "SecurityGroups"
-    ]
+    groups = groups_of(efs, target)
     efs.delete_mount_target(MountTargetId=target["MountTargetId"])
     with pytest.raises(ConfigError, match=f"no mount target in {target['AvailabilityZoneName']}"):
         checks["cache"]()
-    efs.create_mount_target(
-        FileSystemId=outputs.file_system, SubnetId=target["SubnetId"], SecurityGroups=groups
-    )
+    place = {"SubnetId": target["SubnetId"], "SecurityGroups": groups}
+    efs.create_mount_target(FileSystemId=outputs.file_system, **place)
     with pytest.raises(ConfigError, match="fs-00000000 is gone"):
         stack_checks(access, replace(outputs, file_system="fs-00000000"))["cache"]()

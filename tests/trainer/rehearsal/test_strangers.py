@@ -11,24 +11,20 @@ import subprocess
 import sys
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.auth import S3SigV4Auth
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import Access
 from trainer.rehearsal.client import lease_server, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 
-RUN = {
-    "Action": "RunInstances",
-    "Version": "2016-11-15",
-    "MinCount": "1",
-    "MaxCount": "1",
-    "InstanceType": "g5.xlarge",
-}
+RUN = {"Action": "RunInstances", "Version": "2016-11-15", "MinCount": "1", "MaxCount": "1"}
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -77,15 +73,13 @@ def account_of(access: Access) -> str:
 def test_a_form_of_a_web_page_runs_nothing(aws_server: EmbeddedAws, desk: Any, key: str) -> None:
     credential = f"{key.format(account_of(desk.access))}/20261120/us-east-1/ec2/aws4_request"
     query = urllib.parse.urlencode({"X-Amz-Credential": credential})
-    body = urllib.parse.urlencode({**RUN, "ImageId": desk.image_id})
+    body = urllib.parse.urlencode({**RUN, "InstanceType": "g5.xlarge", "ImageId": desk.image_id})
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     status, _, _ = ask(aws_server.url, "POST", f"/?{query}", body=body, headers=headers)
     assert status == 403
-    signed = {
-        **headers,
-        "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=0",
-    }
-    status, _, _ = ask(aws_server.url, "POST", "/", body=body, headers=signed)
+    signature = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=0"
+    headers["Authorization"] = signature
+    status, _, _ = ask(aws_server.url, "POST", "/", body=body, headers=headers)
     assert status in (401, 403)
     assert desk.ec2.describe_instances()["Reservations"] == []
 
@@ -93,7 +87,7 @@ def test_a_form_of_a_web_page_runs_nothing(aws_server: EmbeddedAws, desk: Any, k
 @pytest.mark.parametrize(
     "path", ["/", "/some-bucket", "/moto-api/", "/moto-api/reset", "/latest/meta-data/", "/favicon.ico"]
 )
-def test_who_is_not_signed_in_reads_nothing(aws_server: EmbeddedAws, path: str) -> None:
+def test_unsigned_requests_read_nothing(aws_server: EmbeddedAws, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         status, headers, _ = ask(aws_server.url, method, path)
         assert status == 403
@@ -129,10 +123,8 @@ def test_a_signed_request_from_a_foreign_place_is_refused(access: Access, header
 
 def test_answers_say_nothing_of_cors(access: Access) -> None:
     for service, call in (("s3", "list_buckets"), ("sts", "get_caller_identity"), ("iam", "list_roles")):
-        answer = getattr(access.client(service), call)()
-        assert not [
-            name for name in answer["ResponseMetadata"]["HTTPHeaders"] if name.startswith("access-control-")
-        ]
+        headers = getattr(access.client(service), call)()["ResponseMetadata"]["HTTPHeaders"]
+        assert not [name for name in headers if name.startswith("access-control-")]
 
 
 # --- signatures
@@ -142,14 +134,8 @@ def test_answers_say_nothing_of_cors(access: Access) -> None:
 def test_a_wrong_secret_is_refused_in_the_words_of_each_service(
     aws_server: EmbeddedAws, access: Access
 ) -> None:
-    guess = Access(
-        region="us-east-1", endpoint_url=aws_server.url, access_key=access.access_key, secret_key="rehearsal"
-    )
-    for service, call in (
-        ("ec2", "describe_instances"),
-        ("s3", "list_buckets"),
-        ("scheduler", "list_schedules"),
-    ):
+    guess = replace(access, secret_key="rehearsal")
+    for service, call in (("ec2", "describe_instances"), ("s3", "list_buckets"), ("iam", "list_roles")):
         with pytest.raises(ClientError) as failed:
             getattr(guess.client(service), call)()
         assert code_of(failed) == "SignatureDoesNotMatch"
@@ -182,7 +168,7 @@ def _method(request: Any) -> None:
     ],
     ids=["body", "header", "query", "method"],
 )
-def test_what_was_changed_after_signing_is_refused(
+def test_a_request_changed_after_signing_is_refused(
     access: Access, service: str, call: str, change: Any
 ) -> None:
     client = changed_after_signing(access.client(service, total_max_attempts=1), change)
@@ -203,7 +189,7 @@ def test_the_body_is_what_its_hash_says(access: Access) -> None:
     assert code_of(failed) == "XAmzContentSHA256Mismatch"
 
 
-def test_freshness_is_of_real_time_whatever_the_accounts_clock_says(
+def test_signatures_expire_by_real_time_not_the_accounts_clock(
     aws_server: EmbeddedAws, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sts = access.client("sts", total_max_attempts=1)
@@ -228,42 +214,14 @@ def test_a_presigned_url_is_refused(aws_server: EmbeddedAws, access: Access) -> 
     assert status == 403 and b"words" not in body
 
 
-def test_an_upload_in_chunks_with_a_trailing_checksum_is_taken(
-    aws_server: EmbeddedAws, access: Access
-) -> None:
-    """As SDKs send streams whose hash they don't know beforehand: the head is signed, and the checksum comes
-    last.
-    """
-    import botocore.session
-    from botocore.auth import S3SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-
-    bucket = f"chunked-{account_of(access)}"
-    s3 = access.client("s3")
-    s3.create_bucket(Bucket=bucket)
-
-    class Signer(S3SigV4Auth):
-        def payload(self, request: Any) -> str:
-            return "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-
-    body = "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"
-    headers = {
-        "Content-Encoding": "aws-chunked",
-        "X-Amz-Trailer": "x-amz-checksum-crc32",
-        "X-Amz-Decoded-Content-Length": "5",
-        "X-Amz-Sdk-Checksum-Algorithm": "CRC32",
-        "Content-Length": str(len(body)),
-    }
-    request = AWSRequest(method="PUT", url=f"{aws_server.url}/{bucket}/a%20b", headers=headers)
-    request.context["timestamp"] = ""
-    assert botocore.session is not None
-    Signer(Credentials(access.access_key, access.secret_key), "s3", "us-east-1").add_auth(request)
-    status, _, said = ask(
-        aws_server.url, "PUT", f"/{bucket}/a%20b", body=body, headers=dict(request.headers.items())
-    )
-    assert status == 200, said
-    assert s3.get_object(Bucket=bucket, Key="a b")["Body"].read() == b"hello"
+def test_an_upload_in_chunks_is_refused(access: Access) -> None:
+    chunked = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+    s3 = access.client("s3", total_max_attempts=1)
+    s3.create_bucket(Bucket=f"chunked-{account_of(access)}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3SigV4Auth, "payload", lambda *_: chunked)
+        with pytest.raises(ClientError, match=f"does not take {chunked}"):
+            s3.put_object(Bucket=f"chunked-{account_of(access)}", Key="key", Body=b"hello")
 
 
 def test_odd_names_are_signed_as_boto3_signs_them(access: Access) -> None:
@@ -283,12 +241,9 @@ def test_odd_names_are_signed_as_boto3_signs_them(access: Access) -> None:
 
 def test_every_principal_has_a_key_and_a_secret_of_its_own(aws_server: EmbeddedAws, access: Access) -> None:
     account = account_of(access)
-    known = [
-        aws_server.keyring.credentials(account, kind, name)
-        for kind in ("NODE", "FUNC", "TIME")
-        for name in ("a", "b")
-    ]
-    known += [aws_server.keyring.credentials(account), aws_server.keyring.credentials("999999999999")]
+    keys = aws_server.keyring.credentials
+    known = [keys(account, kind, name) for kind in ("NODE", "FUNC", "TIME") for name in ("a", "b")]
+    known += [keys(account), keys("999999999999")]
     assert len({one.access_key for one in known}) == len({one.secret_key for one in known}) == 8
     assert known[-2].secret_key == access.secret_key
     with EmbeddedAws(run_nodes=False) as other:
@@ -302,10 +257,8 @@ def test_metadata_answers_who_knows_its_address_alone(aws_server: EmbeddedAws, d
     assert ask(aws_server.url, "PUT", f"{address}/latest/api/token", headers=headers)[0] == 200
     for path in (f"/imds/{mine}", f"/imds/{mine}/{'0' * 32}", address.replace(mine, other)):
         assert ask(aws_server.url, "PUT", f"{path}/latest/api/token", headers=headers)[0] == 404
-    status, _, _ = ask(
-        aws_server.url, "PUT", f"{address}/latest/api/token", headers={**headers, "Origin": "null"}
-    )
-    assert status == 403
+    headers["Origin"] = "null"
+    assert ask(aws_server.url, "PUT", f"{address}/latest/api/token", headers=headers)[0] == 403
 
 
 # --- the server's own endpoints
@@ -402,15 +355,13 @@ def test_another_user_of_this_machine_gets_nothing(
     server = lease_server(root)
     access = server.access("000000000001")
     access.client("s3").create_bucket(Bucket="models")
-    instance_id = make_desk(
-        access, user_data=b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
-    ).launched()
+    user_data = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
+    instance_id = make_desk(access, user_data=user_data).launched()
     pid_file = root / "sandbox" / instance_id / "pid"
     wait_until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()))
     pids = [server.pid, int(pid_file.read_text())]
-    known = json.dumps(
-        [server.url, str(root), pids, instance_id, "models", access.access_key, access.secret_key]
-    )
+    keys = [access.access_key, access.secret_key]
+    known = json.dumps([server.url, str(root), pids, instance_id, "models", *keys])
     command = [sys.executable, "-c", ATTACK]
     ended = subprocess.run(command, input=known, capture_output=True, text=True, check=False, timeout=500)
     assert ended.returncode == 0, ended.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.rehearsal.schedule_expressions import parse
-from trainer.rehearsal.world import AwsError, Delays, Instance, Pool, StoredSchedule, World
+from trainer.rehearsal.world import AwsError, Delays, Instance, StoredSchedule, World
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 
@@ -106,7 +106,7 @@ def test_terminated_instances_are_shown_for_an_hour(world: World) -> None:
         world.terminate(["i-1"], later(3700))
 
 
-def test_the_same_token_gets_the_same_answer_without_a_second_call(world: World) -> None:
+def test_a_repeated_token_gets_the_first_answer(world: World) -> None:
     calls: list[int] = []
 
     def create() -> dict[str, Any]:
@@ -129,16 +129,6 @@ def test_a_token_whose_call_failed_can_be_tried_again(world: World) -> None:
     with pytest.raises(AwsError):
         world.once("RunInstances", {"ClientToken": "t"}, refuse)
     assert world.once("RunInstances", {"ClientToken": "t"}, lambda: {"ok": True}) == {"ok": True}
-
-
-def test_a_full_pool_rule_covers_what_it_does_not_name(world: World) -> None:
-    world.fill(instance_type="g5.xlarge", market="spot")
-    spot = Pool(instance_type="g5.xlarge", availability_zone="us-east-1b", market="spot")
-    assert world.is_full(spot)
-    assert not world.is_full(
-        Pool(instance_type="g5.xlarge", availability_zone="us-east-1b", market="on-demand")
-    )
-    assert not world.is_full(Pool(instance_type="g6.xlarge", availability_zone="us-east-1b", market="spot"))
 
 
 @pytest.mark.parametrize(

@@ -15,5 +15,5 @@ def test_a_resource_keeps_its_own_tags_beside_the_stacks(program: Recorded) -> N
     assert program.inputs("aws:sqs/queue:Queue")["tags"] == STACK.tags
 
 
-def test_what_aws_cannot_tag_gets_no_tags(program: Recorded) -> None:
+def test_untaggable_resources_get_no_tags(program: Recorded) -> None:
     assert "tags" not in program.inputs("aws:sns/topicSubscription:TopicSubscription")
