@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.base.errors import PermissionDenied
-from trainer.cli.verbs.logs import LogReader
+from trainer.cli.parts import LogReader
 from trainer.runs.record import Attempt, Launch
 from trainer.runs.store import create_record
 

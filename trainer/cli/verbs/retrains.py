@@ -152,10 +152,8 @@ ACTIONS = {"publish": _publish, "preview": _preview, "run": _run_now, "pause": _
 def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
     stored = read_published(objects, name)
     if stored is None:
-        raise UsageError(
-            f"retrain {name} was never published",
-            do=f"Publish it: mayfly retrains publish {name} --job FILE.",
-        )
+        do = f"Publish it: mayfly retrains publish {name} --job FILE."
+        raise UsageError(f"retrain {name} was never published", do=do)
     return stored
 
 
@@ -223,25 +221,15 @@ def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> d
     """Return a retrain for --json."""
     published = None
     if retrain is not None:
-        published = {
-            "job_sha256": retrain.job_sha256,
-            "code_sha256": retrain.code_sha256,
-            "image_id": retrain.image_id,
-            "commit": retrain.commit,
-            "published_at": iso(retrain.published_at),
-        }
+        names = ("job_sha256", "code_sha256", "image_id", "commit")
+        published = {name: getattr(retrain, name) for name in names}
+        published["published_at"] = iso(retrain.published_at)
     coming = [{"local": schedule.local(at).isoformat(), "utc": iso(at)} for at in _coming(schedule)]
     return {**schedule.to_dict(), "state": _state(retrain), "published": published, "next": coming}
 
 
 def _entry(entry: ScheduledRun) -> dict[str, Any]:
     """Return an entry for --json."""
-    return {
-        "scheduled_at": iso(entry.scheduled_at),
-        "state": entry.state,
-        "run_id": entry.run_id or None,
-        "most_usd": entry.most_usd,
-        "spent_usd": entry.spent_usd,
-        "notes": list(entry.notes),
-        "error": entry.error,
-    }
+    same = {name: getattr(entry, name) for name in ("state", "most_usd", "spent_usd", "error")}
+    at, run_id = iso(entry.scheduled_at), entry.run_id or None
+    return {"scheduled_at": at, "run_id": run_id, **same, "notes": list(entry.notes)}

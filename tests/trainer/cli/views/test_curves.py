@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 import pytest
 
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
-from trainer.cli.views.curves import CurveFiles, RunEvents, curves_view, small_curve
+from trainer.cli.parts import RunEvents
+from trainer.cli.views.curves import CurveFiles, curves_view, small_curve
 from trainer.cli.views.drawing import drawn
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
