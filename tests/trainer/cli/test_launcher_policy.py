@@ -114,9 +114,7 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
     return mayfly("agent", "--here", "--script", "square.py", "--data", "data")
 
 
-def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(
-    account: Account, mayfly: Any, candles: Path
-) -> None:
+def test_verbs_use_every_permission_and_lack_none(account: Account, mayfly: Any, candles: Path) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
     first = launched(mayfly, "--data", candles)
     account.finish(first)

@@ -64,7 +64,7 @@ def test_every_verb_on_runs_speaks_json_and_rehearses(words):
         ["predict", "M", "--data", "candles/"],
     ],
 )
-def test_every_verb_that_reads_runs_or_models_takes_a_folder_instead_of_the_bucket(words):
+def test_verbs_that_read_runs_take_a_folder_instead_of_a_bucket(words):
     assert build_parser().parse_args([*words, "--local", "results/"]).local == "results/"
     assert (
         build_parser().parse_args([*words, "--local"]).local == ""

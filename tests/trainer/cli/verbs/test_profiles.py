@@ -25,7 +25,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [["profiles"], ["profiles", "list"]])
-def test_every_profile_is_listed_and_the_one_that_holds_is_marked_with_the_reason(words, gpus, capsys):
+def test_profiles_are_listed_and_the_one_in_use_is_marked(words, gpus, capsys):
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("*  ")] == ["h100"]
@@ -37,7 +37,7 @@ def test_every_profile_is_listed_and_the_one_that_holds_is_marked_with_the_reaso
 
 
 @pytest.mark.parametrize("words", [["--json"], ["--json", "list"], ["list", "--json"]])
-def test_json_holds_what_was_found_and_where_each_figure_comes_from(words, gpus, capsys, monkeypatch):
+def test_json_has_the_gpus_and_the_source_of_each_figure(words, gpus, capsys, monkeypatch):
     monkeypatch.setenv("GPU_PROFILE", "l40s")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert main(["profiles", *words]) == 0
@@ -52,9 +52,7 @@ def test_json_holds_what_was_found_and_where_each_figure_comes_from(words, gpus,
 @pytest.mark.parametrize(
     ("wish", "said"), [("h200", "h200 is larger than the chip"), ("h2", "unknown GPU profile 'h2'")]
 )
-def test_a_wish_that_cannot_hold_is_one_line_under_the_list_that_has_the_names(
-    gpus, capsys, monkeypatch, wish, said
-):
+def test_a_profile_that_cannot_apply_is_one_line_below_the_list(gpus, capsys, monkeypatch, wish, said):
     monkeypatch.setenv("GPU_PROFILE", wish)
     assert main(["profiles"]) == 2
     printed = capsys.readouterr()

@@ -26,7 +26,7 @@ def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(timing_of, "ROWS", 500)
 
 
-def test_it_prints_the_candidates_and_the_next_run_takes_the_first(capsys, tmp_path):
+def test_tune_prints_candidates_and_stores_the_first(capsys, tmp_path):
     assert main(["profiles", "tune", *TINY]) == 0
     said = capsys.readouterr()
     assert (
@@ -53,7 +53,7 @@ def test_with_candles_the_batch_may_be_auto(capsys, candles):
     assert found["timings"][0]["candidate"]["batch"] == 16
 
 
-def test_it_takes_twenty_seconds_or_what_was_asked_for_and_a_minute_at_most(monkeypatch, capsys, candles):
+def test_tune_takes_20_seconds_or_as_asked_60_at_most(monkeypatch, capsys, candles):
     took: list[float] = []
 
     def tune_here(job, *, device, seconds, say, batch_limit):

@@ -43,7 +43,7 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
     ]
 
 
-def test_a_script_keeps_what_it_likes_and_may_have_no_validation_loss():
+def test_a_script_may_have_no_validation_loss():
     shown = drawn(
         curves_view(RunEvents(events=epochs(None, piece="net")).epochs, last=3, work="script"), width=80
     )
