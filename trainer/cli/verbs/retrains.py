@@ -55,16 +55,10 @@ def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
 
 def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
     retrain, ready = publish(arguments, schedule, account)
-    if arguments.json:
-        say_json(_document(schedule, retrain, ready))
-        return 0
-    show(work_view(ready.work, ready.plan, ready.work.data))
-    say(*(f"note: {note}" for note in ready.notes))
     by_hash = f"job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}"
-    say(f"published {retrain.name}: {by_hash}, image {retrain.image_id}", *_times(schedule))
-    if retrain.paused:
-        say(f"it is paused: mayfly retrains pause {retrain.name} --off")
-    return 0
+    said = [f"published {retrain.name}: {by_hash}, image {retrain.image_id}"]
+    said += [f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []
+    return _planned(arguments, schedule, retrain, ready, said)
 
 
 def _preview(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
@@ -72,17 +66,24 @@ def _preview(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
     job, stored = verified_job(account.objects, retrain), publication(retrain, account)
     image = retrain.image_id
     ready = plan_now(job, stored.code, stored.published, schedule, account, image_id=image)
+    return _planned(arguments, schedule, retrain, ready, [])
+
+
+def _planned(
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    retrain: PublishedRetrain,
+    ready: PlannedNow,
+    said: list[str],
+) -> int:
+    """Print the plan of a retrain with its notes, and its next times."""
     if arguments.json:
-        say_json(_document(schedule, retrain, ready))
-        return 0
-    show(work_view(ready.work, ready.plan, ready.work.data))
-    say(*(f"note: {note}" for note in ready.notes), *_times(schedule))
+        plan, described = ready.plan.to_dict(), _described(schedule, retrain)
+        say_json({"retrain": described, "plan": plan, "notes": list(ready.notes)})
+    else:
+        show(work_view(ready.work, ready.plan, ready.work.data))
+        say(*(f"note: {note}" for note in ready.notes), *said, *_times(schedule))
     return 0
-
-
-def _document(schedule: RetrainSchedule, retrain: PublishedRetrain, ready: PlannedNow) -> dict[str, Any]:
-    plan = ready.plan.to_dict()
-    return {"retrain": _described(schedule, retrain), "plan": plan, "notes": list(ready.notes)}
 
 
 def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
