@@ -1,4 +1,4 @@
-"""Where torch comes from, and what a poor machine is told."""
+"""The source of torch, the locks, and the messages of a machine that lacks something."""
 
 import importlib.util
 import json

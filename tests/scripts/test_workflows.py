@@ -1,4 +1,4 @@
-"""What CI and pre-commit run: scripts that exist, on the Pythons that we support, with the least permissions."""
+"""CI and pre-commit run scripts that exist, on the Pythons that we support, with the least permissions."""
 
 from __future__ import annotations
 

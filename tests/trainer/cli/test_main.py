@@ -42,6 +42,16 @@ def test_help_loads_nothing_heavy():
     assert "--rehearse" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "words", ["profiles", "profiles tune --set hiden=4", "profiles bench --bars -1", "launch --epochs x"]
+)
+def test_commands_that_need_no_torch_load_none(words):
+    run = f"import sys; from trainer.cli.main import main; main({words.split()})"
+    code = f"{run}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_answers_within_five_times_a_bare_python_or_75_ms():
     bare = min(cpu_seconds("-c", "pass") for _ in range(5))
     answer = min(cpu_seconds("-m", "trainer.launch", "--help") for _ in range(5))

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -61,11 +59,3 @@ def test_a_profile_that_cannot_apply_is_one_line_below_the_list(gpus, capsys, mo
     assert "\nh100 " in printed.out and "holds here" not in printed.out
     assert main(["profiles", "--json"]) == 2
     assert said in json.loads(capsys.readouterr().out)["error"]["what"]
-
-
-def test_it_needs_no_torch():
-    code = (
-        "import sys; from trainer.cli.main import main; main(['profiles']); sys.exit('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
