@@ -164,7 +164,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
 def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     agent = verbs.add_parser(
-        "agent", help="run a job on this machine instead of an EC2 instance: docs/other-machines.md"
+        "agent", help="run a job on this machine instead of an EC2 instance: docs/scripts-and-machines.md"
     )
     agent.add_argument(
         "--here",
@@ -174,7 +174,7 @@ def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     _job_flag(agent)
     agent.add_argument(
-        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md"
+        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts-and-machines.md"
     )
     agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
     agent.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
@@ -325,13 +325,13 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     job = parser.add_argument_group("the job")
     _job_flag(job)
-    job.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
+    job.add_argument(
+        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts-and-machines.md"
+    )
     job.add_argument(
         "--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference"
     )
-    job.add_argument(
-        "--model", metavar="NAME", help="model from docs/models-and-targets.md, or FILE.py:CLASS"
-    )
+    job.add_argument("--model", metavar="NAME", help="model from docs/models.md, or FILE.py:CLASS")
     job.add_argument(
         "--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)"
     )

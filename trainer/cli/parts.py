@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.base.errors import PermissionDenied
-from trainer.control.boot_log import bootstrap_log
 from trainer.control.cloud import Cloud
+from trainer.control.observe import bootstrap_log
 from trainer.runs.keys import NodeKeys
 from trainer.runs.store import PART_BYTES, Objects, given, read_record
 from trainer.runs.training_events import EventReader

@@ -18,9 +18,8 @@ from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
 from trainer.runs.samples import NodeSample
 
-LOUD_AFTER = timedelta(
-    minutes=2
-)  # without proof that the instance ends; GPU machines do take minutes to shut down
+# without proof that the instance ends; GPU machines do take minutes to shut down
+LOUD_AFTER = timedelta(minutes=2)
 PATIENCE = timedelta(minutes=30)  # then the command exits with code 110; the safety layers go on
 _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
@@ -53,9 +52,8 @@ class RunProgress:
     spent_usd: float
     deadline: Deadline
     instances: tuple[InstanceSeen, ...] = ()
-    pieces: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # by piece, as the node's heartbeat has it
+    # by piece, as the node's heartbeat has it
+    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sample: NodeSample | None = None  # the node's last look at its hardware
     models_total: int = 0
     models_done: int = 0

@@ -18,7 +18,7 @@ from trainer.base.errors import TrainerError
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import step
 from trainer.control.progress import Step
-from trainer.runs.index import read_index, rebuild_index, take_out
+from trainer.runs.index import read_index, take_out
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import Driver
 from trainer.runs.store import RecordMissing, read_record
@@ -54,18 +54,16 @@ class Settling:
         return tuple(item.receipt for item in self.settled if item.receipt is not None)
 
 
-def settle_unwatched(access: Access, outputs: StackOutputs, *, every: bool = False) -> Settling:
+def settle_unwatched(access: Access, outputs: StackOutputs) -> Settling:
     """Settle every open run as far as possible without waiting, and start none. A malformed one does not hold
     up the others.
-
-    `every`: list all runs, including those that the index lacks because an earlier version launched them.
     """
-    return settle_all(AwsCloud(access, outputs), every=every)
+    return settle_all(AwsCloud(access, outputs))
 
 
-def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = None) -> Settling:
+def settle_all(cloud: Cloud, *, starts: Driver | None = None) -> Settling:
     """Do what `settle_unwatched` does, on any Cloud. `starts`: also start the runs of this driver."""
-    index = rebuild_index(cloud.objects) if every else read_index(cloud.objects)
+    index = read_index(cloud.objects)
     settled: list[Settled] = []
     problems: dict[str, TrainerError] = {}
     unborn: list[str] = []

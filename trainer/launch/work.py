@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from trainer.aws.access import Access
 from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import ConfigError
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece
@@ -125,9 +124,9 @@ class TrainingWork(Work):
         return [item.pinned() for item in self.candles.inputs]
 
     @property
-    def plan_bytes(self) -> bytes:
+    def bars_plan(self) -> bytes:
         """Return the plan of its bars."""
-        return self.candles.plan
+        return self.candles.bars_plan
 
     @property
     def places(self) -> dict[str, Path]:
@@ -191,7 +190,7 @@ class ScriptWork(Work):
         return list(self.inputs)
 
     @property
-    def plan_bytes(self) -> bytes:
+    def bars_plan(self) -> bytes:
         """Return the plan of its bars: a script has none."""
         return b""
 
@@ -209,9 +208,6 @@ class ScriptWork(Work):
         machines = machines_of(self.job)
         if account.place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
-        if self.job.script.secrets and not account.outputs.script_profile_arn:
-            why = "it is older than they are"
-            raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
         refuse_small_disks(machines, self.input_bytes, volume_gib=offers.volume_gib)
         times = known_times(account.objects, self.names, self.sha256, account.place)
         return timed(Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each), times, offers)
@@ -271,7 +267,7 @@ def work_sha256(work: TrainingWork | ScriptWork, bucket: str) -> str:
     """
     settings = {table: values for table, values in work.job.to_dict().items() if table != "machine"}
     read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in work.entries)
-    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.plan_bytes).hexdigest())
+    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.bars_plan).hexdigest())
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

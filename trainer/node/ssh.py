@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -45,22 +46,11 @@ def make_user() -> Path:
 
     `*` matches no password, and sshd, unlike for `!`, treats the account as unlocked.
     """
-    import pwd
-
     try:
         known = pwd.getpwnam(USER)
     except KeyError:
-        command = (
-            "useradd",
-            "--create-home",
-            "--user-group",
-            "--shell",
-            "/bin/bash",
-            "--password",
-            "*",
-            USER,
-        )
-        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        options = ("--create-home", "--user-group", "--shell=/bin/bash", "--password=*")
+        subprocess.run(("useradd", *options, USER), check=True, capture_output=True, timeout=SECONDS)
         known = pwd.getpwnam(USER)
     return Path(known.pw_dir)
 

@@ -1,4 +1,4 @@
-"""The table of targets, one home per target. To add one, see docs/models-and-targets.md.
+"""The table of targets, one home per target. To add one, see docs/models.md.
 
 A home's `__init__.py` holds its settings and metrics (standard library only), `labels.py` its labels (numpy),
 `loss.py` the loss (torch), `scores.py` forecasts from outputs, their scores and the baselines.

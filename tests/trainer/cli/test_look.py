@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
@@ -182,9 +183,12 @@ def test_terminal_codes_are_escaped_in_logs_receipts_and_lists(mayfly, account, 
     receipt["models"][0]["piece"] = receipt["models"][0]["family"] = receipt["note"] = evil
     receipt["models"][0]["metrics"]["about"]["metrics"]["auc"]["title"] = evil
     receipt["instances"] = [
-        dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil)
+        {
+            **dict.fromkeys(("instance_id", "instance_type", "market", "availability_zone", "state"), evil),
+            "price_usd_per_hour": 1,
+        }
     ]
-    receipt["failed"] = [{"symbol": "A", "reason": f"{evil}\n  outcome   ✓ done"}]
+    receipt["failed"] = [{**named("A"), "reason": f"{evil}\n  outcome   ✓ done"}]
     account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
     for words in (("logs",), ("status",), ("receipts",), ("pull", "--out", str(tmp_path / "out"))):
         out, err = mayfly(words[0], CLOSED_RUN, *words[1:])[1:]

@@ -33,7 +33,7 @@ def bucket(access: Access) -> str:
 def local(path: Path, content: bytes) -> LocalFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "holds": []}
+    summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "further": [], "holds": []}
     return LocalFile(
         path=path,
         file=path.name,

@@ -100,7 +100,7 @@ def _checked(job: Job, check: CheckChild) -> CheckedCandles:
         timeframe=report["timeframe"],
         bars={entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]},
         synthetic=bool(report["synthetic"]),
-        plan=report["plan"].encode(),
+        bars_plan=report["plan"].encode(),
         refused=tuple(map(str, refused)),
         notes=tuple(report["notes"]),
         desk_bytes=sum(file.bytes for file in files),

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:
             from trainer.cli.views.watch import Watch  # late, as in launch.py
-            from trainer.node.own_machine import inputs_here
+            from trainer.node.work_folder import inputs_here
 
             state = {"run_id": record.run_id, "user_id": record.user_id, "deadline": iso(record.deadline)}
             files = inputs_here(task.inputs, resolved.places)
@@ -159,7 +159,7 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
 
 
 def _open_work(sha256: str, ends: ExitStack) -> Any:
-    from trainer.node.own_machine import open_work, prune  # late: Linux alone has its lock
+    from trainer.node.work_folder import open_work, prune  # late: Linux alone has its lock
 
     root = environment.here_folder()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -21,7 +21,10 @@ from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.settle import settle_run
 from trainer.runs.keys import NodeKeys
 
-HOW = "Set it: docs/attach.md. mayfly status, logs and pull --live show a running machine without it."
+HOW = (
+    "Set it: docs/scripts-and-machines.md. mayfly status, logs and pull --live show a running machine"
+    " without it."
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         do = f"Install the Pulumi CLI: {CLI}"
         raise ConfigError("`pulumi`, which removes the stack, is not on PATH", do=do)
     outputs = read_stack(access, stack=arguments.stack)
-    settling = settle_unwatched(access, outputs, every=True)
+    settling = settle_unwatched(access, outputs)
     for run_id, problem in settling.problems.items():
         do = "Look at the EC2 console before the stack goes."
         raise ConfigError(f"cannot tell whether run {run_id} has ended", why=str(problem), do=do)

@@ -5,7 +5,7 @@
     mayfly predict --run RUN --data PATH     # every model of a run
 
 The columns are model, symbol, bar, available_at and those of the target, such as `probability`
-(docs/models-and-targets.md lists them); the card has the horizon. Over a model's test bars, its card's scores
+(docs/models.md lists them); the card has the horizon. Over a model's test bars, its card's scores
 were computed from the same numbers. A model of your own needs its Python file: a card runs no code.
 """
 

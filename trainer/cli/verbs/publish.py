@@ -34,7 +34,7 @@ from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import listed_inputs, offers_for, plan_work, within_budget
 from trainer.launch.preflight import Offers
-from trainer.launch.prepare import LONGEST
+from trainer.launch.prepare_run import LONGEST
 from trainer.launch.script_files import DataFile, upload_data
 from trainer.launch.start import record_of
 from trainer.launch.work import Account, ScriptWork, TrainingWork

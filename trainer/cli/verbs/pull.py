@@ -26,7 +26,7 @@ from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
 from trainer.cli.views.curves import OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.script_files import outputs_seen
+from trainer.control.observe import outputs_seen
 from trainer.control.settle import Settled, settle_run
 from trainer.store.listing import Model, models_of_run, save_model
 

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
             say_json(receipt) if arguments.json else show(receipt_view(receipt))
             return 0
-        problems = settle_unwatched(access, outputs, every=True).problems
+        problems = settle_unwatched(access, outputs).problems
         receipts: list[Receipt] = []
         for run_id in run_ids(cloud.objects):
             try:

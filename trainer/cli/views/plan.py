@@ -22,7 +22,7 @@ from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
-LAW = "a ring all-reduce beside the backward pass (docs/gpu-profiles.md)"
+LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
 MOST_NAMES = 6  # of symbols; more are counted
 
 

@@ -15,7 +15,9 @@ from trainer.node.progress import Progress, advance
 from trainer.runs.deadline import Deadline
 from trainer.train.observing.events import Story, line_of
 
-NEVER = Deadline(at=datetime.max.replace(tzinfo=timezone.utc), cause="unknown")  # a desk's training has none
+NEVER = Deadline(
+    at=datetime.max.replace(tzinfo=timezone.utc), cause="max_duration"
+)  # a desk's training has none
 
 SHOWN_DIGITS = 12  # of a sha256, which a model's file is checked against in whole
 

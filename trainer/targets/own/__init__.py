@@ -1,5 +1,5 @@
 """A target of the user's own: a class in a Python file that labels bars and has a loss. Docs:
-docs/own-model.md.
+docs/models.md.
 
 Settings, standard library only. It is scored by its own loss, and by the correlation of the first output with
 the first label.

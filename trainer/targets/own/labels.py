@@ -16,7 +16,7 @@ from trainer.targets.bars import Labels, flawless, unfitted, unscaled
 from trainer.targets.own import OwnTarget
 
 fit, scale, flaw = unfitted, unscaled, flawless
-DO = "See docs/own-model.md."
+DO = "See docs/models.md."
 
 
 def label(target: OwnTarget, candles: Candles, clock: np.ndarray) -> Labels:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer.bars.symbol_plan import clear_of_holes
+from trainer.bars.series_plan import clear_of_holes
 from trainer.base.errors import DataError, TrainerError, UsageError, nearest
 from trainer.base.settings import WINDOWS
 from trainer.data.calendar import holes

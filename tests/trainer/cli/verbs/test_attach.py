@@ -150,7 +150,7 @@ def test_refusals_to_attach_are_one_line_each(
     assert (
         code == 103
         and "machines of mayfly-dev can't be attached to (attach is off)" in err
-        and "docs/attach.md" in err
+        and "docs/scripts-and-machines.md" in err
     )
     stack_with("ssh")
     code, _, err = attach(OPEN_RUN, "--", "hostname")
