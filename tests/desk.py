@@ -197,7 +197,7 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared(programs: Path, fork_server: Path) -> dict[str, str]:
-    """What desks share: how the Pulumi program is applied, and the server that their nodes are forked
+    """Return what desks share: how the Pulumi program is applied, and the server that their nodes are forked
     from.
     """
     return {"MAYFLY_PROGRAMS": str(programs), "MAYFLY_FORK_SERVER": str(fork_server)}

@@ -44,7 +44,7 @@ def scheduled(scheduler: Any, name: str) -> datetime:
 
 
 @pytest.mark.slow
-def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(desk, candles, eventually):
+def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, eventually):
     words = ("--data", str(candles), "--symbols", "AAA", *LONG, "--budget", BUDGET)
     # The plan's hard stop counts from the launch; the record keeps the instant of the launch.
     planned = desk.launch(*words, "--dry-run")

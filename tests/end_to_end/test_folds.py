@@ -12,9 +12,7 @@ from tests.jobs import sets
 
 
 @pytest.mark.slow
-def test_a_killed_launchers_run_ends_is_settled_by_the_next_command_and_every_fold_and_seed_predicts(
-    desk, candles, eventually
-):
+def test_a_run_of_folds_and_seeds_outlives_its_launcher(desk, candles, eventually):
     pooled = ("--symbols", "AAA,BBB", *sets("data.pooled=true", "name=pool"))
     settings = (*pooled, "--epochs", "1", *sets("data.folds=2", "train.seeds=2", "train.seed=3"))
     run = desk.launch("--data", str(candles), *settings)

@@ -12,7 +12,7 @@ from trainer.rehearsal.home import read_note
 
 
 @pytest.mark.slow
-def test_an_attached_launch_ends_with_one_line_after_its_embedded_aws_is_gone(desk, candles, eventually):
+def test_a_launch_ends_when_its_embedded_aws_is_gone(desk, candles, eventually):
     long = ("--epochs", "200", *sets("train.patience=200", "expert.tune=never"))
     run = desk.launch("--data", str(candles), "--symbols", "AAA", *long)
     eventually(lambda: list(desk.home.glob("sandbox/*/.mayfly-sandbox")))

@@ -59,7 +59,7 @@ def agents(desk: Desk) -> list[int]:
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_is_closed_and_gone_on_with_by_the_same_command(desk, script, eventually):
+def test_a_killed_agents_run_is_closed_and_resumed(desk, script, eventually):
     words = ("agent", "--here", "--local", "store", "--script", script, "--json")
     killed = desk.start(*words)
     (log,) = eventually(lambda: at_work(desk))
@@ -96,7 +96,7 @@ def test_one_that_was_killed_is_closed_and_gone_on_with_by_the_same_command(desk
 
 
 @pytest.mark.slow
-def test_one_in_a_rehearsal_is_stopped_from_elsewhere_and_keeps_what_it_made(desk, script, eventually):
+def test_a_run_here_is_stopped_from_elsewhere(desk, script, eventually):
     run = desk.start("agent", "--here", "--rehearse", "--script", script, "--detach", "--json")
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, out + err
@@ -130,9 +130,7 @@ def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
 
 
 @pytest.mark.slow
-def test_a_training_into_a_folder_has_a_receipt_without_an_instance_and_models_that_every_verb_reads(
-    desk, candles
-):
+def test_a_training_into_a_folder_is_read_by_every_verb(desk, candles):
     words = ("--data", str(candles), *sets("data.symbols=AAA", "train.epochs=1", "expert.tune=never"), *QUICK)
     run = desk.run("agent", "--here", "--local", "store", "--json", *words)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -31,9 +31,7 @@ def bars(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_example_trains_its_gru_through_a_killed_worker_and_predict_gives_the_cards_numbers(
-    desk, bars, eventually
-):
+def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, eventually):
     small = ("--set", "data.bars=6000", "--epochs", "2")
     job = ("--job", str(EXAMPLE / "job.toml"), "--data", str(bars))
     run = desk.start("launch", "--rehearse", "--json", *job, *small)

@@ -27,9 +27,7 @@ def only_json(text: str) -> dict:
 
 
 @pytest.mark.slow
-def test_one_command_trains_every_symbol_on_a_node_that_needs_no_desk_and_leaves_nothing_running(
-    desk_with_own_checkout, candles, eventually
-):
+def test_one_command_trains_every_symbol_and_leaves_nothing(desk_with_own_checkout, candles, eventually):
     launcher = desk_with_own_checkout
     data = launcher.folder / "candles"
     shutil.copytree(candles, data)
@@ -96,9 +94,7 @@ def kill_worker(desk, symbol: str, times: int, eventually) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_killed_once_is_tried_again_and_one_killed_twice_is_one_failed_model(
-    desk, candles, eventually
-):
+def test_a_killed_worker_is_retried_once(desk, candles, eventually):
     run = desk.launch("--data", str(candles), "--epochs", "6", "--set", "train.patience=6")
     kill_worker(desk, "AAA", 1, eventually)
     kill_worker(desk, "BBB", 2, eventually)
@@ -122,9 +118,7 @@ def test_without_a_terminal_the_first_ctrl_c_ends_the_run(desk, candles, eventua
 
 
 @pytest.mark.slow
-def test_on_a_terminal_ctrl_c_asks_and_a_run_that_is_left_goes_on_without_a_stop_requested(
-    desk, candles, eventually
-):
+def test_ctrl_c_at_a_terminal_asks_and_a_left_run_goes_on(desk, candles, eventually):
     words = ("--instance", "p3.8xlarge", *QUICK, "--data", str(candles), "--symbols", "AAA", *ENDLESS)
     typed = desk.type("launch", "--rehearse", *words)
     eventually(lambda: desk.events("model_started"))

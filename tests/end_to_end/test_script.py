@@ -18,9 +18,7 @@ EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
 
 
 @pytest.mark.slow
-def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings_what_it_left(
-    desk, eventually
-):
+def test_a_killed_script_resumes_from_its_checkpoints(desk, eventually):
     script = (
         desk.folder / "train.py"
     )  # the example's own, which stops at its third epoch until it was killed there

@@ -45,7 +45,7 @@ def laid_out(desk: Desk, name: str) -> Path:
     not list(WHEELS.glob("transformers-*.whl")),
     reason="set-up could not fetch the examples' wheels (scripts/setup.py)",
 )
-def test_each_example_runs_and_pull_brings_what_its_receipt_lists(desk):
+def test_each_example_runs_and_its_files_are_pulled(desk):
     smallest = sets('script.files=["train.py", "wheels"]', "script.command=python train.py --epochs 1")
     for name, least in MADE.items():
         run = desk.run("launch", "--rehearse", "--json", "--job", str(laid_out(desk, name)), *smallest)

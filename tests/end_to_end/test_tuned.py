@@ -76,7 +76,7 @@ def stored(desk: Any, text: str) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_what_the_first_run_tuned_the_second_takes_from_the_buckets_memory(launcher, candles):
+def test_the_second_run_takes_the_settings_that_the_first_tuned(launcher, candles):
     desk = launcher
     mine = desk.folder / ".config" / "mayfly" / "gpu_profiles.toml"
     mine.parent.mkdir(parents=True)

@@ -42,7 +42,7 @@ def story(
         forget_sessions()
 
 
-def test_a_sunday_passes_with_no_command_attached_and_a_run_is_done_and_told(
+def test_a_retrain_runs_on_its_schedule_and_is_announced(
     story: Weeks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["retrains", "publish", NAME, "--job", "job.toml", "--json"]) == 0

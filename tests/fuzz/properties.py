@@ -27,9 +27,10 @@ from trainer.bars.document import read_plan
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.base.strict_json import Unsound, read_object
 from trainer.base.symbols import path_flaw
+from trainer.cli.parts import RunEvents
 from trainer.cli.verbs import receipts as receipts_table
 from trainer.cli.verbs import retrains, status
-from trainer.cli.views.curves import RunEvents, curves_view
+from trainer.cli.views.curves import curves_view
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.progress import picture
 from trainer.cli.views.receipt import receipt_view

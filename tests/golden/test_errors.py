@@ -141,7 +141,7 @@ def test_errors_as_a_reader_sees_them(
     golden("errors", "\n".join(line for call in calls for line in first_errors(call)))
 
 
-def test_every_code_of_aws_has_its_error_and_the_next_step_of_a_launch(
+def test_every_aws_code_has_its_error_and_next_step(
     golden: Callable[[str, str], None], make_record: Callable[..., RunRecord]
 ) -> None:
     rung = replace(make_record().ladder[0], vcpus=48, quota_code="L-DB2E81BA")

@@ -160,11 +160,21 @@ def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 
 def result(**fields: Any) -> NodeResult:
     starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
-    key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
-    model = {**named("BTC-USD"), "family": "lstm", "target": "", "key": key, "version_id": "v"}
+    model = {
+        **named("BTC-USD"),
+        "family": "lstm",
+        "target": "",
+        "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors",
+    }
     logistic = {"auc": 0.5102, "log_loss": 0.6927}
-    test = {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}
-    test |= {"log_loss": 0.6912, "brier": 0.249}
+    test = {
+        "accuracy": 0.5213,
+        "base_rate": 0.5021,
+        "auc": 0.53,
+        "mcc": 0.04,
+        "log_loss": 0.6912,
+        "brier": 0.249,
+    }
     gains = {"logistic": {"auc": [0.004, 0.036]}, "base_rate": {"auc": [0.012, 0.048]}}
     scores = {
         "about": Direction().about(),
@@ -172,7 +182,7 @@ def result(**fields: Any) -> NodeResult:
     }
     known = {
         "state": "done",
-        "models": ({**model, "sha256": "s", "metrics": scores},),
+        "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores},),
         "phases": {name: NOON + timedelta(seconds=seconds) for name, seconds in starts.items()},
         "data": {"files": [{"file": "a.parquet", "bars": 5000}], "bars": 5000, "holes": 1, "synthetic": True},
         "boot": {"code": 2.0, "environment": 31.0, "agent": 3.0, "import": 14.0, "baked": False},

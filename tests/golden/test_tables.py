@@ -12,8 +12,9 @@ from tests.trainer.cli.views.test_curves import epochs
 from tests.trainer.cli.views.test_progress import TRAIN
 from tests.trainer.cli.views.test_watch import SEEN
 from tests.trainer.node.test_sampling import A10G, CPU
+from trainer.cli.parts import RunEvents
 from trainer.cli.verbs import models, receipts, status
-from trainer.cli.views.curves import RunEvents, curves_view
+from trainer.cli.views.curves import curves_view
 from trainer.cli.views.progress import phase_ended, picture
 from trainer.cli.views.table import lines
 from trainer.runs.observation import Observation

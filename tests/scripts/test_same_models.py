@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
     Path(sys.prefix) != ROOT / ".venv", reason="the checkout has no virtual environment of its own"
 )
 @pytest.mark.parametrize("python", ["of the machine", "of the checkout"])
-def test_it_runs_in_the_checkouts_environment_whoever_starts_it_and_refuses_what_is_no_commit(
+def test_it_uses_the_checkouts_environment_and_needs_a_commit(
     python: str,
 ) -> None:
     """It once started itself for ever: by a name without a folder, Python finds another environment."""

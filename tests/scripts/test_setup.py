@@ -1,4 +1,4 @@
-"""Where torch comes from, and what a poor machine is told."""
+"""The source of torch, the locks, and the messages of a machine that lacks something."""
 
 import importlib.util
 import json
@@ -98,7 +98,7 @@ PAGE = "".join(
 )
 
 
-def test_the_hashes_of_the_cpu_index_are_those_of_linux_and_our_pythons():
+def test_hashes_of_the_cpu_index_are_for_linux_and_our_pythons():
     found = lock_torch.cpu_hashes(PAGE, "2.13.0")
     assert list(found.values()) == [f"{0:064x}", f"{1:064x}"]
     text = lock_torch.cpu_lock("2.13.0", found.values())

@@ -1,4 +1,4 @@
-"""What CI and pre-commit run: scripts that exist, on the Pythons that we support, with the least permissions."""
+"""CI and pre-commit run scripts that exist, on the Pythons that we support, with the least permissions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_actions_are_pinned_by_their_major_version() -> None:
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", action) for action in used)
 
 
-def test_workflows_read_the_repository_and_only_the_preview_gets_a_role() -> None:
+def test_workflows_only_read_and_the_preview_alone_has_a_role() -> None:
     assert WORKFLOWS["ci"]["permissions"] == {"contents": "read"}
     assert WORKFLOWS["preview"]["permissions"] == {"contents": "read", "id-token": "write"}
     assert list(WORKFLOWS["preview"][True]) == ["workflow_dispatch"]  # YAML 1.1 reads `on` as True

@@ -31,11 +31,8 @@ def connected(
         yield own_access()
         return
     if sys.platform != "linux":
-        raise ConfigError(
-            "--rehearse needs Linux or a container",
-            why=f"this is {sys.platform}",
-            do="Run it in a Linux container, or under WSL.",
-        )
+        why, do = f"this is {sys.platform}", "Run it in a Linux container, or under WSL."
+        raise ConfigError("--rehearse needs Linux or a container", why=why, do=do)
     from trainer.rehearsal.client import rehearsal  # late: moto and the program are for rehearsals alone
 
     with rehearsal(program=program, create=program and create) as access:
@@ -49,17 +46,13 @@ def local_root(local: str) -> Path:
     """
     folder = Path(local) if local else environment.local_folder()
     if folder is None:
-        raise UsageError(
-            "no local folder is named",
-            why="MAYFLY_LOCAL is not set",
-            do="Name one in the command, or for all commands: export MAYFLY_LOCAL=FOLDER.",
-        )
+        do = "Name one in the command, or for all commands: export MAYFLY_LOCAL=FOLDER."
+        raise UsageError("no local folder is named", why="MAYFLY_LOCAL is not set", do=do)
     try:
         str(folder.resolve()).encode()
     except UnicodeEncodeError as error:
-        raise UsageError(
-            f"{folder} can't be used", why="its path is not UTF-8", do="Rename it, or name another."
-        ) from error
+        why, do = "its path is not UTF-8", "Rename it, or name another."
+        raise UsageError(f"{folder} can't be used", why=why, do=do) from error
     return folder
 
 
@@ -83,13 +76,11 @@ def folder_of_run(run_id: str) -> Path:
 
 def _folder_access(local: str, *, rehearse: bool) -> Access:
     if rehearse:
-        raise UsageError(
-            "--local and --rehearse don't go together", why="a folder needs no AWS", do="Leave one out."
-        )
+        why, do = "a folder needs no AWS", "Leave one out."
+        raise UsageError("--local and --rehearse don't go together", why=why, do=do)
     folder = local_root(local)
     if not folder.is_dir():
         do = "mayfly agent --here --local FOLDER makes one."
-        raise UsageError(
-            f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do
-        )
+        why = "it is a file" if folder.exists() else "it does not exist"
+        raise UsageError(f"{folder} is not a folder", why=why, do=do)
     return Access(folder=folder.resolve(), place=HERE)

@@ -27,9 +27,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
     words, command = _before_command(words)
     as_json = "--json" in words
     _replace_closed_streams()
-    if isinstance(
-        sys.stdout, TextIOWrapper
-    ):  # a terminal or pipe of another encoding shows an escape, and nothing fails
+    # A terminal or pipe of another encoding shows an escape, and nothing fails.
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(words, command, prog)
@@ -42,9 +41,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "mayfly") -> int:
         # The reader of stdout has ended (`| head`): nothing can be printed any more.
         sys.stdout = None  # or the interpreter flushes into the closed pipe at exit
         return 0
-    except (
-        Exception
-    ) as error:  # every error a user can meet becomes one line; the rest is our mistake and re-raised
+    except Exception as error:  # what a user can meet becomes one line; the rest is our mistake
         problem = _problem(error, words)
         if problem is None:
             raise
@@ -86,11 +83,8 @@ def _problem(error: Exception, words: list[str]) -> TrainerError | None:
     """Return the TrainerError of an exception, translated from botocore's if needed; None for a bug
     of ours.
     """
-    from trainer.base.errors import (
-        TrainerError,
-        UsageError,
-        file_error,
-    )  # late, like everything here: --help needs none of it
+    # Late, like everything here: --help needs none of it.
+    from trainer.base.errors import TrainerError, UsageError, file_error
 
     if isinstance(error, TrainerError):
         return error

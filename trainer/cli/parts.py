@@ -1,13 +1,22 @@
-"""Read the numbered parts of a log or of metrics that a node uploads every few seconds: each once, in order,
-bounded.
+"""Read a run's log and its events from the numbered parts that its nodes upload every few seconds: each once,
+in order, bounded.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from trainer.runs.store import PART_BYTES, Objects, given
+from trainer.base.errors import PermissionDenied
+from trainer.control.cloud import Cloud
+from trainer.control.observe import bootstrap_log
+from trainer.runs.keys import NodeKeys
+from trainer.runs.store import PART_BYTES, Objects, given, read_record
+from trainer.runs.training_events import EventReader
 
+Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its event
 MOST_PARTS = 100_000  # under a prefix; a node of ours sends one every few seconds
 MOST_BYTES = 256 * 1024 * 1024  # of all parts together; what is beyond is not read
 
@@ -35,3 +44,87 @@ class PartReader:
                 self._bytes += len(body)
                 self._last[prefix] = listed.key
         return b"".join(parts)
+
+
+class LogReader:
+    """Reads the log of one run, each part once, in order.
+
+    If a node has sent no part, because its agent never started, it reads bootstrap.log, else the console
+    output.
+    """
+
+    def __init__(self, cloud: Cloud, run_id: str) -> None:
+        self._cloud, self._objects, self._run_id = cloud, cloud.objects, run_id
+        self._parts = PartReader(cloud.objects)
+        # bootstrap.log's key, or the console's instance -> the text that was read
+        self._booted: dict[str, str] = {}
+
+    def read_new(self) -> str:
+        """Return the text of the parts that came since the last call. Raises UsageError if there is no such
+        run.
+        """
+        record, _ = read_record(self._objects, self._run_id)
+        return "".join(
+            self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)
+            for keys in record.nodes
+        )
+
+    def _read_boot(self, keys: NodeKeys) -> str:
+        if self._parts.has_read(keys.log) or not keys.instance_id:  # without an instance there is no boot
+            return ""
+        text, source = bootstrap_log(self._objects, keys), keys.bootstrap_log
+        if not text:
+            source = keys.instance_id
+            try:
+                text = self._cloud.console_output(instance_id=keys.instance_id)
+            except PermissionDenied as error:  # the log may still come
+                text = f"{error}\n"
+        before = self._booted.get(source, "")
+        if not text.startswith(before):  # its beginning was cut off
+            return ""
+        self._booted[source] = text
+        return text[len(before) :]
+
+
+@dataclass(kw_only=True)
+class RunEvents:
+    """The events of a run: lines as stored in S3, parsed events, and the number of malformed lines."""
+
+    raw: bytes = b""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    unsound: int = 0
+
+    @property
+    def epochs(self) -> Epochs:
+        """Return the epochs of each piece; an epoch that was trained again replaces the first."""
+        found: dict[str, dict[int, Mapping[str, Any]]] = {}
+        for event in self.events:
+            if event["event"] == "epoch":
+                found.setdefault(event["piece"], {})[event["epoch"]] = event
+        return found
+
+
+class EventsReader:
+    """Reads the events of one run from S3, each part once, in order."""
+
+    def __init__(self, cloud: Cloud, run_id: str) -> None:
+        self._objects, self._run_id = cloud.objects, run_id
+        self._parts, self._reader = PartReader(cloud.objects), EventReader()
+
+    def read_new(self) -> RunEvents:
+        """Return what came since the last call, of the attempt that the run's record names.
+
+        Raises UsageError if there is no such run.
+        """
+        record, _ = read_record(self._objects, self._run_id)
+        raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.nodes)
+        return RunEvents(
+            raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound
+        )
+
+
+def read_events(cloud: Cloud, run_id: str) -> RunEvents:
+    """Return the events so far of the attempt that the run's record names. Raises UsageError if there is no
+    such run.
+    """
+    return EventsReader(cloud, run_id).read_new()

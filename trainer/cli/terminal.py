@@ -30,15 +30,14 @@ def is_terminal(stream: TextIO) -> bool:
 
 def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
     """Print to stdout or another stream: drawn on a terminal, elsewhere as plain text of any width."""
-    from trainer.cli.views.drawing import console_on, drawn
+    from trainer.cli.views.drawing import UNLIMITED, console_on, drawn
 
     stream = stream or sys.stdout
     if is_terminal(stream):
         console_on(stream).print(renderable)
-    elif stream.isatty():
-        stream.write(drawn(renderable, width=console_on(stream, plain=True).width))
     else:
-        stream.write(drawn(renderable))
+        width = console_on(stream, plain=True).width if stream.isatty() else UNLIMITED
+        stream.write(drawn(renderable, width=width))
     stream.flush()
 
 

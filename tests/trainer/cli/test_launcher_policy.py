@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from tests.finished import finish
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB
-from tests.sessions import forget_sessions
+from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
@@ -75,17 +75,9 @@ def mayfly(
     account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Callable[..., Any]]:
     """Run one command as the user, as AWS's own variables name it, and return what it printed as JSON."""
-    variables = {
-        "AWS_ENDPOINT_URL": account.user.endpoint_url,
-        "AWS_ACCESS_KEY_ID": account.user.access_key,
-        "AWS_SECRET_ACCESS_KEY": account.user.secret_key,
-        "AWS_REGION": "us-east-1",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    forget_sessions()
+    sign_in(account.user, monkeypatch)
 
     def call(*words: object) -> Any:
         code = main([*map(str, words), "--json"])
@@ -114,9 +106,7 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
     return mayfly("agent", "--here", "--script", "square.py", "--data", "data")
 
 
-def test_every_permission_is_used_by_some_verb_and_no_verb_lacks_one(
-    account: Account, mayfly: Any, candles: Path
-) -> None:
+def test_verbs_use_every_permission_and_lack_none(account: Account, mayfly: Any, candles: Path) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
     first = launched(mayfly, "--data", candles)
     account.finish(first)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # each begins with an account in which runs have 
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
 
 
-def test_status_settles_a_run_that_nobody_watches_and_tells_the_truth(mayfly, account):
+def test_status_settles_a_run_that_nobody_watches(mayfly, account):
     code, told, _ = mayfly("status", "--json")
     assert (code, [item["state"] for item in told["runs"]]) == (0, ["done", "interrupted"])
     assert account.get(key=f"runs/{OPEN_RUN}/receipt.json") is not None
@@ -87,7 +87,7 @@ def test_logs_with_metrics_are_the_last_epochs_of_each_model(mayfly, account):
     assert mayfly("logs", CLOSED_RUN, "--metrics", "-f")[0] == 2
 
 
-def test_pull_brings_events_and_tensorboard_files_and_nothing_outside_its_folder(mayfly, account, tmp_path):
+def test_pull_writes_events_and_tensorboard_in_its_folder_only(mayfly, account, tmp_path):
     put_events(account, EPOCH, {**EPOCH, "model": "../../../evil"}, PROGRESS)
     code, out, err = mayfly("pull", CLOSED_RUN, "--out", str(tmp_path / "out"))
     assert code == 0 and str(tmp_path / "out" / "observed") in out.splitlines()
@@ -116,7 +116,7 @@ def test_models_are_listed_and_pulled(mayfly, tmp_path):
     assert out.strip() == str(tmp_path / "lstm_BTC-USD_1m.safetensors")
 
 
-def test_stopping_a_run_ends_it_with_a_receipt_and_stopping_it_again_says_so(mayfly):
+def test_a_stopped_run_has_a_receipt_and_stops_once(mayfly):
     code, receipt, _ = mayfly("stop", OPEN_RUN, "--json")
     assert (code, receipt["state"], receipt["exit_code"]) == (0, "stopped", 130)
     code, again, err = mayfly("stop", OPEN_RUN, "--json")
@@ -134,7 +134,7 @@ RECEIPTS = {
 
 
 @pytest.mark.parametrize("body", RECEIPTS.values(), ids=RECEIPTS.keys())
-def test_a_spoiled_receipt_is_one_line_and_the_other_runs_are_shown(mayfly, account, body):
+def test_a_damaged_receipt_is_one_line_beside_other_runs(mayfly, account, body):
     account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=body)
     code, told, _ = mayfly("status", "--json")
     assert (code, [item["state"] for item in told["runs"]]) == (0, ["unreadable", "interrupted"])
@@ -150,7 +150,7 @@ def test_a_spoiled_receipt_is_one_line_and_the_other_runs_are_shown(mayfly, acco
 @pytest.mark.parametrize(
     "change", [{"deadline": 5}, {"ladder": {}}, {"run_id": OPEN_RUN}, {"budget_usd": "much"}, {"format": []}]
 )
-def test_a_spoiled_record_is_one_line_and_the_other_runs_are_shown(mayfly, account, change):
+def test_a_damaged_record_is_one_line_beside_other_runs(mayfly, account, change):
     spoiled = "20261119-120000-crypto-bad1"
     record = json.loads(account.get(key=f"runs/{CLOSED_RUN}/run.json").body)
     account.put(
@@ -176,7 +176,7 @@ def test_nothing_is_pulled_under_a_name_that_is_not_a_models(mayfly, account, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_terminal_obeys_is_escaped_in_logs_receipts_and_listings(mayfly, account, tmp_path):
+def test_terminal_codes_are_escaped_in_logs_receipts_and_lists(mayfly, account, tmp_path):
     evil = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
     account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/log/000003.log", body=f"{evil} last\n".encode())
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)

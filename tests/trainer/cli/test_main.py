@@ -42,6 +42,16 @@ def test_help_loads_nothing_heavy():
     assert "--rehearse" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "words", ["profiles", "profiles tune --set hiden=4", "profiles bench --bars -1", "launch --epochs x"]
+)
+def test_commands_that_need_no_torch_load_none(words):
+    run = f"import sys; from trainer.cli.main import main; main({words.split()})"
+    code = f"{run}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_answers_within_five_times_a_bare_python_or_75_ms():
     bare = min(cpu_seconds("-c", "pass") for _ in range(5))
     answer = min(cpu_seconds("-m", "trainer.launch", "--help") for _ in range(5))
@@ -64,7 +74,7 @@ def test_every_verb_on_runs_speaks_json_and_rehearses(words):
         ["predict", "M", "--data", "candles/"],
     ],
 )
-def test_every_verb_that_reads_runs_or_models_takes_a_folder_instead_of_the_bucket(words):
+def test_verbs_that_read_runs_take_a_folder_instead_of_a_bucket(words):
     assert build_parser().parse_args([*words, "--local", "results/"]).local == "results/"
     assert (
         build_parser().parse_args([*words, "--local"]).local == ""

@@ -40,7 +40,7 @@ def test_numbers_come_with_their_nouns():
     assert counted(2, "entry", "entries") == "2 entries"
 
 
-def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
+def test_terminal_codes_are_escaped_and_nothing_else():
     assert (
         printable("Gr\u00fc\u00dfe \u8d35\u5dde \u2013 \U0001f600\ttab\nline")
         == "Gr\u00fc\u00dfe \u8d35\u5dde \u2013 \U0001f600\ttab\nline"
@@ -73,7 +73,7 @@ def test_a_training_at_a_desk_escapes_what_files_say_too(tmp_path, capsys, monke
     assert stream.getvalue() == "A  failed: \\x1b[31m\n"
 
 
-def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
+def test_only_the_modules_that_escape_print():
     """`rehearse` prints variables for a shell to evaluate, which quotes them itself."""
     files = {path.name: path.read_text() for path in (ROOT / "trainer/cli").rglob("*.py")}
     prints = re.compile(r"^ *print\(|sys\.std(out|err)\.write\(", re.MULTILINE)

@@ -45,7 +45,7 @@ def test_an_answer_is_a_letter_and_a_line(keyboard, typed, wish):
     assert asked.answer() is wish
 
 
-def test_what_was_typed_before_is_no_answer_and_nonsense_is_asked_again(keyboard):
+def test_earlier_keys_are_no_answer_and_nonsense_is_asked_again(keyboard):
     stream = Terminal()
     asked = TerminalQuestion(Console(stream))
     os.write(keyboard, b"l\n")

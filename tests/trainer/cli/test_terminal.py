@@ -32,7 +32,7 @@ def test_without_a_terminal_updates_are_lines_and_rare():
     assert stream.getvalue() == "training\nat 10\nat 21\n"
 
 
-def test_on_a_terminal_lines_stay_above_the_live_region_which_is_gone_at_the_end(colours):
+def test_lines_stay_above_the_live_region_which_is_removed(colours):
     stream = Terminal()
     console = Console(stream)
     console.update("one")
@@ -55,7 +55,7 @@ def test_a_terminal_that_wants_no_colours_gets_plain_lines(colours, monkeypatch,
     assert not Console(Terminal(), plain=True).live
 
 
-def test_a_table_aligns_its_columns_and_drops_those_that_say_nothing():
+def test_a_table_aligns_columns_and_drops_empty_ones():
     rows = [{"a": "long", "n": "1", "none": ""}, {"a": "b", "n": "20", "none": "-"}]
     assert drawn(FittedTable(rows, right="n")) == "a      n\nlong   1\nb     20\n"
 
@@ -85,7 +85,7 @@ def test_parts_stay_whole_and_labels_stand_beside_their_blocks():
     assert drawn(view, width=26) == "  time  one two · three\n        four five\n        more\n"
 
 
-def test_names_are_never_markup_and_what_a_terminal_obeys_is_escaped(colours):
+def test_names_are_no_markup_and_terminal_codes_are_escaped(colours):
     stream = Terminal()
     console = Console(stream)
     names = ["[red]AAA[/red]", "[/]", ":smile:", EVIL]

@@ -12,7 +12,7 @@ from tests.pieces import named
 from tests.records import created, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.base.errors import ConnectionFailed, PermissionDenied
-from trainer.cli.verbs.logs import LogReader
+from trainer.cli.parts import LogReader
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
 from trainer.control.observe import observe

@@ -1,1 +1,1 @@
-"""Where a launch's work comes from at a desk: candles, folders, buckets, scripts."""
+"""Sources of a launch's work at a desk: candles, folders, buckets, scripts."""

@@ -43,23 +43,15 @@ def fetch_files(path: str, access: Access, into: Path) -> Path:
 
     Keys with a name that begins with a dot are left out.
     """
-    _fetch(
-        path,
-        access,
-        into,
-        lambda key, parts: bool(parts[-1]) and not path_flaw("/".join(parts)),
-        "no object lies below it",
-    )
+    _fetch(path, access, into, _is_file, "no object lies below it")
     return into
 
 
 def _fetch(
     path: str, access: Access, into: Path, is_meant: Callable[[str, list[str]], bool], none: str
 ) -> Path:
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-    )  # late: half a second that a local folder need not pay
+    # Late: half a second that a local folder need not pay.
+    from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, _, prefix = path.removeprefix(SCHEME).partition("/")
     if not bucket:
@@ -74,6 +66,10 @@ def _fetch(
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read {path}") from error
     return places.get(prefix, into)
+
+
+def _is_file(key: str, parts: list[str]) -> bool:
+    return bool(parts[-1]) and not path_flaw("/".join(parts))
 
 
 def _is_candles(key: str, parts: list[str]) -> bool:

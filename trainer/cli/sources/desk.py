@@ -41,7 +41,7 @@ from trainer.train.own.check import checked, contents, portable
 
 
 @dataclass
-class Desk:
+class JobAtDesk:
     """A job at the desk, with what it adds to it."""
 
     job: Job
@@ -50,22 +50,6 @@ class Desk:
     place: Place  # that the user names; a shell may rehearse, too
     bundle: Bundle | None = None  # the work's code
     packages: Packages | None = None  # that were resolved for it
-
-    def begin(self) -> Self:
-        """Read what needs no AWS. Raises a TrainerError before anything starts."""
-        raise NotImplementedError
-
-    def begin_here(self, python: str) -> Self:
-        """Begin a run on this machine. `python`: that of `--python`, '' for none."""
-        raise NotImplementedError
-
-    def resolve(self, account: Account, *, dry_run: bool = False) -> TrainingWork | ScriptWork:
-        """Return the work for a stack. Raises a TrainerError for whatever it lacks."""
-        raise NotImplementedError
-
-    def looks(self, receipt: Receipt) -> list[str]:
-        """Return the commands that a receipt ends with."""
-        raise NotImplementedError
 
     def describe(self, work: TrainingWork | ScriptWork) -> dict[str, Any]:
         """Return the data section of a plan, with the packages that were resolved for it."""
@@ -76,7 +60,7 @@ class Desk:
 
 
 @dataclass
-class CandleDesk(Desk):
+class CandleDesk(JobAtDesk):
     """A training: own files, encoder, and candles with their check, which runs beside everything else."""
 
     check: CheckChild | None = None
@@ -84,6 +68,7 @@ class CandleDesk(Desk):
     is_fetched: bool = False  # its candles are a copy, which is gone when the command ends
 
     def begin(self) -> Self:
+        """Read what needs no AWS, and start the check. Raises a TrainerError before anything starts."""
         path = self.job.data.path
         if path and not is_in_bucket(path):
             check_path(path)
@@ -99,10 +84,12 @@ class CandleDesk(Desk):
         return self
 
     def begin_here(self, python: str) -> Self:
+        """Begin a run on this machine."""
         needs("torch")
         return self.begin()
 
     def resolve(self, account: Account, *, dry_run: bool = False) -> TrainingWork:
+        """Return the work for a stack. Raises a TrainerError if it has no candles."""
         access = account.access
         if here := local_candles(self.job, access.folder):
             self.console.line(f"candles of {here}, the local folder")
@@ -126,6 +113,7 @@ class CandleDesk(Desk):
         )
 
     def looks(self, receipt: Receipt) -> list[str]:
+        """Return the commands that a receipt ends with."""
         run_id = receipt["run_id"]
         made = [f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []
         here = self.found.job.data.path if self.found else ""
@@ -140,7 +128,7 @@ class CandleDesk(Desk):
 
 
 @dataclass
-class ScriptDesk(Desk):
+class ScriptDesk(JobAtDesk):
     """A script: its files, packages and data."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -148,6 +136,7 @@ class ScriptDesk(Desk):
     has_packages: bool = False  # they are resolved, or another Python has them
 
     def begin(self) -> Self:
+        """Read what needs no AWS. Raises a TrainerError before anything starts."""
         self.files = script_files(self.job.script)
         if self.place.desk_python:
             self._resolve_packages(self.place, "")
@@ -161,6 +150,7 @@ class ScriptDesk(Desk):
         return self
 
     def begin_here(self, python: str) -> Self:
+        """Begin a run on this machine. `python`: one that has the packages, '' for none."""
         from trainer.node.stack_secrets import own_secrets  # late, as few scripts have any
 
         own_secrets(self.job.script.secrets)
@@ -171,6 +161,7 @@ class ScriptDesk(Desk):
         return self
 
     def resolve(self, account: Account, *, dry_run: bool = False) -> ScriptWork:
+        """Return the work for a stack, with its packages."""
         self._resolve_packages(account.place, account.outputs.image_line)
         hashes = hashes_of(self.files)
         self.bundle = build_bundle(script_files=self.files)
@@ -184,6 +175,7 @@ class ScriptDesk(Desk):
         )
 
     def looks(self, receipt: Receipt) -> list[str]:
+        """Return the commands that a receipt ends with."""
         run_id = receipt["run_id"]
         return [f"logs {run_id}", *([f"pull {run_id}"] if receipt["files"] else [])]
 
@@ -195,6 +187,7 @@ class ScriptDesk(Desk):
             )
 
 
+Desk = CandleDesk | ScriptDesk
 DESKS: dict[str, type[Desk]] = {TrainingWork.name: CandleDesk, ScriptWork.name: ScriptDesk}
 
 

@@ -50,11 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a job here and follow it to its end. Returns the run's exit code, 0 if it was left running."""
     began = utc_now()
     if sys.platform != "linux":
-        raise ConfigError(
-            "the agent needs Linux or a container",
-            why=f"this is {sys.platform}",
-            do="Run it under WSL or Docker.",
-        )
+        why, do = f"this is {sys.platform}", "Run it under WSL or Docker."
+        raise ConfigError("the agent needs Linux or a container", why=why, do=do)
     arguments.python = python_of(arguments.python)
     console = Console(plain=arguments.json)
     job = asked_job(arguments, script_duration=DEFAULT_DURATION)
@@ -130,9 +127,8 @@ def python_of(name: str) -> str:
     if not name:
         return ""
     if (program := shutil.which(name)) is None:
-        raise UsageError(
-            f"--python {name} is not a program", do="Name a Python, such as --python .venv/bin/python."
-        )
+        do = "Name a Python, such as --python .venv/bin/python."
+        raise UsageError(f"--python {name} is not a program", do=do)
     return str(Path(program).absolute())  # a link is not followed: it makes the virtual environment
 
 
@@ -149,11 +145,8 @@ def user_id_of(access: Access) -> str:
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, "AWS does not say who you are") from error
     if not re.fullmatch(USER_ID, user_id):
-        raise ConfigError(
-            f"your AWS user id is {user_id[:80]!r}",
-            why="no key can begin with it",
-            do="Sign in as another user or role.",
-        )
+        why, do = "no key can begin with it", "Sign in as another user or role."
+        raise ConfigError(f"your AWS user id is {user_id[:80]!r}", why=why, do=do)
     return user_id
 
 

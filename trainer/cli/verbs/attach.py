@@ -64,21 +64,17 @@ def find_machine(access: Access, outputs: StackOutputs, cloud: Cloud, run_id: st
         do = "mayfly status, logs and pull show it."
         raise UsageError(f"there is no machine to attach to: {run_id}", why=why, do=do)
     if outputs.attach == "off":
-        raise ConfigError(
-            f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW
-        )
+        what = f"machines of {outputs.project}-{outputs.stack} can't be attached to"
+        raise ConfigError(what, why="attach is off", do=HOW)
     if settled.look.record.work == "prepare":
         why = "its machine may read the stack's secrets, and lets nobody in"
-        raise UsageError(
-            f"{run_id} is a prepare run", why=why, do=f"mayfly logs {run_id} shows what it does."
-        )
+        do = f"mayfly logs {run_id} shows what it does."
+        raise UsageError(f"{run_id} is a prepare run", why=why, do=do)
     running = [seen.instance_id for seen in settled.look.observed.instances if seen.state == "running"]
     nodes = [keys for keys in settled.look.record.nodes if keys.instance_id in running]
     if not nodes:
-        raise UsageError(
-            f"{run_id} has no running machine yet",
-            do=f"mayfly status {run_id} shows where it is; then try again.",
-        )
+        do = f"mayfly status {run_id} shows where it is; then try again."
+        raise UsageError(f"{run_id} has no running machine yet", do=do)
     return nodes[-1]
 
 

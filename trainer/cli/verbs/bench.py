@@ -95,19 +95,15 @@ def _price(given: float | None, profile: str, kind: str) -> tuple[float, str]:
     if not prices:
         return 0.0, f"AWS's price for {profile} is not known; set it with --price"
     price, cheapest = min(prices, key=lambda pair: pair[0])
-    share = (
-        f"a GPU of {cheapest.name}"
-        if cheapest.num_workers == 1
-        else f"one of {cheapest.num_workers} GPUs of {cheapest.name}"
-    )
+    gpus = cheapest.num_workers
+    share = f"{'a GPU' if gpus == 1 else f'one of {gpus} GPUs'} of {cheapest.name}"
     return price, f"{share}, which is billed whole; on demand, us-east-1, {cheapest.price_date}"
 
 
 def _instances(profile: str) -> list[InstanceType]:
     def of(one: InstanceType) -> str:
-        return profile_of(
-            Device(name=one.gpu_model, memory_gib=one.gpu_memory_gib, free_gib=one.gpu_memory_gib)
-        ).name
+        memory = one.gpu_memory_gib
+        return profile_of(Device(name=one.gpu_model, memory_gib=memory, free_gib=memory)).name
 
     return [one for one in catalogue().values() if one.launchable and of(one) == profile]
 

@@ -72,11 +72,8 @@ def examine(access: Access, *, stack: str) -> list[Finding]:
         outputs = read_stack(access, stack=stack)
     except TrainerError as error:
         return [signed_in, _of_error("stack", error)]
-    found = Finding(
-        check="stack",
-        state=OK,
-        what=f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}",
-    )
+    about = f"{outputs.project}-{outputs.stack} in {outputs.region}, {outputs.bucket}"
+    found = Finding(check="stack", state=OK, what=about)
     checks = {**stack_checks(access, outputs), **attach_checks(outputs)}
     objects = open_objects(access, outputs.bucket)
     for kind in KINDS:

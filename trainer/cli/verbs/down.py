@@ -23,15 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Refuse while a run is open, then run `pulumi destroy --exclude-protected`, which keeps the bucket."""
     access = own_access()
     if access.place.no_down:
-        raise UsageError(
-            f"this shell's AWS is a {access.place.name}: there is no stack to take down",
-            do=access.place.no_down,
-        )
+        what = f"this shell's AWS is a {access.place.name}: there is no stack to take down"
+        raise UsageError(what, do=access.place.no_down)
     pulumi = shutil.which("pulumi")
     if pulumi is None:
-        raise ConfigError(
-            "`pulumi`, which removes the stack, is not on PATH", do=f"Install the Pulumi CLI: {CLI}"
-        )
+        do = f"Install the Pulumi CLI: {CLI}"
+        raise ConfigError("`pulumi`, which removes the stack, is not on PATH", do=do)
     outputs = read_stack(access, stack=arguments.stack)
     settling = settle_unwatched(access, outputs)
     for run_id, problem in settling.problems.items():
@@ -39,11 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"cannot tell whether run {run_id} has ended", why=str(problem), do=do)
     for run in settling.settled:
         if run.receipt is None:
-            raise UsageError(
-                f"run {run.run_id} is open ({run.look.record.state})",
-                why="without the stack nothing would end its machine",
-                do=f"mayfly stop {run.run_id}, then mayfly down.",
-            )
+            why, do = "without the stack nothing would end its machine", f"mayfly stop {run.run_id} ends it."
+            raise UsageError(f"run {run.run_id} is open ({run.look.record.state})", why=why, do=do)
     command = [pulumi, "destroy", "--exclude-protected", "--stack", outputs.stack]
     command += ["--yes"] if arguments.yes else []
     warn(f"{' '.join(command)}  (the bucket {outputs.bucket} stays, with its versions, closed as it is)")
@@ -52,11 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         command, cwd=program_folder(), check=False, stdout=sys.stderr if arguments.json else None
     )
     if done.returncode:
-        raise ConfigError(
-            f"pulumi destroy ended with exit code {done.returncode}",
-            why="see its output above",
-            do=f"Correct that, then: {' '.join(command)}",
-        )
+        why, do = "see its output above", f"Correct that, then: {' '.join(command)}"
+        raise ConfigError(f"pulumi destroy ended with exit code {done.returncode}", why=why, do=do)
     if arguments.json:
         say_json({"stack": outputs.stack, "region": outputs.region, "bucket": outputs.bucket})
     return 0

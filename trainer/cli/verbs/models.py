@@ -52,11 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:
     """List the production models, or the versions of one, newest first."""
-    names = (
-        [arguments.model]
-        if arguments.model
-        else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
-    )
+    every = [] if arguments.model else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
+    names = [arguments.model] if arguments.model else every
     versions = [
         one
         for name in names
@@ -86,10 +83,8 @@ def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
     if arguments.json:
         say_json({"replaced": _version(replaced), "put": _version(put)})
     else:
-        say(
-            f"{_name(put.key)}: version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC is in"
-            " production again"
-        )
+        version = f"version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC"
+        say(f"{_name(put.key)}: {version} is in production again")
         warn(f"what it replaced stays as version {replaced.version_id}")
     return 0
 
@@ -99,13 +94,8 @@ def _name(key: str) -> str:
 
 
 def _version(stored: Stored) -> dict[str, object]:
-    found = {
-        "name": _name(stored.key),
-        "key": stored.key,
-        "version_id": stored.version_id,
-        "bytes": stored.size,
-    }
-    return {**found, "modified_at": iso(stored.modified_at)}
+    found = {"name": _name(stored.key), "key": stored.key, "version_id": stored.version_id}
+    return {**found, "bytes": stored.size, "modified_at": iso(stored.modified_at)}
 
 
 def _as_dict(model: Model, days: int) -> dict[str, object]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trainer.train.predict.symbols import NotPredicted, Predictions
 
 KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
+GIVEN = ("models", "data", "run", "model_file", "rehearse", "stack", "local")  # flags of a request
 FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
 MOST_LAST = 1_000_000_000  # bars, as data.bars has it
 MOST_DRAWN = 200  # rows of a table at a terminal
@@ -69,17 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
         raise UsageError(f"--last {arguments.last}", do=do)
     symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
-    request = PredictionRequest(
-        models=arguments.models,
-        data=arguments.data,
-        run=arguments.run,
-        symbols=symbols,
-        last=arguments.last or None,
-        model_file=arguments.model_file,
-        rehearse=arguments.rehearse,
-        stack=arguments.stack,
-        local=arguments.local,
-    )
+    given = {name: getattr(arguments, name) for name in GIVEN}
+    request = PredictionRequest(**given, symbols=symbols, last=arguments.last or None)
     notes: list[str] = []
     with _predicted(request, notes) as (predictions, missing):
         if arguments.json:
@@ -225,9 +217,8 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     run = request.run
     if bool(request.models) == bool(run):
         why = "both were given" if run else "neither was given"
-        raise UsageError(
-            "predict takes MODEL or --run RUN", why=why, do="--run RUN predicts with all models of a run."
-        )
+        do = "--run RUN predicts with all models of a run."
+        raise UsageError("predict takes MODEL or --run RUN", why=why, do=do)
     local = {name: _local_files(name) for name in request.models}
     if all(local.values()) and not run:
         yield _distinct([path for paths in local.values() for path in paths])
@@ -246,10 +237,8 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
                 chosen = list(models_of_run(objects, run))
                 if not chosen:
                     read_record(objects, run)  # which can list the runs
-                    raise UsageError(
-                        f"run {run} has no models",
-                        do="mayfly status shows runs, mayfly models list their models.",
-                    )
+                    do = "mayfly status shows runs, mayfly models list their models."
+                    raise UsageError(f"run {run} has no models", do=do)
             else:
                 chosen = [find_model(objects, name) for name, paths in local.items() if not paths]
             for model in chosen[: 1 if run else None]:
@@ -260,12 +249,9 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
 
 def _origin(model: Any, experiment_days: int, *, run: str) -> str:
     """Return the model that a name refers to, and when it expires."""
-    until = model.expires(experiment_days)
-    of = (
-        "production"
-        if not model.run_id
-        else f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
-    )
+    until, of = model.expires(experiment_days), "production"
+    if model.run_id:
+        of = f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
     kept = f"; experiments expire, this one after {until}" if until else ""
     return f"models of {of}{kept}" if run else f"model {model.name} of {of}{kept}"
 
@@ -275,29 +261,21 @@ def _local_files(name: str) -> list[Path]:
     without models.
     """
     path = Path(name)
-    if path.is_file() and path.suffix == MODEL_SUFFIX:
-        return [path]
     if path.is_file():
-        raise UsageError(
-            f"{path} is not a model",
-            why=f"a model's file ends in {MODEL_SUFFIX}",
-            do="Give one, or a folder of them.",
-        )
+        if path.suffix != MODEL_SUFFIX:
+            why, do = f"a model's file ends in {MODEL_SUFFIX}", "Give one, or a folder of them."
+            raise UsageError(f"{path} is not a model", why=why, do=do)
+        return [path]
     if path.is_dir():
         files = sorted(item for item in path.glob(f"*{MODEL_SUFFIX}") if item.is_file())
         if not files:
-            raise UsageError(
-                f"folder {path} holds no models",
-                why=f"no file ends in {MODEL_SUFFIX}",
-                do="Give a folder that does.",
-            )
+            why, do = f"no file ends in {MODEL_SUFFIX}", "Give a folder that does."
+            raise UsageError(f"folder {path} holds no models", why=why, do=do)
         return files
     is_path = path.suffix == MODEL_SUFFIX or name[:1] in "./~" or name.endswith("/")
     if is_path and not name.startswith(KEYS):
-        raise UsageError(
-            f"model {path} does not exist",
-            do="Check the path, or give a name that `mayfly models list` shows.",
-        )
+        do = "Check the path, or give a name that `mayfly models list` shows."
+        raise UsageError(f"model {path} does not exist", do=do)
     return []
 
 
@@ -309,8 +287,7 @@ def _distinct(paths: list[Path]) -> list[Path]:
     for path in paths:
         if path.stem in seen:
             why = f"{seen[path.stem]} and {path}"
-            raise UsageError(
-                f"two models are called {path.stem}", why=why, do="Predict with one of them at a time."
-            )
+            do = "Predict with one of them at a time."
+            raise UsageError(f"two models are called {path.stem}", why=why, do=do)
         seen[path.stem] = path
     return [path for _, path in sorted(seen.items())]

@@ -35,10 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             show(_view(known, holds=""))
         raise
-    listed = {
-        **known,
-        here.profile.name: here.profile,
-    }  # an unknown chip, or a share of one, has a row of its own
+    listed = {**known, here.profile.name: here.profile}  # an unknown chip, or a share of one, has a row
     if arguments.json:
         say_json(_document(here, gpus, list(listed.values())))
         return 0
@@ -100,18 +97,12 @@ def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) 
 
 
 def _as_dict(profile: GpuProfile) -> dict[str, Any]:
-    facts = {
-        key: value
-        for key, value in vars(profile).items()
-        if key not in ("yours", "measured", "windows_per_second")
-    }
+    own = ("yours", "measured", "windows_per_second")
+    facts = {key: value for key, value in vars(profile).items() if key not in own}
     plain, again = chunk_slices(profile, LARGE) if profile.name != CPU else (None, None)
     chunks = {"chunks_at_once": plain, "with_activation_checkpointing": again, "basis": "estimate"}
-    return {
-        **facts,
-        "figures": {key: vars(figure) for key, figure in figures(profile).items()},
-        LARGE: chunks,
-    }
+    by_key = {key: vars(figure) for key, figure in figures(profile).items()}
+    return {**facts, "figures": by_key, LARGE: chunks}
 
 
 def _state(path: Path) -> str:

@@ -61,7 +61,7 @@ GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What a publication holds: job and code, a script's files and data, and an encoder to upload."""
+    """The content of a publication: job and code, a script's files and data, and an encoder to upload."""
 
     job: Job
     bundle: Bundle

@@ -23,8 +23,8 @@ from trainer.base.files import whole_file
 from trainer.base.symbols import path_flaw
 from trainer.cli.connect import connected, folder_of_run
 from trainer.cli.output import say, say_json, warn
-from trainer.cli.verbs.logs import LogReader
-from trainer.cli.views.curves import OBSERVED, CurveFiles, EventsReader
+from trainer.cli.parts import EventsReader, LogReader
+from trainer.cli.views.curves import OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.observe import outputs_seen
 from trainer.control.settle import Settled, settle_run
@@ -69,11 +69,8 @@ class Pulled:
         self.folder = folder
         self.files: list[Path] = []
         self._cloud, self._run_id = cloud, run_id
-        self._log, self._events, self._curves = (
-            LogReader(cloud, run_id),
-            EventsReader(cloud, run_id),
-            CurveFiles(folder),
-        )
+        self._log, self._events = LogReader(cloud, run_id), EventsReader(cloud, run_id)
+        self._curves = CurveFiles(folder)
         self._models: dict[str, Model] = {}  # by key and version
         self._outputs: dict[str, str] = {}  # of a script: path -> sha256
         self._settled: Settled | None = None
@@ -149,11 +146,8 @@ def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Pat
     from botocore.exceptions import BotoCoreError, ClientError
 
     if why := path_flaw(item["file"]):
-        raise ConfigError(
-            f"{item['file'][:80]!r} is not written here",
-            why=why,
-            do="mayfly receipts RUN --json has its key.",
-        )
+        do = "mayfly receipts RUN --json has its key."
+        raise ConfigError(f"{item['file'][:80]!r} is not written here", why=why, do=do)
     path: Path = into / str(item["file"])
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository

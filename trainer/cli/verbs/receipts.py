@@ -41,12 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
             except UnreadableReceipt as error:
                 problems[run_id] = error
     if arguments.json:
-        say_json(
-            {
-                "receipts": receipts,
-                "problems": {run_id: error.as_dict() for run_id, error in problems.items()},
-            }
-        )
+        unread = {run_id: error.as_dict() for run_id, error in problems.items()}
+        say_json({"receipts": receipts, "problems": unread})
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")

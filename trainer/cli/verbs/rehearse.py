@@ -21,10 +21,8 @@ def run(args: argparse.Namespace) -> int:
     root = default_root()
     if args.stop:
         ended = stop_server(root)
-        print(
-            json.dumps({"stopped": ended}) if args.json else "stopped" if ended else "nothing was running",
-            file=sys.stdout,
-        )
+        said = "stopped" if ended else "nothing was running"
+        print(json.dumps({"stopped": ended}) if args.json else said)
         return 0
     server = lease_server(root, holder=shell_of_our_output())  # it ends with the shell
     server.apply_program(ACCOUNT)
@@ -37,17 +35,14 @@ def run(args: argparse.Namespace) -> int:
         "AWS_DEFAULT_REGION": access.region or "",
         **environment.without_proxy("127.0.0.1"),
     }
-    stale = environment.stale_aws_variables(
-        variables
-    )  # a profile or a token of an account's would win, or not fit the keys
+    # A profile or a token of an account's would win, or not fit the keys.
+    stale = environment.stale_aws_variables(variables)
     if args.json:
         print(json.dumps({**variables, **dict.fromkeys(stale)}))
     else:
         print("\n".join([f"export {name}={shlex.quote(value)}" for name, value in variables.items()]))
         if stale:
             print(f"unset {' '.join(stale)}")
-    print(
-        f"the embedded AWS of {root.absolute()} is this shell's until it ends; it checks no permissions",
-        file=sys.stderr,
-    )
+    whose = f"the embedded AWS of {root.absolute()} is this shell's until it ends"
+    print(f"{whose}; it checks no permissions", file=sys.stderr)
     return 0

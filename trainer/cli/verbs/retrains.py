@@ -55,16 +55,10 @@ def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
 
 def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
     retrain, ready = publish(arguments, schedule, account)
-    if arguments.json:
-        say_json(_document(schedule, retrain, ready))
-        return 0
-    show(work_view(ready.work, ready.plan, ready.work.data))
-    say(*(f"note: {note}" for note in ready.notes))
     by_hash = f"job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}"
-    say(f"published {retrain.name}: {by_hash}, image {retrain.image_id}", *_times(schedule))
-    if retrain.paused:
-        say(f"it is paused: mayfly retrains pause {retrain.name} --off")
-    return 0
+    said = [f"published {retrain.name}: {by_hash}, image {retrain.image_id}"]
+    said += [f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []
+    return _planned(arguments, schedule, retrain, ready, said)
 
 
 def _preview(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
@@ -72,17 +66,24 @@ def _preview(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
     job, stored = verified_job(account.objects, retrain), publication(retrain, account)
     image = retrain.image_id
     ready = plan_now(job, stored.code, stored.published, schedule, account, image_id=image)
+    return _planned(arguments, schedule, retrain, ready, [])
+
+
+def _planned(
+    arguments: argparse.Namespace,
+    schedule: RetrainSchedule,
+    retrain: PublishedRetrain,
+    ready: PlannedNow,
+    said: list[str],
+) -> int:
+    """Print the plan of a retrain with its notes, and its next times."""
     if arguments.json:
-        say_json(_document(schedule, retrain, ready))
-        return 0
-    show(work_view(ready.work, ready.plan, ready.work.data))
-    say(*(f"note: {note}" for note in ready.notes), *_times(schedule))
+        plan, described = ready.plan.to_dict(), _described(schedule, retrain)
+        say_json({"retrain": described, "plan": plan, "notes": list(ready.notes)})
+    else:
+        show(work_view(ready.work, ready.plan, ready.work.data))
+        say(*(f"note: {note}" for note in ready.notes), *said, *_times(schedule))
     return 0
-
-
-def _document(schedule: RetrainSchedule, retrain: PublishedRetrain, ready: PlannedNow) -> dict[str, Any]:
-    plan = ready.plan.to_dict()
-    return {"retrain": _described(schedule, retrain), "plan": plan, "notes": list(ready.notes)}
 
 
 def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
@@ -152,10 +153,8 @@ ACTIONS = {"publish": _publish, "preview": _preview, "run": _run_now, "pause": _
 def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
     stored = read_published(objects, name)
     if stored is None:
-        raise UsageError(
-            f"retrain {name} was never published",
-            do=f"Publish it: mayfly retrains publish {name} --job FILE.",
-        )
+        do = f"Publish it: mayfly retrains publish {name} --job FILE."
+        raise UsageError(f"retrain {name} was never published", do=do)
     return stored
 
 
@@ -223,25 +222,15 @@ def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> d
     """Return a retrain for --json."""
     published = None
     if retrain is not None:
-        published = {
-            "job_sha256": retrain.job_sha256,
-            "code_sha256": retrain.code_sha256,
-            "image_id": retrain.image_id,
-            "commit": retrain.commit,
-            "published_at": iso(retrain.published_at),
-        }
+        names = ("job_sha256", "code_sha256", "image_id", "commit")
+        published = {name: getattr(retrain, name) for name in names}
+        published["published_at"] = iso(retrain.published_at)
     coming = [{"local": schedule.local(at).isoformat(), "utc": iso(at)} for at in _coming(schedule)]
     return {**schedule.to_dict(), "state": _state(retrain), "published": published, "next": coming}
 
 
 def _entry(entry: ScheduledRun) -> dict[str, Any]:
     """Return an entry for --json."""
-    return {
-        "scheduled_at": iso(entry.scheduled_at),
-        "state": entry.state,
-        "run_id": entry.run_id or None,
-        "most_usd": entry.most_usd,
-        "spent_usd": entry.spent_usd,
-        "notes": list(entry.notes),
-        "error": entry.error,
-    }
+    same = {name: getattr(entry, name) for name in ("state", "most_usd", "spent_usd", "error")}
+    at, run_id = iso(entry.scheduled_at), entry.run_id or None
+    return {"scheduled_at": at, "run_id": run_id, **same, "notes": list(entry.notes)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -22,8 +22,7 @@ from trainer.cli.output import duration, money, piece_noun, pieces_counted, say,
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import share_done
 from trainer.cli.views.receipt import receipt_view, set_by
-from trainer.cli.views.sample import sample_view
-from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, styled
+from trainer.cli.views.table import BAD, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
@@ -216,7 +215,7 @@ def _detail(item: dict[str, Any]) -> RenderableType:
     if instance:
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
     if item["sample"]:
-        entries.append(("use", sample_view(item["sample"])))
+        entries.append(("use", _sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
         rows = [{noun: name, **_piece(item["pieces"][name])} for name in sorted(item["pieces"])]
@@ -235,3 +234,32 @@ def _piece(values: dict[str, Any]) -> dict[str, str]:
         "step": f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
         "loss": f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
     }
+
+
+def _sample_view(sample: Mapping[str, Any]) -> RenderableType:
+    """Return a sample of `mayfly status --json` with its age, which shows whether the node still reports."""
+    cpu = sample["cpu"]
+    rows = [_hardware(str(gpu["gpu"]), gpu["name"], gpu) for gpu in sample["gpus"]]
+    rows += [_hardware("cpu", f"{cpu['cores']} cores", cpu)] if cpu else []
+    table = FittedTable(
+        rows, right=("use", "memory", "power", "temperature"), leaving=("name", "temperature")
+    )
+    note = [styled(sample["note"], "")] if sample["note"] else []
+    return lines(f"{duration(sample['age_seconds'])} ago", table, *note)
+
+
+def _hardware(number: str, name: str, figures: Mapping[str, float | None]) -> dict[str, Cell]:
+    use, watts, celsius = (figures.get(key) for key in ("use_percent", "power_watts", "temperature_celsius"))
+    return {
+        "gpu": number,
+        "name": name,
+        "use": "-" if use is None else f"{use:.0f}%",
+        "memory": _memory(figures["memory_used_mib"], figures["memory_mib"]),
+        "power": "-" if watts is None else f"{watts:.0f} W",
+        "temperature": "-" if celsius is None else f"{celsius:.0f} °C",
+    }
+
+
+def _memory(used: float | None, total: float | None) -> str:
+    parts = ["-" if value is None else f"{value / 1024:.1f}" for value in (used, total)]
+    return "-" if parts == ["-", "-"] else f"{parts[0]}/{parts[1]} GiB"

@@ -40,20 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
     seconds, batch_limit, why = _time(job, arguments)
     warn(f"tuning for {seconds:.0f} s at most: {why}")
     choice, timings = tune_here(
-        job,
-        device=arguments.device,
-        seconds=seconds,
-        batch_limit=batch_limit,
-        say=warn,
+        job, device=arguments.device, seconds=seconds, batch_limit=batch_limit, say=warn
     )
     file = remember(choice, job, timings[0])
     if arguments.json:
-        report = {
-            "profile": choice.profile.name,
-            "why": choice.why,
-            "timings": [asdict(timing) for timing in timings],
-        }
-        say_json({**report, "seconds": {"most": round(seconds, 1), "why": why}, "file": str(file)})
+        limit = {"most": round(seconds, 1), "why": why}
+        known = {"profile": choice.profile.name, "why": choice.why, "seconds": limit, "file": str(file)}
+        say_json({**known, "timings": [asdict(timing) for timing in timings]})
         return 0
     show(_view(job, choice, timings))
     say(f"stored in {file}: this machine's next runs of this shape use the first")
@@ -62,20 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _job(arguments: argparse.Namespace) -> Job:
     if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
-        raise UsageError(
-            f"--seconds {arguments.seconds:g}", do="Give a number above 0; 60 is the most that is taken."
-        )
+        do = "Give a number above 0; 60 is the most that is taken."
+        raise UsageError(f"--seconds {arguments.seconds:g}", do=do)
     flags = {"data.path": arguments.data, "machine.gpu_profile": arguments.gpu_profile}
     present = {key: value for key, value in flags.items() if value is not None}
     tables = load_job(Path(arguments.job)) if arguments.job else {}
     job = parse_job(tables, present, arguments.settings)
     refuse_script(job, "profiles tune")
     if not job.train.batch and not job.data.path:
-        raise UsageError(
-            "train.batch = auto, but no candles",
-            why="they decide how large it may become",
-            do="Name them with --data.",
-        )
+        why, do = "they decide how large it may become", "Name them with --data."
+        raise UsageError("train.batch = auto, but no candles", why=why, do=do)
     return job
 
 

@@ -1,1 +1,1 @@
-"""What verbs draw: plans, progress, receipts, tables."""
+"""Views of the command line: plans, progress, receipts, tables."""

@@ -1,22 +1,16 @@
-"""Learning curves of a run, from the events that its nodes put into S3: a table of the last epochs, and
-TensorBoard's files.
-"""
+"""Learning curves of a run: a table of the last epochs, and TensorBoard's files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.cli.output import piece_noun
-from trainer.cli.parts import PartReader
+from trainer.cli.parts import Epochs, RunEvents
 from trainer.cli.views.table import FittedTable, lines, styled
-from trainer.control.cloud import Cloud
-from trainer.runs.store import read_record
-from trainer.runs.training_events import EventReader
 from trainer.train.observing.observe import Observed
 
 EVENTS, OBSERVED = "events.jsonl", "observed"  # names in the folder of a pulled run
@@ -25,51 +19,6 @@ CURVE_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 KEPT = "✓"
 LOWEST = f"{KEPT} lowest validation loss"
-Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its event
-
-
-@dataclass(kw_only=True)
-class RunEvents:
-    """The events of a run: lines as stored in S3, parsed events, and the number of malformed lines."""
-
-    raw: bytes = b""
-    events: list[dict[str, Any]] = field(default_factory=list)
-    unsound: int = 0
-
-    @property
-    def epochs(self) -> Epochs:
-        """Return the epochs of each piece; an epoch that was trained again replaces the first."""
-        found: dict[str, dict[int, Mapping[str, Any]]] = {}
-        for event in self.events:
-            if event["event"] == "epoch":
-                found.setdefault(event["piece"], {})[event["epoch"]] = event
-        return found
-
-
-class EventsReader:
-    """Reads the events of one run from S3, each part once, in order."""
-
-    def __init__(self, cloud: Cloud, run_id: str) -> None:
-        self._objects, self._run_id = cloud.objects, run_id
-        self._parts, self._reader = PartReader(cloud.objects), EventReader()
-
-    def read_new(self) -> RunEvents:
-        """Return what came since the last call, of the attempt that the run's record names.
-
-        Raises UsageError if there is no such run.
-        """
-        record, _ = read_record(self._objects, self._run_id)
-        raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.nodes)
-        return RunEvents(
-            raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound
-        )
-
-
-def read_events(cloud: Cloud, run_id: str) -> RunEvents:
-    """Return the events so far of the attempt that the run's record names. Raises UsageError if there is no
-    such run.
-    """
-    return EventsReader(cloud, run_id).read_new()
 
 
 def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> RenderableType:

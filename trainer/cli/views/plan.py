@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
-from trainer.cli.views.gpus import gpu_view
 from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.launch.candidates import PlanCandidate
+from trainer.launch.gpu_table import COUNTS, OnGpus
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.work import TrainingWork, Work
@@ -22,6 +22,7 @@ from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
+LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
 MOST_NAMES = 6  # of symbols; more are counted
 
 
@@ -69,7 +70,7 @@ def _plan(plan: LaunchPlan, job: Job, what: str, about: Iterable[RenderableType]
         FittedTable(rows, right=("zones", "$/h"), leaving=("zones", "GPUs", "market")),
         *_notes(plan),
         "",
-        *([*gpu_view(plan.gpus), ""] if plan.gpus else []),
+        *([*_gpus(plan.gpus), ""] if plan.gpus else []),
         *_basis(plan),
         _hard_stop(plan),
     )
@@ -201,3 +202,44 @@ def _hard_stop(plan: LaunchPlan) -> str:
     alone = stop.cause == "max_duration" and not plan.first.rate.has_run
     why = CAUSES[stop.cause] + (" alone: no run has measured it on this chip" if alone else "")
     return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."
+
+
+def _gpus(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
+    """Yield the table, then which chips can't train the model and where several GPUs are pointless."""
+    chips = list(dict.fromkeys(row.machine.gpu_model for row in rows))
+    by_chip = [_gpu_row([row for row in rows if row.machine.gpu_model == chip]) for chip in chips]
+    yield FittedTable(by_chip, leaving=("link",))
+    for chip in chips:
+        if refused := [row for row in rows if row.machine.gpu_model == chip and row.refused]:
+            yield f"   {_gpu_name(refused[-1])}: {refused[-1].refused}"
+    # The largest number of GPUs of each chip, if it is pointless.
+    most = {row.machine.gpu_model: row for row in sorted(rows, key=lambda row: row.devices)}
+    if pointless := [most[chip] for chip in chips if most[chip].is_pointless]:
+        named = ", ".join(f"{row.devices}×{_gpu_name(row)} {row.speedup:.1f}" for row in pointless)
+        yield (
+            "   Not worthwhile for this model and batch, since the link is slow (speed-up over one GPU):"
+            f" {named}"
+        )
+    yield styled(f"Several GPUs: by law, {LAW}; an estimate until measured. List prices, boot included.", DIM)
+
+
+def _gpu_row(rows: Sequence[OnGpus]) -> dict[str, Cell]:
+    by_count = {row.devices: row for row in rows}
+    links = {row.link: None for row in rows if row.devices > 1}
+    cells = {counted(count, "GPU"): _gpu_cell(by_count.get(count)) for count in COUNTS}
+    return {"one model on": _gpu_name(rows[0]), "link": ", ".join(links) or "-", **cells}
+
+
+def _gpu_cell(row: OnGpus | None) -> Cell:
+    if row is None:
+        return "-"
+    if row.refused:
+        return styled("does not fit", DIM)
+    text = f"{duration(row.seconds_p50)} {money(row.dollars_p50)}"
+    if row.placement is not None and row.placement.sharded:
+        text += " (FSDP)"
+    return styled(text, DIM) if row.is_pointless else text
+
+
+def _gpu_name(row: OnGpus) -> str:
+    return row.machine.gpu_model.removeprefix("NVIDIA ")

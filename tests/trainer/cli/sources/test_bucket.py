@@ -50,9 +50,7 @@ def test_what_lies_below_a_prefix_is_fetched_with_its_folders(
     assert one == tmp_path / "one" / "GBP_1m.csv" and one.read_text() == BARS
 
 
-def test_a_scripts_data_is_every_file_below_a_prefix_whatever_it_holds(
-    applied: Access, bucket: str, tmp_path: Path
-) -> None:
+def test_a_scripts_data_is_every_file_below_a_prefix(applied: Access, bucket: str, tmp_path: Path) -> None:
     assert fetch_files(f"s3://{bucket}/fx", applied, tmp_path) == tmp_path
     assert files(tmp_path) == ["notes.md", "symbol=EUR%2FUSD/part-0.csv"]
     fetch_files(f"s3://{bucket}/fx2/GBP_1m.csv", applied, tmp_path / "one")

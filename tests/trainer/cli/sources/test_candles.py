@@ -18,7 +18,7 @@ from trainer.cli.sources.candles import demo_data, find_candles
 from trainer.cli.sources.check_child import CheckChild
 
 
-def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copies_of_bars(tmp_path):
+def test_the_check_ends_with_its_launcher_and_cleans_up(tmp_path):
     scratch = tmp_path / "scratch"
     (scratch / "mayfly-candles-x").mkdir(parents=True)
     (scratch / "mayfly-candles-x" / "0.npy").write_bytes(b"bars")
@@ -59,7 +59,7 @@ def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
         check.close()
 
 
-def test_a_file_that_crashes_the_library_is_one_error_of_the_data(tmp_path):
+def test_a_file_that_crashes_the_reader_is_a_data_error(tmp_path):
     child = CheckChild(tmp_path)
     child.process.send_signal(signal.SIGABRT)  # as arrow ends the process for a damaged file
     with pytest.raises(DataError, match="the data check crashed while it read"):

@@ -11,7 +11,7 @@ from trainer.base.errors import UsageError
 from trainer.cli.sources.refresh_script import locked_modules, with_refresh_script
 
 
-def test_a_script_goes_along_under_its_hash_and_a_job_without_one_as_it_is(tmp_path: Path) -> None:
+def test_a_refresh_script_is_sent_under_its_hash(tmp_path: Path) -> None:
     job = job_of(name="weekly")
     assert with_refresh_script(job) == (job, {})
     path = tmp_path / "fetch.py"

@@ -209,7 +209,7 @@ def test_requirements_of_another_torch_are_refused(tmp_path):
         )
 
 
-def test_requirements_with_hashes_go_as_they_are_unless_they_are_for_another_python(wheels, tmp_path):
+def test_hashed_requirements_must_fit_the_machines_python(wheels, tmp_path):
     job = script_job(tmp_path, requirements="r.txt")
     fits = {"r.txt": f"tiny==1.0 --hash=sha256:{wheels.hashes['tiny']}\n".encode(), **wheels.files}
     assert packages(job, fits) == (job, fits, None)
@@ -223,7 +223,7 @@ def test_requirements_with_hashes_go_as_they_are_unless_they_are_for_another_pyt
     assert packages(job, {"r.txt": aged["r.txt"]}, rehearsal=True)[2] is None, "no index is asked"
 
 
-def test_requirements_with_hashes_that_a_rehearsals_environment_has_need_no_wheel(wheels, tmp_path):
+def test_hashed_requirements_that_are_installed_need_no_wheel(wheels, tmp_path):
     job, pip = script_job(tmp_path, requirements="r.txt"), versions_here()["pip"]
     ours = {"r.txt": f"pip=={pip} --hash=sha256:{'0' * 64}\n".encode(), **wheels.files}
     assert packages(job, ours, rehearsal=True) == (job, ours, None)
@@ -231,7 +231,7 @@ def test_requirements_with_hashes_that_a_rehearsals_environment_has_need_no_whee
         packages(job, {**ours, "r.txt": ours["r.txt"].replace(pip.encode(), b"1.0")}, rehearsal=True)
 
 
-def test_the_python_of_a_machine_is_that_of_its_image_line_or_the_jobs():
+def test_the_machines_python_follows_from_image_line_or_job():
     assert target_of(LINE, given="", here=False) == LINUX
     newer = Target(python="3.14", platform="x86_64-manylinux_2_34")
     assert target_of(LINE, given="3.14", here=False) == newer

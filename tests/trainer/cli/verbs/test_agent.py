@@ -33,7 +33,7 @@ def desk_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "verb", [LAUNCH, ("agent", "--here", "--rehearse"), ("agent", "--here", "--local", "store")]
 )
-def test_a_package_that_is_nowhere_is_refused_before_anything_is_started(
+def test_an_unlisted_package_is_refused_before_anything_starts(
     verb: Any, desk_home: Path, capsys: Any
 ) -> None:
     assert main([*verb, "--script", "train.py", "--max-duration", "1h"]) == 2
@@ -41,9 +41,7 @@ def test_a_package_that_is_nowhere_is_refused_before_anything_is_started(
     assert not desk_home.exists() and not Path("store").exists()
 
 
-def test_requirements_without_a_wheel_are_refused_before_a_rehearsal_is_started(
-    desk_home: Path, capsys: Any
-) -> None:
+def test_requirements_without_a_wheel_are_refused_before_a_start(desk_home: Path, capsys: Any) -> None:
     from tests.wheels import write_wheel
 
     write_wheel(Path(), "aged", tag="cp39-cp39-manylinux2014_x86_64")
@@ -55,7 +53,7 @@ def test_requirements_without_a_wheel_are_refused_before_a_rehearsal_is_started(
     assert not desk_home.exists()
 
 
-def test_a_secret_that_this_shell_lacks_or_that_logs_would_show_is_refused(
+def test_a_missing_or_too_short_secret_is_refused(
     desk_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     script = ["--script", "train.py", "--set", "script.secrets=WANDB_API_KEY"]
@@ -85,7 +83,7 @@ def test_the_next_commands_can_be_pasted(folder: str, flag: str) -> None:
     assert next_commands(Namespace(local=folder, rehearse=False, stack="dev")) == flag
 
 
-def test_another_python_is_found_from_here_or_refused_before_anything_is_started(
+def test_another_python_is_found_or_refused_before_a_start(
     desk_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     assert main(["agent", "--here", "--local", "store", "--script", "train.py", "--python", "nope"]) == 2

@@ -120,7 +120,7 @@ def person(access: Access, account: Objects, monkeypatch: pytest.MonkeyPatch, tm
     return replace(access, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
 
 
-def test_nobody_attaches_where_the_stack_says_off_or_the_run_has_ended_or_nothing_runs(
+def test_an_ended_or_unknown_run_has_nothing_to_attach_to(
     attach: Attach, stack_with: Any, account: Objects
 ) -> None:
     make_key(CLOSED_RUN)
@@ -142,7 +142,7 @@ def test_status_and_stop_forget_the_keys_of_runs_that_have_ended(account: Object
             find_key(run)
 
 
-def test_off_a_rehearsal_and_a_machine_that_boots_are_one_line_each(
+def test_refusals_to_attach_are_one_line_each(
     access: Access, account: Objects, attach: Attach, stack_with: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = Running(access, account)
@@ -230,7 +230,7 @@ def test_a_shell_a_command_and_a_port_by_session_manager(
     assert_allowed_is_needed(agent, policies.document(agent_messages()), {})
 
 
-def test_session_manager_is_for_this_stacks_machines_three_documents_and_ones_own_sessions(
+def test_the_attach_policy_covers_this_stack_and_own_sessions(
     access: Access, account: Objects, attach: Attach, stack_with: Any, person: Access
 ) -> None:
     running = machine(access, account, sessions=False)
@@ -250,7 +250,7 @@ def test_session_manager_is_for_this_stacks_machines_three_documents_and_ones_ow
             call(**arguments)
 
 
-def test_a_missing_program_of_aws_is_one_line_that_says_where_to_get_it(
+def test_a_missing_program_of_aws_is_one_line_with_its_page(
     access: Access, account: Objects, attach: Attach, stack_with: Any, person: Access, tmp_path: Path
 ) -> None:
     machine(access, account, sessions=True)

@@ -49,7 +49,7 @@ def bucket_of(access: Access) -> str:
     return f"mayfly-{(access.access_key or '')[4:16]}"
 
 
-def test_a_folder_that_is_lost_comes_back_as_it_was_and_a_second_backup_uploads_only_what_changed(
+def test_a_lost_folder_is_restored_and_only_changes_are_uploaded(
     mayfly: Any, folder: Path, account: Objects
 ) -> None:
     assert mayfly("backup")[1]["moved"] == [CANDLES, MODEL]
@@ -66,9 +66,7 @@ def test_a_folder_that_is_lost_comes_back_as_it_was_and_a_second_backup_uploads_
     )
 
 
-def test_a_file_that_differs_is_named_and_replaced_only_when_that_is_asked_for(
-    mayfly: Any, folder: Path
-) -> None:
+def test_a_differing_file_is_replaced_only_with_overwrite(mayfly: Any, folder: Path) -> None:
     mayfly("backup")
     (folder / MODEL).write_text("newer than the backup")
     (folder / CANDLES).unlink()
@@ -80,7 +78,7 @@ def test_a_file_that_differs_is_named_and_replaced_only_when_that_is_asked_for(
     assert (folder / MODEL).read_text() == f"this is {MODEL}"
 
 
-def test_an_interrupted_backup_goes_on_and_bytes_that_are_there_are_not_sent_again(
+def test_an_interrupted_backup_sends_no_bytes_twice(
     mayfly: Any, folder: Path, account: Objects, access: Access
 ) -> None:
     mayfly("backup")
@@ -92,9 +90,7 @@ def test_an_interrupted_backup_goes_on_and_bytes_that_are_there_are_not_sent_aga
     assert read_index(account).keys() == {CANDLES, MODEL}
 
 
-def test_links_pipes_and_hidden_files_are_left_out_and_nothing_is_written_through_a_link(
-    mayfly: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_links_and_hidden_files_are_left_out_of_a_backup(mayfly: Any, folder: Path, tmp_path: Path) -> None:
     (secret := tmp_path / "secret").write_text("mine")
     (folder / "link.csv").symlink_to(secret)
     (folder / ".hidden").write_text("x")
@@ -120,7 +116,7 @@ def test_what_s3_gives_otherwise_than_the_index_says_is_refused(
     assert [path.name for path in folder.rglob("*") if path.is_file()] == [Path(CANDLES).name]
 
 
-def test_a_file_that_cannot_be_read_is_named_and_the_others_are_backed_up(
+def test_an_unreadable_file_is_named_and_the_others_backed_up(
     mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = backup._measure
@@ -135,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_backed_up(
     assert (code, told["moved"], told["failed"]) == (2, [MODEL], {CANDLES: "Permission denied"})
 
 
-def test_a_restore_leaves_a_file_alone_whose_name_is_like_that_of_a_part(mayfly: Any, folder: Path) -> None:
+def test_a_restore_leaves_files_named_like_a_part_alone(mayfly: Any, folder: Path) -> None:
     mayfly("backup")
     (folder / MODEL).unlink()
     (other := folder / f"{MODEL}.part").write_text("mine")
@@ -143,7 +139,7 @@ def test_a_restore_leaves_a_file_alone_whose_name_is_like_that_of_a_part(mayfly:
     assert other.read_text() == "mine"
 
 
-def test_a_backup_that_would_make_its_index_too_large_is_refused_before_anything_is_sent(
+def test_a_backup_of_too_many_files_is_refused_at_once(
     mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, account: Objects
 ) -> None:
     mayfly("backup")

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -85,15 +82,3 @@ def test_bad_input_is_one_line(wrong, capsys):
     assert main(["profiles", "bench", *wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
-
-
-def test_bad_input_waits_for_no_torch():
-    code = (
-        "import sys; from trainer.cli.main import main; main(['profiles', 'bench', '--bars', '-1']); sys.exit('torch' in"
-        " sys.modules)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0 and "error: --bars -1" in done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.sessions import forget_sessions
+from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import ALARMS, dead_letters_queue, messages_topic
@@ -38,15 +38,7 @@ def doctor(
     """Run `mayfly doctor --json` with an account's credentials, as AWS's own variables name it."""
 
     def run(access: Access) -> Examined:
-        variables = {
-            "AWS_ENDPOINT_URL": access.endpoint_url,
-            "AWS_ACCESS_KEY_ID": access.access_key,
-            "AWS_SECRET_ACCESS_KEY": access.secret_key,
-            "AWS_REGION": "us-east-1",
-        }
-        for name, value in variables.items():
-            monkeypatch.setenv(name, str(value))
-        forget_sessions()
+        sign_in(access, monkeypatch)
         code = main(["doctor", "--json"])
         findings = {one["check"]: one for one in json.loads(capsys.readouterr().out).get("checks", [])}
         return Examined(aws=aws_server, access=access, exit_code=code, findings=findings)

@@ -51,7 +51,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert objects_in(rehearsed) == before
 
 
-def test_a_dry_run_in_json_is_the_plan_and_nothing_else_on_stdout(rehearsed, candles, capsys):
+def test_a_dry_run_in_json_prints_the_plan_alone(rehearsed, candles, capsys):
     types = ("--instance", "g6.xlarge", "--instance", "p3.8xlarge")
     assert launch("--rehearse", *types, "--data", candles, "--dry-run", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
@@ -101,7 +101,7 @@ def test_candles_come_from_the_local_folder(rehearsed, candles, capsys, monkeypa
     assert f"candles of {tmp_path / 'mine/candles/main'}" in told.err
 
 
-def test_an_empty_raw_in_a_rehearsal_is_the_demos_job_and_says_so(rehearsed, capsys, monkeypatch, tmp_path):
+def test_a_rehearsal_without_candles_runs_the_demos_job(rehearsed, capsys, monkeypatch, tmp_path):
     (tmp_path / "shared" / "data" / "raw").mkdir(parents=True)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -142,7 +142,7 @@ def test_bad_input_is_one_line_with_its_code(rehearsed, candles, capsys, code, w
     assert line in refused(capsys, code, "--rehearse", *words.replace("CANDLES", str(candles)).split())
 
 
-def test_an_error_of_the_data_check_keeps_its_three_parts_under_json(rehearsed, candles, capsys):
+def test_an_error_of_the_data_check_has_its_parts_in_json(rehearsed, candles, capsys):
     assert (
         launch("--rehearse", "--data", candles, "--symbols", "DOGE-USD", "--instance", "g6.xlarge", "--json")
         == 2
@@ -156,7 +156,7 @@ def test_an_error_of_the_data_check_keeps_its_three_parts_under_json(rehearsed, 
 # -------------------------------------------------------------
 
 
-def test_without_credentials_it_says_what_is_missing_and_offers_a_rehearsal(monkeypatch, capsys, tmp_path):
+def test_without_credentials_a_launch_names_what_is_missing(monkeypatch, capsys, tmp_path):
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE", "REGION", "DEFAULT_REGION", "ENDPOINT_URL"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
@@ -227,9 +227,7 @@ def test_anything_but_yes_is_a_no_and_nothing_is_written(
     assert objects_in(as_aws) == before
 
 
-def test_a_quota_that_allows_no_type_ends_a_launch_before_anything_is_written(
-    as_aws, aws_server, candles, capsys, monkeypatch
-):
+def test_a_quota_of_nothing_ends_a_launch_before_any_write(as_aws, aws_server, candles, capsys, monkeypatch):
     monkeypatch.setattr("trainer.launch.checks.sweeper", lambda access, outputs: "")
     quotas, before = aws_server.cloud(as_aws).quotas, objects_in(as_aws)
     quotas["L-DB2E81BA"] = 0.0
@@ -266,7 +264,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     assert {f"mayfly-{left['run_id']}-sweep", f"mayfly-{left['run_id']}-kill-1"} <= {
         entry["Name"] for entry in schedules
     }
-    keys = objects_in(access)
+    keys = {key for _, key in objects_in(access)}
     assert {"raw/main/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
 
 

@@ -43,7 +43,7 @@ def no_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.cli.verbs.launch.connected", connected)
 
 
-def test_a_folder_of_models_is_one_table_and_python_gets_the_same(models, candles, capsys, no_aws):
+def test_a_folder_of_models_is_one_table_in_python_too(models, candles, capsys, no_aws):
     assert main(["predict", str(models), "--data", str(candles), "--last", "3"]) == 0
     out = capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO(out)))
@@ -59,9 +59,7 @@ def test_a_folder_of_models_is_one_table_and_python_gets_the_same(models, candle
     assert json.loads(capsys.readouterr().out)["predictions"] == table.to_dict("records")
 
 
-def test_symbols_without_bars_are_named_and_are_no_error_beside_others(
-    models, candles, tmp_path, capsys, no_aws
-):
+def test_symbols_without_bars_are_named_and_are_no_error(models, candles, tmp_path, capsys, no_aws):
     only = tmp_path / "ETH-USD_1m.parquet"
     only.write_bytes((candles / only.name).read_bytes())
     assert main(["predict", str(models), "--data", str(tmp_path), "--last", "1"]) == 0
@@ -100,9 +98,7 @@ def test_a_symbol_may_be_written_with_a_slash(models, candles):
     assert list(trainer.predict(models, data=candles, symbols=["ETH/USD"], last=1)["symbol"]) == ["ETH-USD"]
 
 
-def test_a_damaged_model_beside_others_is_named_and_the_exit_code_says_so(
-    models, candles, tmp_path, capsys, no_aws
-):
+def test_a_damaged_model_beside_others_sets_the_exit_code(models, candles, tmp_path, capsys, no_aws):
     (tmp_path / "bad.safetensors").write_bytes(b"short")
     words = [str(models), str(tmp_path / "bad.safetensors"), "--data", str(candles), "--last", "1", "--json"]
     assert main(["predict", *words]) == 2
@@ -148,9 +144,7 @@ def test_each_mistake_is_one_line_and_no_aws_is_asked(
         ("a" * 300, f"cannot read {'a' * 300} (File name too long)."),
     ],
 )
-def test_a_launch_whose_data_is_none_ends_before_anything_is_started(
-    data, line, monkeypatch, tmp_path, capsys, no_aws
-):
+def test_a_launch_without_usable_data_starts_nothing(data, line, monkeypatch, tmp_path, capsys, no_aws):
     def started(*_: Any) -> Any:
         raise AssertionError("the data check was started")
 
@@ -170,7 +164,7 @@ def test_python_gets_the_errors_of_the_command(candles):
         trainer.predict("nowhere.safetensors", data=candles)
 
 
-def test_a_name_stands_for_the_newest_finished_model_which_is_named(account, candles, capsys):
+def test_a_name_means_the_newest_finished_model(account, candles, capsys):
     assert main(["predict", "lstm_BTC-USD_1m", "--data", str(candles)]) == 2  # its weights are none
     name, error = capsys.readouterr().err.splitlines()
     assert name == (

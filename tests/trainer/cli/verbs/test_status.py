@@ -13,7 +13,7 @@ from trainer.cli.verbs.status import _detail, _done, _of_progress
 from trainer.cli.views.drawing import drawn
 
 
-def test_what_a_script_runs_over_are_values_and_a_single_one_is_the_script():
+def test_a_scripts_pieces_are_values_a_single_one_the_script():
     pieces = {"BTC_0": {"state": "training"}, "BTC_1": {"state": "waiting"}}
     over = _of_progress(replace(TRAIN, work="script", pieces=pieces, models_total=2, models_done=0), NOW)
     shown = drawn(_detail(over), width=80)

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 import pytest
 
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
-from trainer.cli.views.curves import CurveFiles, RunEvents, curves_view, small_curve
+from trainer.cli.parts import RunEvents
+from trainer.cli.views.curves import CurveFiles, curves_view, small_curve
 from trainer.cli.views.drawing import drawn
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -42,7 +43,7 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
     ]
 
 
-def test_a_script_keeps_what_it_likes_and_may_have_no_validation_loss():
+def test_a_script_may_have_no_validation_loss():
     shown = drawn(
         curves_view(RunEvents(events=epochs(None, piece="net")).epochs, last=3, work="script"), width=80
     )

@@ -41,7 +41,7 @@ def test_shares_count_steps_of_all_epochs_and_what_has_ended():
     assert share_done([], 0) == 0
 
 
-def test_the_time_left_follows_from_the_share_and_is_not_guessed_too_early():
+def test_the_time_left_follows_from_the_share_done():
     assert time_left(30, 0.6) == "20s left" and time_left(30, 0.01) == "" and time_left(30, 1) == ""
 
 
@@ -67,7 +67,7 @@ def test_a_model_that_is_scored_is_not_left_at_its_last_step():
     assert models_line(alone) == "100% of 1 model  1 scoring  5,510 windows/s"
 
 
-def test_a_script_that_tells_nothing_has_no_share_and_its_pieces_are_values():
+def test_a_silent_script_has_no_share_done():
     silent = replace(
         TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0, rate=None
     )
@@ -92,7 +92,7 @@ def test_no_line_is_wider_than_the_terminal_and_the_numbers_stay(width):
     assert ("━" in text.splitlines()[1]) == (width >= 60)
 
 
-def test_of_hundreds_those_that_train_are_drawn_and_the_others_counted():
+def test_models_in_training_are_drawn_and_others_counted():
     pieces = {f"S{number:03}": training(1, 50) for number in range(8)}
     pieces |= {f"W{number:03}": {"state": "waiting"} for number in range(300)}
     pieces |= {"D": {"state": "done"}, "F": {"state": "failed"}}
@@ -101,7 +101,7 @@ def test_of_hundreds_those_that_train_are_drawn_and_the_others_counted():
     assert "2 more in training · 300 waiting · 1 done · 1 failed · 5,510 windows/s" in text
 
 
-def test_of_more_models_than_a_node_names_the_done_ones_are_the_uploaded():
+def test_models_that_a_node_does_not_name_are_counted():
     many = replace(TRAIN, pieces={"A": {"state": "waiting"}}, models_total=3000, models_done=20)
     assert counts(many)[:2] == ["2,980 waiting", "20 done"]
 
@@ -112,7 +112,7 @@ def test_a_name_is_never_markup_and_a_long_one_is_cut():
     assert r"[red]\x1b[2K" in text and "…" in text and "\x1b" not in text
 
 
-def test_a_phase_without_models_shows_what_the_node_says_and_the_dollars():
+def test_a_phase_without_models_shows_message_and_dollars():
     event = replace(TRAIN, phase="stage", message="smoke test")
     assert drawn(picture(event, seconds=3), width=80) == "  ● stage         3s   smoke test   $0.05\n"
 

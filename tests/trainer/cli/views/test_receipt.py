@@ -71,7 +71,7 @@ def text_of(receipt, width=100):
     return drawn(receipt_view(receipt), width=width)
 
 
-def test_a_receipt_says_the_end_the_time_the_money_and_every_instance():
+def test_a_receipt_shows_outcome_time_dollars_and_instances():
     text = text_of(RECEIPT)
     for part in (
         "outcome   ✗ failed · 1 of 2 models · exit code 100",
@@ -92,7 +92,7 @@ def test_the_deadline_is_printed_with_its_cause():
     assert "set by three times the slow estimate" in text_of({**RECEIPT, "deadline_cause": "estimate"})
 
 
-def test_a_receipt_of_a_run_that_never_had_an_instance_is_still_one():
+def test_a_receipt_without_an_instance_is_shown():
     text = text_of(
         {**RECEIPT, "instances": [], "models": [], "failed": [], "data": {}, "error": None, "retries": 0}
     )
@@ -143,7 +143,7 @@ def scored(piece, low):
     return {**RECEIPT["models"][0], "piece": piece, "metrics": metrics}
 
 
-def test_models_are_sorted_and_the_mark_of_those_beyond_chance_is_explained_once():
+def test_models_are_sorted_and_marks_explained_once():
     models = [scored("C", 0.01), scored("A", -0.01), scored("D", None), scored("B", None)]
     lines = text_of({**RECEIPT, "models": models, "failed": []}).splitlines()
     marks = [line.split(" 0.5500")[0].split() for line in lines if " 0.5500" in line]
@@ -155,7 +155,7 @@ def test_models_are_sorted_and_the_mark_of_those_beyond_chance_is_explained_once
     assert "chance" not in text_of({**RECEIPT, "models": [scored("D", None)]})
 
 
-def test_columns_leave_as_it_gets_narrow_hashes_first_and_the_headline_never():
+def test_narrow_tables_drop_hashes_first_and_keep_the_headline():
     receipt = {**RECEIPT, "models": [scored("A", 0.01)]}
     headers = [
         next(line for line in text_of(receipt, width).splitlines() if "AUC" in line)
@@ -177,7 +177,7 @@ def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
     assert {"described", "terminated", "preflight"} <= set(text.split())
 
 
-def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_terminal_codes_escaped():
+def test_a_scripts_receipt_shows_end_last_lines_and_files():
     end = {
         "piece": "net",
         "exit_code": -9,
@@ -210,7 +210,7 @@ def test_a_scripts_receipt_shows_its_end_its_last_lines_and_its_files_with_termi
     assert "SYNTHETIC" not in text
 
 
-def test_a_device_that_a_scripts_values_showed_to_be_broken_is_named():
+def test_a_device_out_of_service_is_named():
     end = {
         "exit_code": 0,
         "starts": 2,
@@ -240,7 +240,7 @@ def test_the_log_of_a_boot_that_failed_is_shown():
 
 
 @pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
-def test_below_a_receipt_stand_the_next_commands_as_they_can_be_typed(data, named, capsys):
+def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
     checked = SimpleNamespace(job=job_of(path="/my candles"))  # of a bucket: a copy that is gone by then
     desk = CandleDesk(

@@ -36,7 +36,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def test_at_a_terminal_there_is_a_bar_of_all_models_and_a_row_of_each(at_a_terminal):
+def test_at_a_terminal_all_models_have_a_bar_and_each_a_row(at_a_terminal):
     stream = Terminal()
     story = TrainStory(stream, clock=lambda: 0.0)
     for event in EVENTS:

@@ -75,7 +75,7 @@ def seen(*events: RunProgress, stop: StopSignal | None = None, clock=lambda: 0.0
     return screen
 
 
-def test_each_phase_and_each_instance_is_said_once_with_time_and_dollars():
+def test_phases_and_instances_are_printed_once():
     booting = replace(START, phase="boot", elapsed_seconds=65, spent_usd=0.25, instances=(SEEN,))
     assert told(START, START, booting, booting) == [
         "[    3s   $0.00]  looking for capacity",
@@ -113,7 +113,7 @@ def test_a_command_that_stops_a_run_says_nothing_of_ctrl_c():
     assert "Ctrl-C" not in text and "Ending" not in text and "ends by 13:00 UTC" in text
 
 
-def test_a_run_that_can_not_be_left_yet_is_left_when_its_machine_is_started():
+def test_a_run_is_left_once_its_machine_is_started():
     stop = StopSignal()
     watch = Watch(screen := Screen(), stop)
     stop.wish = Wish.LEAVE
@@ -122,7 +122,7 @@ def test_a_run_that_can_not_be_left_yet_is_left_when_its_machine_is_started():
     assert screen.stays == ["Leaving the run as soon as its machine is started."]
 
 
-def test_on_a_terminal_a_phase_that_ended_stays_with_its_seconds_and_the_capacity_with_its_machine():
+def test_ended_phases_stay_on_a_terminal_with_their_seconds():
     booting = replace(
         START,
         phase="boot",
@@ -164,7 +164,7 @@ def test_an_aws_error_is_said_once_and_a_warning_loudly():
     assert lines.count("WARNING: cannot confirm that i-1 ended") == 1
 
 
-def test_a_value_that_failed_on_a_broken_device_and_was_done_on_another_is_told_again():
+def test_a_value_done_after_a_failure_is_printed_again():
     failed = replace(START, phase="train", work="script", pieces={"a": {"state": "failed"}}, models_total=2)
     done = replace(failed, pieces={"a": {"state": "done"}, "b": {"state": "done"}})
     lines = [
