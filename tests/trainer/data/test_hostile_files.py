@@ -147,12 +147,7 @@ def test_times_of_mixed_units_are_refused(
     factors: tuple[int, int], with_symbols: bool, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "_BATCH_ROWS", 2)  # the unit changes where a part ends
-    times = [
-        NINE * factors[0],
-        (NINE + 60) * factors[0],
-        (NINE + 120) * factors[1],
-        (NINE + 180) * factors[1],
-    ]
+    times = [(NINE + 60 * row) * factors[row // 2] for row in range(4)]
     columns: dict[str, Any] = {"time": times, **{name: [1.0] * 4 for name in PRICES}}
     if with_symbols:
         columns["symbol"] = ["A", "B", "A", "B"]
