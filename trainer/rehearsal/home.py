@@ -28,7 +28,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
-FORMAT = 2
+FORMAT = 3
 REFUSED = "refused: "  # in a server's last line, before the JSON of the error for which it does not start
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE_BYTES = 1 << 20

@@ -154,10 +154,11 @@ class World:
         if (operation, token) in self._tokens:
             before, answer = self._tokens[operation, token]
             if before != asked:
-                what = (
+                raise AwsError(
+                    "IdempotentParameterMismatch",
                     "Arguments on this idempotent request are inconsistent with those of a previous request"
+                    f" ({token}).",
                 )
-                raise AwsError("IdempotentParameterMismatch", f"{what} ({token}).")
             return copy.deepcopy(answer)
         answer = create()
         self._tokens[operation, token] = (asked, copy.deepcopy(answer))
@@ -168,11 +169,8 @@ class World:
 
     def add(self, description: dict[str, Any], *, now: datetime, **known: Any) -> Instance:
         """Add a machine, of which `known` are further fields: pending now, running after the delay."""
-        shown, running_at = (
-            {**description, "LaunchTime": now},
-            now + timedelta(seconds=self.delays.pending_seconds),
-        )
-        instance = Instance(description=shown, running_at=running_at, **known)
+        running_at = now + timedelta(seconds=self.delays.pending_seconds)
+        instance = Instance(description={**description, "LaunchTime": now}, running_at=running_at, **known)
         self.instances[instance.id] = instance
         return instance
 

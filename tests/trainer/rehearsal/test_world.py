@@ -119,6 +119,7 @@ def test_a_repeated_token_gets_the_first_answer(world: World) -> None:
     with pytest.raises(AwsError) as failed:
         world.once("CreateFleet", {"ClientToken": "t", "Type": "maintain"}, create)
     assert failed.value.code == "IdempotentParameterMismatch"
+    assert str(failed.value).endswith("those of a previous request (t).")
     assert len(calls) == 2
 
 
