@@ -16,6 +16,7 @@ from trainer.runs.deadline import Deadline
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
+from trainer.runs.reports import Heartbeat
 from trainer.runs.samples import NodeSample
 
 # without proof that the instance ends; GPU machines do take minutes to shut down
@@ -107,17 +108,18 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         seconds=seconds(record, observed, now),
         deadline=record.effective_deadline,
         instances=record.instances,
-        pieces=heartbeat.progress if heartbeat else {},
-        sample=heartbeat.sample if heartbeat else None,
-        models_total=heartbeat.models_total if heartbeat else 0,
-        models_done=heartbeat.models_done if heartbeat else 0,
         work=record.work,
-        rate=heartbeat.rate if heartbeat else None,
-        unit=heartbeat.unit if heartbeat else "windows",
+        **_reported(observed.heartbeat),
         message=(heartbeat.message if heartbeat else "") or waiting,
         last_error=str(error) if error else "",
         warning=str(_unconfirmed(look)) if late else "",
     )
+
+
+def _reported(beat: Heartbeat | None) -> dict[str, Any]:
+    """Return what a node reports of its work; {} before its first report."""
+    same = ("sample", "models_total", "models_done", "rate", "unit")
+    return {"pieces": beat.progress, **{name: getattr(beat, name) for name in same}} if beat else {}
 
 
 def phase_of(record: RunRecord, observed: Observation) -> str:

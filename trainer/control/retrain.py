@@ -26,7 +26,7 @@ from trainer.launch.planning import Planned, offers_for, plan_work, within_budge
 from trainer.launch.prepare_run import needs_prepare_run, plan_prepare_run
 from trainer.launch.start import record_of, register
 from trainer.launch.work import Account, Refresh
-from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
+from trainer.retrains.decision import Verdict, decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     PREFIX,
     ScheduledRun,
@@ -229,9 +229,7 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     published = stored[0] if stored else None
     verdict = decide(entry, schedule, published, others, home.cloud.now())
     if verdict.step in ("skip", "refuse"):
-        return entry.ended(
-            "skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now()
-        )
+        return _left_out(entry, verdict, home.cloud.now())
     if verdict.step == "wait" or schedule is None or published is None:
         return replace(entry, state="waiting")
     return _begun(home, entry, schedule, published, others)
@@ -293,14 +291,17 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         schedule, stored = home.schedule(entry.retrain), read_published(objects, entry.retrain)
         verdict = decide(entry, schedule, stored[0] if stored else None, (), home.cloud.now())
         if verdict.step != "begin" or schedule is None or stored is None:  # paused meanwhile, or gone
-            return entry.ended(
-                "skipped" if verdict.step == "skip" else "refused", verdict.error, home.cloud.now()
-            )
+            return _left_out(entry, verdict, home.cloud.now())
         return _registered(home, entry, schedule, stored[0], home.others(entry))
     except ConnectionFailed:
         raise
     except TrainerError as error:  # keep the cost of the prepare run
         return _unplanned(entry, error, home.cloud.now())
+
+
+def _left_out(entry: ScheduledRun, verdict: Verdict, now: datetime) -> ScheduledRun:
+    """Return an entry whose run is not to begin."""
+    return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, now)
 
 
 def _unplanned(entry: ScheduledRun, error: TrainerError, now: datetime) -> ScheduledRun:

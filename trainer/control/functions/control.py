@@ -82,44 +82,48 @@ def answer(
     time.
     """
     instance_id = (event.get("detail") or {}).get("instance-id") if event.get("source") == "aws.ec2" else None
-    report = CallReport()
+    settle = partial(
+        settle_while_starting,
+        home.cloud,
+        poll_seconds=poll_seconds,
+        time_is_left=time_is_left,
+        sleep=sleep,
+    )
+    report = CallReport(home=home, settle_all=settle)
     if instance_id is not None:
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
-        if (
-            read_record(home.cloud.objects, run_id)[0].driver == "desk"
-        ):  # a command that is attached to it closes it itself
+        # a command that is attached to it closes it itself
+        if read_record(home.cloud.objects, run_id)[0].driver == "desk":
             sleep(LOOKS_OF_A_DESK * poll_seconds)
         was_open = run_id in read_index(home.cloud.objects).open
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})
         if was_open:
-            report.bad_ends(home)
-        mine = [
-            entry
-            for entry in unfinished(home, report.problems)
-            if run_id in (entry.run_id, entry.prepare_run_id)
-        ]
-        report.advance(home, mine)
+            report.bad_ends()
+        mine = [entry for entry in report.unfinished() if run_id in (entry.run_id, entry.prepare_run_id)]
+        report.advance(mine)
         if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
-            report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+            report.settle()
         return report.as_dict()
     if "retrain" in event:
-        report.begin(home, str(event["retrain"]), from_iso(str(event["scheduled_time"])))
-    report.advance(home, unfinished(home, report.problems))
-    report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
-    report.bad_ends(home)
-    entries = unfinished(home, report.problems)
-    report.advance(home, entries)
+        report.begin(str(event["retrain"]), from_iso(str(event["scheduled_time"])))
+    report.advance(report.unfinished())
+    report.settle()
+    report.bad_ends()
+    entries = report.unfinished()
+    report.advance(entries)
     if any(entry.state == "preparing" for entry in entries):
-        report.settle(home.cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep)
+        report.settle()
     return report.as_dict()
 
 
 @dataclass
 class CallReport:
-    """Answer and log line of one call."""
+    """Work of one call, its answer and its log line."""
 
+    home: RetrainHome
+    settle_all: Callable[[], Settling]
     runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
     retrains: dict[str, str] = field(default_factory=dict)  # name and scheduled time -> state
     closed: list[Receipt] = field(default_factory=list)  # runs of desks that ended badly
@@ -129,19 +133,14 @@ class CallReport:
         """Return the report as JSON values."""
         return {"settled": self.runs, "retrains": self.retrains, "problems": self.problems}
 
-    def settle(
-        self,
-        cloud: Cloud,
-        *,
-        poll_seconds: float,
-        time_is_left: Callable[[], bool],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def settle(self) -> None:
         """Settle every open run, and wait for those that start."""
-        settling = settle_while_starting(
-            cloud, poll_seconds=poll_seconds, time_is_left=time_is_left, sleep=sleep
-        )
+        settling = self.settle_all()
         self.settled(settling.settled, settling.problems)
+
+    def unfinished(self) -> list[ScheduledRun]:
+        """Return every scheduled time that has not ended, or whose end was not announced."""
+        return unfinished(self.home, self.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
         """Add runs. A permanently unreadable record is reported, but is not a failure."""
@@ -156,31 +155,31 @@ class CallReport:
             else:
                 self.problems[run_id] = str(error)
 
-    def bad_ends(self, home: RetrainHome) -> None:
+    def bad_ends(self) -> None:
         """Publish a summary of each failed run of a desk that this call closed. Scheduled runs have their own
         summaries.
         """
         for receipt in self.closed:
             try:
-                home.publish(bad_end_summary(receipt))
+                self.home.publish(bad_end_summary(receipt))
             except TrainerError as error:
                 self.problems[str(receipt["run_id"])] = str(error)
 
-    def begin(self, home: RetrainHome, name: str, scheduled_at: datetime) -> None:
+    def begin(self, name: str, scheduled_at: datetime) -> None:
         """Begin a scheduled time."""
-        self._take(home, f"{name} {iso(scheduled_at)}", partial(begin, home, name, scheduled_at))
+        self._take(f"{name} {iso(scheduled_at)}", partial(begin, self.home, name, scheduled_at))
 
-    def advance(self, home: RetrainHome, entries: Iterable[ScheduledRun]) -> None:
+    def advance(self, entries: Iterable[ScheduledRun]) -> None:
         """Advance scheduled times."""
         for entry in entries:
-            self._take(home, f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, home, entry))
+            self._take(f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, self.home, entry))
 
-    def _take(self, home: RetrainHome, name: str, act: Callable[[], ScheduledRun]) -> None:
+    def _take(self, name: str, act: Callable[[], ScheduledRun]) -> None:
         try:
             entry = act()
             self.retrains[name] = entry.state
             if entry.is_untold:
-                tell(home, entry)
+                tell(self.home, entry)
         except TrainerError as error:
             self.problems[name] = str(error)
 
