@@ -15,11 +15,11 @@ import numpy as np
 
 from trainer.bars.symbol_plan import Plan, plan_symbol, warmup_of
 from trainer.base.errors import DataError
-from trainer.base.settings import TargetSettings
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.reading import CandleFolder
 from trainer.data.splits import Span, Spans, walk_forward
 from trainer.job.job import Job
+from trainer.targets.target import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)

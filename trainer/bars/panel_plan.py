@@ -36,12 +36,12 @@ from trainer.bars.symbol_plan import (
     warmup_of,
 )
 from trainer.base.errors import DataError
-from trainer.base.settings import CHUNKS, TargetSettings
+from trainer.base.settings import CHUNKS
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
 from trainer.job.job import Job
-from trainer.targets import labels_of
+from trainer.targets.target import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ def _label(candles: Candles, job: Job, target: TargetSettings, calendar: PanelCa
         return Labelled(
             target=target, labels_TK=none, ends=np.full(len(candles), -1, dtype=np.int64), bars=bars
         )
-    labels = labels_of(target).label(target, candles, calendar.clock[dates])
+    labels = target.label(candles, calendar.clock[dates])
     ends = labels.ends_T
     unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
     bars = bars[ends[bars] >= 0]
@@ -333,7 +333,7 @@ def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> No
             )
     target = plans[0].target
     labels_NK = np.concatenate([plan.labels_TK[plan.bars["train"]] for plan in plans])
-    what, why = labels_of(target).flaw(target, labels_NK)
+    what, why = target.flaw(labels_NK)
     if what:
         raise DataError(f"{where} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
     refuse_large_batch(where, job, sum(plan.num_reads for plan in plans))

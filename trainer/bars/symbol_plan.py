@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.base.errors import DataError
-from trainer.base.settings import CHUNKS, TargetSettings
+from trainer.base.settings import CHUNKS
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans, split, walk_forward
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import farthest_feature, first_bar, too_few
 from trainer.models.pretrained import encoder_of, nanoseconds_of
-from trainer.targets import labels_of
+from trainer.targets.target import TargetSettings
 
 FEWEST_TEST_LABELS = (
     20  # non-overlapping, when a horizon is chosen: fewer would say next to nothing about a forecast
@@ -165,7 +165,7 @@ def plan_symbol(
     if spans is None:
         spans = split(len(candles), **shares, embargo=max(job.data.embargo, horizon_bars), first=warmup)
     plan = lay_out(candles, job, time, chosen, spans=spans, horizon_bars=horizon_bars, warmup=warmup)
-    what, why = labels_of(target).flaw(chosen.target, chosen.labels_TK[plan.bars["train"]])
+    what, why = chosen.target.flaw(chosen.labels_TK[plan.bars["train"]])
     if what:
         raise DataError(
             f"{candles.symbol} has {what}", why=why, do=f"Give more bars, or another {target.farther}."
@@ -271,7 +271,7 @@ def _choose(
 
 def _label(candles: Candles, job: Job, target: TargetSettings, time: BarTimes, *, first: int) -> Labelled:
     """Return the labels, and the bars from `first` on without a hole in inputs and label."""
-    labels = labels_of(target).label(target, candles, time.clock)
+    labels = target.label(candles, time.clock)
     ends = labels.ends_T
     bars = np.arange(first, len(candles), dtype=np.int64)
     bars = bars[ends[bars] >= 0]

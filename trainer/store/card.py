@@ -77,9 +77,7 @@ class Card:
     features: list[str]  # the inputs of each bar, in order
     features_version: str
     lookback: int
-    metrics: dict[
-        str, dict[str, Any]
-    ]  # by span, over all series; `about`: see `settings.TargetSettings.about`
+    metrics: dict[str, dict[str, Any]]  # by span, over all series; `about`: see `TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str

@@ -1,4 +1,4 @@
-"""Format scores as text, by their description in the card (`settings.TargetSettings.about`).
+"""Format scores as text, by their description in the card (`TargetSettings.about`).
 
 Standard library only. Scores from before 2026-11-22 have no description and are shown as a dash.
 """

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.base.settings import LOWER, TargetSettings
-from trainer.targets import scores_of
 from trainer.targets.scoring import Rows, Statistic
+from trainer.targets.target import LOWER, TargetSettings
 
 LEVEL = 0.95
 REPLICATES = 500
@@ -53,9 +52,9 @@ def evaluate(
     are null with fewer than five blocks. `forecasts` are the baselines' forecasts for these bars, if already
     computed.
     """
-    blocks, length = scores_of(target).blocks(target, rows)
+    blocks, length = target.blocks(rows)
     if forecasts is None:
-        forecasts = scores_of(target).baselines(target, rows)
+        forecasts = target.baselines(rows)
     options: dict[str, Any] = {"replicates": replicates, "seed": seed, "level": level}
     return compare(
         forecast,
@@ -83,11 +82,10 @@ def compare(
     """Score forecasts (N, ...) beside the baselines' on labels (N, K), as `evaluate` does. `blocks` (N,):
     each bar's block.
     """
-    scores = scores_of(target)
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1
-    ours = scores.weighted(target, forecast, labels, place)
-    theirs = {name: scores.weighted(target, other, labels, place) for name, other in forecasts.items()}
+    ours = target.weighted(forecast, labels, place)
+    theirs = {name: target.weighted(other, labels, place) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
 
     def with_gains(weights: np.ndarray) -> dict[str, float | None]:
@@ -107,11 +105,11 @@ def compare(
         for name, interval in intervals.items()
     }
     return {
-        **scores.metrics(target, forecast, labels),
+        **target.scores(forecast, labels),
         "intervals": {name: listed[name] for name in ours(np.ones(num_blocks))},
         "blocks": num_blocks,
         **length,
-        "baselines": {name: scores.metrics(target, other, labels) for name, other in forecasts.items()},
+        "baselines": {name: target.scores(other, labels) for name, other in forecasts.items()},
         "better": {
             name: {metric: listed[f"{name} {metric}"] for metric in target.gains} for name in forecasts
         },

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.base.settings import HIGHER, TargetSettings
 from trainer.data.timeframes import DAY
-from trainer.targets import scores_of
+from trainer.targets.target import HIGHER, TargetSettings
 from trainer.train.evaluate.evaluation import Baselines, block_bootstrap
 from trainer.train.evaluate.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, joint_scores
 from trainer.train.inputs.series import PieceData
@@ -36,22 +35,20 @@ def score_panel(
     """
     assert data.panel is not None
     target = data.series[0].target
-    scores = scores_of(target)
     labels = {span: [one.labels(span) for one in data.series] for span in SPANS}
-    joined = [np.concatenate(parts) for parts in (outputs["validation"], labels["validation"])]
-    calibrated = scores.calibrate(target, *joined, data.panel.fitted)
+    calibrated = target.calibrate(
+        np.concatenate(outputs["validation"]), np.concatenate(labels["validation"]), data.panel.fitted
+    )
     scored = []
     for number, (one, known) in enumerate(zip(data.series, baselines, strict=True)):
         fitted = {**calibrated, **one.fitted}
-        forecasts = {span: scores.forecast(target, outputs[span][number], fitted) for span in SPANS}
+        forecasts = {span: target.forecast(outputs[span][number], fitted) for span in SPANS}
         made: Scores = {"about": target.about()}
         for span in SPANS:
             has = len(labels[span][number]) > 0
-            made[span] = scores.metrics(target, forecasts[span], labels[span][number]) if has else {}
+            made[span] = target.scores(forecasts[span], labels[span][number]) if has else {}
         if made["test"]:
-            theirs = {
-                name: scores.metrics(target, other, labels["test"][number]) for name, other in known.items()
-            }
+            theirs = {name: target.scores(other, labels["test"][number]) for name, other in known.items()}
             made["test"]["baselines"] = theirs
         scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
     return scored, _with_rank_correlation(data, scored, joint_scores(data.series, scored))
@@ -62,7 +59,7 @@ def panel_baselines(data: PieceData) -> list[Baselines]:
     them.
     """
     target = data.series[0].target
-    made = scores_of(target).baselines(target, *(one.scored("test") for one in data.series))
+    made = target.baselines(*(one.scored("test") for one in data.series))
     ends = np.cumsum([len(one.rows("test")) for one in data.series])[:-1]
     parts = {name: np.split(forecast, ends) for name, forecast in made.items()}
     return [{name: split[number] for name, split in parts.items()} for number in range(len(data.series))]
@@ -169,5 +166,4 @@ def _by_date(
     """Return the dates and rank correlations (D,) of a span; `forecasts` are those of each series."""
     labels = np.concatenate([one.labels(span)[:, 0] for one in data.series])
     dates = np.concatenate([one.candles.timestamp[one.bars(span)] for one in data.series])
-    order = scores_of(target).order
-    return rank_correlations(np.concatenate([order(target, one) for one in forecasts]), labels, dates)
+    return rank_correlations(np.concatenate([target.order(one) for one in forecasts]), labels, dates)

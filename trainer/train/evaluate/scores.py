@@ -16,7 +16,6 @@ import torch
 from trainer.base.settings import CHUNKS
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
-from trainer.targets import scores_of
 from trainer.train.evaluate.evaluation import Baselines, compare, evaluate
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
@@ -101,14 +100,14 @@ def score_series(
     `about` describes the metrics. `baselines` are the baselines' forecasts in the test span, if already
     computed.
     """
-    target, scores = data.target, scores_of(data.target)
-    fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
-    forecasts = {span: scores.forecast(target, values, fitted) for span, values in outputs.items()}
+    target = data.target
+    fitted = target.calibrate(outputs["validation"], data.labels("validation"), data.fitted)
+    forecasts = {span: target.forecast(values, fitted) for span, values in outputs.items()}
     rows = data.scored("test")
-    baselines = scores.baselines(target, rows) if baselines is None else baselines
+    baselines = target.baselines(rows) if baselines is None else baselines
     made = {
         "about": target.about(),
-        "validation": scores.metrics(target, forecasts["validation"], data.labels("validation")),
+        "validation": target.scores(forecasts["validation"], data.labels("validation")),
         "test": evaluate(forecasts["test"], target, rows, forecasts=baselines),
     }
     return SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines)
@@ -126,9 +125,7 @@ def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -
     times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
     return {
         "about": target.about(),
-        "validation": (
-            scores_of(target).metrics(target, forecasts_by_span["validation"], labels["validation"])
-        ),
+        "validation": (target.scores(forecasts_by_span["validation"], labels["validation"])),
         "test": compare(
             forecasts_by_span["test"],
             target,
@@ -146,7 +143,7 @@ def days_of_a_block(data: SymbolData) -> int:
     Over all of its bars: a series of a panel may have few in test, far apart.
     """
     rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
-    blocks, _ = scores_of(data.target).blocks(data.target, rows)
+    blocks, _ = data.target.blocks(rows)
     _, first = np.unique(blocks, return_index=True)
     begins = data.candles.timestamp[first]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from trainer.bars.symbol_plan import Plan, plan_symbol
 from trainer.base.errors import DataError
-from trainer.base.settings import CONTEXT, TargetSettings
+from trainer.base.settings import CONTEXT
 from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Spans
 from trainer.job.job import Job
-from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
+from trainer.targets.target import TargetSettings
 from trainer.train.inputs.encoder import known_scaler
 
 FEATURE_LIMIT = (
@@ -157,7 +157,7 @@ def prepare(
     read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
     mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
     mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
-    fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
+    fitted = plan.target.fit(plan.labels_TK[plan.bars["train"]])
     return symbol_data(
         candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series
     )
@@ -179,9 +179,9 @@ def symbol_data(
 
     `series` is the symbol's number in the piece, from 1 on; 0 for one without training bars.
     """
-    labels, train, device = labels_of(plan.target), plan.bars["train"], rows_TF.device
+    train, device = plan.bars["train"], rows_TF.device
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
-    train_labels_TK[plan.rows_of(train)] = labels.scale(plan.target, plan.labels_TK[train], fitted)
+    train_labels_TK[plan.rows_of(train)] = plan.target.scale(plan.labels_TK[train], fitted)
     reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
     return SymbolData(
         candles=candles,

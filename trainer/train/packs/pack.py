@@ -20,7 +20,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -29,7 +28,6 @@ from torch import nn
 from trainer.job.job import Job
 from trainer.models import network_of
 from trainer.models.pretrained import UNFREEZE, encoder_of
-from trainer.targets import loss_of
 from trainer.train.inputs.encoder import drop_early_gradients, start_from
 from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.tensors import (
@@ -373,8 +371,7 @@ def newest_share(decay: float, updates: int) -> float:
 
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return the loss function of the job's target: (..., O) outputs and (..., K) labels -> (...) losses."""
-    target = job.target
-    return partial(loss_of(target).loss, target)
+    return job.target.loss
 
 
 def architecture_of(job: Job, *, features: int) -> dict[str, Any]:

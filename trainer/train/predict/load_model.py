@@ -17,7 +17,7 @@ from torch import nn
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import read_file
-from trainer.base.settings import TargetSettings, keys_of
+from trainer.base.settings import keys_of
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.read.candles import Candles
 from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
@@ -25,6 +25,7 @@ from trainer.models import MODELS, home_of, is_known, network_of
 from trainer.store.card import Card, CardSeries, read_card
 from trainer.store.weights import load_tensors
 from trainer.targets import OWN, TARGETS, default_of
+from trainer.targets.target import TargetSettings
 from trainer.train.own.bounded_build import TensorLimit, most_bytes
 from trainer.train.packs.tensors import put_tensors
 

@@ -24,8 +24,6 @@ from trainer.data.read.reading import CandleFolder
 from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardPanel, CardSeries
-from trainer.targets import scores_of
-from trainer.targets.bars import with_unit
 from trainer.train.inputs.panel_rows import PanelRows, masked, panel_rows
 from trainer.train.inputs.rows import context_rows
 from trainer.train.predict.load_model import CheckedModel, Networks, fitted_of, without_unit
@@ -133,7 +131,7 @@ def _predict(
         dates = calendar.dates(candles)
         first = first_row(dates, warmups[candles.symbol], card.lookback)
         whole = whole_rows(dates, calendar, first=first, bars_seen=card.lookback, reach=model.target.reach)
-        bars = with_unit(model.target, candles.close, whole)
+        bars = model.target.with_unit(candles, whole)
         bars = bars if last is None else bars[max(0, len(bars) - last) :]
         if not len(bars):
             needed = f"{warmups[candles.symbol]} bars and then {card.lookback} dates"
@@ -154,9 +152,7 @@ def _predict(
     if not chosen:
         return
     for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
-        columns = scores_of(model.target).columns(
-            model.target, outputs_NO, one.candles, one.bars, fitted_of(one.entry)
-        )
+        columns = model.target.columns(outputs_NO, one.candles, one.bars, fitted_of(one.entry))
         bar = one.candles.timestamp[one.bars]
         yield Predictions(
             model=model.name,

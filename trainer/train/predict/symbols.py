@@ -32,8 +32,6 @@ from trainer.data.read.reading import CandleFolder, OtherTimeframe
 from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardSeries
-from trainer.targets import scores_of
-from trainer.targets.bars import with_unit
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.predict.load_model import CheckedModel, Networks, check_model, fitted_of, without_unit
 from trainer.train.predict.panels import predict_panels
@@ -209,7 +207,7 @@ class _Running:
                 yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
                 continue
             target, fitted = task.model.target, fitted_of(task.series)
-            columns = scores_of(target).columns(target, outputs_NO, task.candles, task.bars, fitted)
+            columns = target.columns(outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
             available_at = bar + step_of(
                 card.timeframe
@@ -298,7 +296,7 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
     series, card = model.card.of(candles.symbol), model.card
     warmup = max(warmup_of_features(model.features), candles.columns_begin)
     whole = _whole_bars(candles, model, series, warmup=warmup)
-    bars = with_unit(model.target, candles.close, whole)
+    bars = model.target.with_unit(candles, whole)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):

@@ -27,7 +27,7 @@ from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 from trainer.models import MODELS
 from trainer.store.card import card_from_json, read_card
-from trainer.targets import TARGETS, scores_of
+from trainer.targets import TARGETS
 from trainer.targets.described import shown
 from trainer.train.evaluate.panel_scores import rank_correlations
 from trainer.train.evaluate.scores import days_of_a_block, outputs_by_span
@@ -259,11 +259,11 @@ def test_every_model_takes_every_target_on_a_panel_and_predicts_what_it_was_scor
         if not len(rows):
             continue
         chances = np.array([bars[int(time)] for time in candles.timestamp[rows]])
-        scores = scores_of(target).metrics(target, chances, data.labels("test"))
+        scores = target.scores(chances, data.labels("test"))
         assert scores == {key: series.metrics["test"][key] for key in scores}
         said.append(chances)
         truth.append(data.labels("test"))
-    scores = scores_of(target).metrics(target, np.concatenate(said), np.concatenate(truth))
+    scores = target.scores(np.concatenate(said), np.concatenate(truth))
     assert scores == {key: card.metrics["test"][key] for key in scores}
 
 
