@@ -279,8 +279,7 @@ class ModelSettings(HomeSettings):
         known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
         settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
         made = settings.architecture(features=features, outputs=outputs)
-        # Cards that are older than targets do not name their one output.
-        if {"outputs": 1, **architecture} != made or settings.bars_seen != bars_seen:
+        if architecture != made or settings.bars_seen != bars_seen:
             why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
             raise UsageError(
                 f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why

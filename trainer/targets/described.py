@@ -1,6 +1,6 @@
 """Format scores as text, by their description in the card (`TargetSettings.about`).
 
-Standard library only. Scores from before 2026-11-22 have no description and are shown as a dash.
+Standard library only. Scores of a script have no description and are shown as a dash.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from trainer.base.errors import DataError
 from trainer.store.card import card_from_json, read_card
 from trainer.store.card_reading import MOST_CARD_BYTES
 
-OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")
+OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
 OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
 
 
@@ -38,14 +38,14 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"lookback": 10**30},
         {"horizon": -1},
         {"scaler": {}},
-        {"scaler": {"mean": [0.1], "std": [1.0]}},
-        {"scaler": {"mean": [0.1, 0.2], "std": [1.0]}},
-        {"scaler": {"mean": [0.1, "0.2"], "std": [1.0, 1.0]}},
-        {"scaler": {"mean": [[0.1], [0.2]], "std": [1.0, 1.0]}},
-        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 0]}},
-        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, -1.0]}},
+        {"scaler": {"mean": [0.1], "std": [1.0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, "0.2"], "std": [1.0, 1.0], "limit": 10.0}},
+        {"scaler": {"mean": [[0.1], [0.2]], "std": [1.0, 1.0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, -1.0], "limit": 10.0}},
         {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 1.0], "limit": "ten"}},
-        {"scaler": {"mean": [0.1, 1e300], "std": [1.0, 1.0]}},
+        {"scaler": {"mean": [0.1, 1e300], "std": [1.0, 1.0], "limit": 10.0}},
         {"metrics": {"test": [1]}},
         {"metrics": {"about": {"headline": 1}}},
         {"data": {"synthetic": "no"}},
@@ -66,6 +66,9 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"piece": 5},
         {"kind": None},
         {"format": "1"},
+        {"other": 1},
+        {"number": -1},
+        {"panel": {"scaler_of": "rank"}},
         {"format": True},
         {"format": {"a": 1}},
         {"mayfly": None},
@@ -96,7 +99,7 @@ def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
         "[" * 100_000,
         '{"format": NaN}',
         "\ud800",
-        '{"format": 1, "x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
+        '{"x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
     ],
 )
 def test_what_is_no_card_at_all_is_one_error(text: str) -> None:

@@ -26,7 +26,7 @@ CARD = Card(
             symbol="BTC-USD",
             calendar="24x7",
             horizon=5,
-            scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0]},
+            scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0], "limit": 10.0},
             splits={"train": {"bars": 10}},
             data={"bars": 20},
         )
@@ -43,6 +43,8 @@ CARD = Card(
     seed=0,
     created_at="2026-11-21T00:00:00+00:00",
     mayfly="0.1.0",
+    target="direction",
+    target_settings={"horizon": 5},
 )
 
 
@@ -111,9 +113,9 @@ def test_a_missing_file_is_named(tmp_path):
         read_card(tmp_path / "nix.safetensors")
 
 
-def test_a_card_of_a_later_format_is_refused():
-    with pytest.raises(DataError, match="has format 3"):
-        card_from_json(replace(CARD, format=3).to_json())
+def test_a_card_of_another_format_is_refused():
+    with pytest.raises(DataError, match="has format 2"):
+        card_from_json(replace(CARD, format=2).to_json())
 
 
 def test_an_incomplete_card_says_what_is_missing():
@@ -123,14 +125,6 @@ def test_an_incomplete_card_says_what_is_missing():
         card_from_json(json.dumps(values))
     with pytest.raises(DataError, match="series is not a list"):
         card_from_json(json.dumps(values | {"series": {"symbol": "A"}}))
-
-
-def test_a_card_of_before_pieces_is_read_as_one_of_one_series():
-    values = json.loads(CARD.to_json())
-    (series,) = values.pop("series")
-    own = {name: series[name] for name in ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")}
-    old = {key: value for key, value in values.items() if key not in ("piece", "kind")} | own | {"format": 1}
-    assert card_from_json(json.dumps(old)) == CARD
 
 
 def test_a_card_of_several_series_gives_the_one_that_is_named():

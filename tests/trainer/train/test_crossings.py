@@ -7,22 +7,18 @@ direction by one that reads chunks. The full size, with chance, is benchmarks/le
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
 
 from benchmarks.learning import CROSSED, crossed
 from tests.jobs import keys_for
 from tests.predictions import predict_file
-from trainer.base.errors import DataError
 from trainer.models import MODELS
-from trainer.store.card import METADATA_KEY, read_card
-from trainer.store.weights import load
-from trainer.targets import TARGETS, default_of
+from trainer.store.card import read_card
+from trainer.targets import TARGETS
 from trainer.targets.described import headline, shown
 
 pytestmark = pytest.mark.slow  # small models are trained, two dozen
@@ -66,42 +62,6 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
     assert whole[0].values.keys() == COLUMNS[target]
     assert all(np.isfinite(value) for said in whole for value in said.values.values())
     assert list(predict_file(trained.file, tmp_path, last=7)) == list(whole[-7:])  # bit for bit
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_card_of_before_there_were_targets_says_the_same(
-    model: str, tmp_path, write_candles, train
-) -> None:
-    write_candles(tmp_path, "SIG-USD", bars=14_000)
-    settings = keys_for(
-        {**SMALL, "batch": 8 if model == "tcn" else 64}, model=model, target=default_of(model)
-    )
-    trained = train(tmp_path, tmp_path / "out", **settings)
-    tensors, card = load(trained.file)
-    values = json.loads(card.to_json())
-    (series,) = values.pop("series")
-    values["architecture"].pop("outputs")
-    scaler = {**series["scaler"], **series["fitted"], **card.target_settings}
-    own = {
-        "symbol": series["symbol"],
-        "calendar": series["calendar"],
-        "splits": series["splits"],
-        "scaler": scaler,
-    }
-    unknown = ("piece", "kind", "target", "target_settings")
-    horizon = getattr(trained.job.target, "horizon", 5)
-    old = (
-        {key: value for key, value in values.items() if key not in unknown}
-        | own
-        | {"horizon": horizon, "format": 1}
-    )
-    for name, written in (("old", old), ("stranger", old | {"family": "gru"})):
-        save_file(tensors, tmp_path / f"{name}.safetensors", metadata={METADATA_KEY: json.dumps(written)})
-    assert predict_file(tmp_path / "old.safetensors", tmp_path, last=9) == predict_file(
-        trained.file, tmp_path, last=9
-    )
-    with pytest.raises(DataError, match="is a gru model"):
-        predict_file(tmp_path / "stranger.safetensors", tmp_path)
 
 
 @pytest.mark.parametrize("pair", CROSSED)

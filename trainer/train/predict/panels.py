@@ -7,7 +7,6 @@ number 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from trainer.models import home_of, reads_of
 from trainer.store.card import CardPanel, CardSeries
 from trainer.train.inputs.panel_rows import PanelRows, masked, panel_rows
 from trainer.train.inputs.rows import context_rows
-from trainer.train.predict.load_model import CheckedModel, Networks, fitted_of, without_unit
+from trainer.train.predict.load_model import CheckedModel, Networks, without_unit
 from trainer.train.predict.predictions import NotPredicted, Predictions
 from trainer.train.predict.readers import reader_of
 
@@ -152,7 +151,7 @@ def _predict(
     if not chosen:
         return
     for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
-        columns = model.target.columns(outputs_NO, one.candles, one.bars, fitted_of(one.entry))
+        columns = model.target.columns(outputs_NO, one.candles, one.bars, one.entry.fitted)
         bar = one.candles.timestamp[one.bars]
         yield Predictions(
             model=model.name,
@@ -182,7 +181,7 @@ def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series])
         offsets.append(total)
         total += len(one.rows_DF)
     neutral = torch.zeros(len(card.features)), torch.ones(len(card.features))
-    limit = series[0].entry.scaler.get("limit", math.inf)
+    limit = series[0].entry.scaler["limit"]
     if reads == WINDOWS:
         context = [context_rows(one.candles, one.place_T, series=one.entry.number) for one in series]
         reader = reader_of(

@@ -8,7 +8,6 @@ shape share one network, so that each further symbol takes a few milliseconds.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -33,7 +32,7 @@ from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardSeries
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.predict.load_model import CheckedModel, Networks, check_model, fitted_of, without_unit
+from trainer.train.predict.load_model import CheckedModel, Networks, check_model, without_unit
 from trainer.train.predict.panels import predict_panels
 from trainer.train.predict.predictions import NotPredicted, Predictions
 from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
@@ -206,7 +205,7 @@ class _Running:
             except TrainerError as error:
                 yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
                 continue
-            target, fitted = task.model.target, fitted_of(task.series)
+            target, fitted = task.model.target, task.series.fitted
             columns = target.columns(outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
             available_at = bar + step_of(
@@ -273,7 +272,7 @@ def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH
         rows_TF=rows_TF,
         mean_F=torch.tensor(scaler["mean"]),
         std_F=torch.tensor(scaler["std"]),
-        limit=scaler.get("limit", math.inf),
+        limit=scaler["limit"],
         bars_seen=card.lookback,
         first_bar=task.warmup + card.lookback - 1,
         batch=batch,

@@ -67,6 +67,8 @@ def test_a_model_as_it_was_written_predicts(family: str, target: str, tmp_path: 
         ("lstm", {"calendar": "sometimes"}, "calendar"),
         ("lstm", {"target_settings": {"horizon": [5]}}, "a whole number"),
         ("lstm", {"target_settings": {"horizon": 10**9}}, "at most 100,000"),
+        ("lstm", {"target_settings": {}}, "its target_settings are not those of direction"),
+        ("lstm", {"target_settings": {"horizon": 5, "steps": 1}}, "its target_settings are not those"),
         ("tcn", {"architecture": {"dilations": 5}}, "a list of whole numbers"),
         ("tcn", {"architecture": {"dilations": [1, 3]}}, "the architecture is"),
         ("tcn", {"architecture": {"dilations": [1] * 10_000}}, "at most 64"),
