@@ -22,7 +22,7 @@ from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerpri
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.predict.readers import WindowReader
+from trainer.train.predict.readers import Inputs, WindowReader
 
 pytestmark = pytest.mark.slow
 
@@ -85,9 +85,8 @@ def _run(number: int) -> Run:
     )
     last = len(rows_TF) - 60
     bars = torch.arange(last, last + 40) + JOB.model.lookback - 1
-    reader = WindowReader(
-        rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=JOB.model.bars_seen
-    )
+    inputs = Inputs(rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F)
+    reader = WindowReader(inputs, bars_seen=JOB.model.bars_seen)
 
     def validate(model: nn.Module) -> float:
         return float(

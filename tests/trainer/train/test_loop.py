@@ -17,7 +17,7 @@ from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.predict.readers import WindowReader
+from trainer.train.predict.readers import Inputs, WindowReader
 from trainer.train.schedule import rate_factor
 
 pytestmark = pytest.mark.slow
@@ -27,9 +27,8 @@ WINDOWS = 40
 
 def validation(member: Member, bars: torch.Tensor, job: Job) -> Callable[[nn.Module], float]:
     """Return the mean loss of a network over the windows that end at these bars."""
-    reader = WindowReader(
-        rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F, bars_seen=job.model.bars_seen
-    )
+    inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
+    reader = WindowReader(inputs, bars_seen=job.model.bars_seen)
     return lambda model: float(
         loss_for(job)(
             torch.from_numpy(reader.outputs(model, bars.numpy())), member.labels_TK[bars].double()

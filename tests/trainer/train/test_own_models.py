@@ -30,7 +30,7 @@ from trainer.train.own.probe_model import measure_model
 from trainer.train.packs.pack import Member, ModelState, SequentialPack, loss_for
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.predict.readers import reader_of
+from trainer.train.predict.readers import Inputs, reader_of
 
 pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "outside" / "nets.py"
@@ -119,8 +119,8 @@ def run_of(number: int, job: Job) -> Run:
     seen, last = job.model.bars_seen, 101 + 60 * number
     reads = torch.arange(0, last, 3) if job.model.reads == CHUNKS else torch.arange(last)
     bars = np.arange(last + 20, last + 60) + seen - 1
-    known = {"rows_TF": rows_TF, "mean_F": zeros, "std_F": ones, "bars_seen": seen, "first_bar": seen - 1}
-    reader = reader_of(job.model.reads, **known)
+    inputs = Inputs(rows_TF=rows_TF, mean_F=zeros, std_F=ones)
+    reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
 
     def validate(model: nn.Module) -> float:
         return float(

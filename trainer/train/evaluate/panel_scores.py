@@ -106,50 +106,37 @@ def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scor
         for name in scores["test"]["baselines"]
     }
     values = {"": ours, **theirs}
-    ranking = {
-        name: one for name, one in values.items() if one.any()
-    }  # without forecasts that are equal on every date
+    # Without forecasts that are equal on every date.
+    ranking = {name: one for name, one in values.items() if one.any()}
     blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
     _, place = np.unique(blocks, return_inverse=True)
 
     def means(weights_D: np.ndarray) -> Mapping[str, float | None]:
         total = float(weights_D.sum())
-        made: dict[str, float | None] = {
-            name: float(weights_D @ one) / total for name, one in ranking.items()
-        }
-        if "" in ranking:
-            made |= {
-                f"over {name}": float(weights_D @ (ours - one)) / total
-                for name, one in ranking.items()
-                if name
-            }
+        made: dict[str, float | None] = {}
+        for name, one in ranking.items():
+            made[name] = float(weights_D @ one) / total
+            if name and "" in ranking:
+                made[f"over {name}"] = float(weights_D @ (ours - one)) / total
         return made
 
-    intervals = block_bootstrap(means, place) if len(dates) and ranking else {}
-    bounds = {name: None if one is None else [one.low, one.high] for name, one in intervals.items()}
+    bounds = block_bootstrap(means, place) if len(dates) and ranking else {}
     mean = {name: float(one.mean()) if name in ranking else None for name, one in values.items()}
+    in_validation = by_span["validation"][1]
     test: dict[str, Any] = scores["test"]
+    added: dict[str, Any] = {RANK_CORRELATION: mean[""], "dates": len(dates)}
+    added["intervals"] = {**test["intervals"], RANK_CORRELATION: bounds.get("")}
+    added["baselines"] = {
+        name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
+    }
+    added["better"] = {
+        name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")} for name, its in test["better"].items()
+    }
+    validation = {RANK_CORRELATION: float(in_validation.mean()) if len(in_validation) else None}
     return {
         "about": _about(scores["about"]),
-        "validation": {
-            **scores["validation"],
-            RANK_CORRELATION: float(by_span["validation"][1].mean())
-            if len(by_span["validation"][1])
-            else None,
-        },
-        "test": {
-            **test,
-            RANK_CORRELATION: mean[""],
-            "dates": len(dates),
-            "intervals": {**test["intervals"], RANK_CORRELATION: bounds.get("")},
-            "baselines": {
-                name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
-            },
-            "better": {
-                name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")}
-                for name, its in test["better"].items()
-            },
-        },
+        "validation": {**scores["validation"], **validation},
+        "test": {**test, **added},
     }
 
 

@@ -35,7 +35,7 @@ from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.predict.load_model import CheckedModel, Networks, check_model, without_unit
 from trainer.train.predict.panels import predict_panels
 from trainer.train.predict.predictions import NotPredicted, Predictions
-from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
+from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Inputs, Reader, reader_of
 
 SMALL_BATCHES = (
     4,
@@ -244,40 +244,29 @@ class _Running:
         key = model.shape, small
         if key not in self.is_exact:
             seen, features = model.card.lookback, len(model.card.features)
-            rows_TF = torch.randn(
-                EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0)
-            )
+            shape = EVALUATION_BATCH + seen - 1, features
+            rows_TF = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            inputs = Inputs(rows_TF=rows_TF, mean_F=torch.zeros(features), std_F=torch.ones(features))
             bars = np.arange(EVALUATION_BATCH) + seen - 1
-            mean_F, std_F = torch.zeros(features), torch.ones(features)
-            full_NO, few_NO = (
-                reader_of(
-                    WINDOWS,
-                    rows_TF=rows_TF,
-                    mean_F=mean_F,
-                    std_F=std_F,
-                    bars_seen=seen,
-                    first_bar=seen - 1,
-                    batch=batch,
-                ).outputs(network, some)
-                for batch, some in ((EVALUATION_BATCH, bars), (small, bars[:TRIAL_WINDOWS]))
+            full, few = (
+                reader_of(WINDOWS, inputs, bars_seen=seen, first_bar=seen - 1, batch=batch)
+                for batch in (EVALUATION_BATCH, small)
             )
-            self.is_exact[key] = np.array_equal(few_NO, full_NO[:TRIAL_WINDOWS])
+            few_NO = few.outputs(network, bars[:TRIAL_WINDOWS])
+            self.is_exact[key] = np.array_equal(few_NO, full.outputs(network, bars)[:TRIAL_WINDOWS])
         return self.is_exact[key]
 
 
 def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
-    card, scaler = task.model.card, task.series.scaler
-    return reader_of(
-        task.reads,
+    scaler, seen = task.series.scaler, task.model.card.lookback
+    inputs = Inputs(
         rows_TF=rows_TF,
         mean_F=torch.tensor(scaler["mean"]),
         std_F=torch.tensor(scaler["std"]),
         limit=scaler["limit"],
-        bars_seen=card.lookback,
-        first_bar=task.warmup + card.lookback - 1,
-        batch=batch,
         context_TC=_context(task, len(rows_TF)),
     )
+    return reader_of(task.reads, inputs, bars_seen=seen, first_bar=task.warmup + seen - 1, batch=batch)
 
 
 def _context(task: _Task, num_rows: int) -> torch.Tensor | None:

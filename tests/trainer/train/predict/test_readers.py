@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from trainer.models.lstm.network import Lstm
-from trainer.train.predict.readers import WindowReader, gather
+from trainer.train.predict.readers import Inputs, WindowReader, gather
 
 
 def test_gather_cuts_the_windows_that_slices_would_and_scales_them():
@@ -21,9 +21,8 @@ def test_gather_cuts_the_windows_that_slices_would_and_scales_them():
 def test_an_output_of_a_window_does_not_depend_on_the_windows_evaluated_with_it():
     torch.manual_seed(0)
     model = Lstm(features=7, hidden=24, layers=2, dropout=0.1, outputs=2)
-    reader = WindowReader(
-        rows_TF=torch.randn(1200, 7), mean_F=torch.zeros(7), std_F=torch.ones(7), bars_seen=30
-    )
+    inputs = Inputs(rows_TF=torch.randn(1200, 7), mean_F=torch.zeros(7), std_F=torch.ones(7))
+    reader = WindowReader(inputs, bars_seen=30)
     bars = np.arange(29, 1129)
     every = reader.outputs(model, bars)
     some = np.random.default_rng(0).permutation(1100)[:333]

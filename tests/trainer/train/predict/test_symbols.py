@@ -76,9 +76,11 @@ def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
         def outputs(self, network: Any, bars: np.ndarray) -> np.ndarray:
             return np.nextafter(self._reader.outputs(network, bars), np.inf)
 
-    def reader(reads: str, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any) -> Any:
+    def reader(
+        reads: str, inputs: Any, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any
+    ) -> Any:
         batches.append(batch)
-        made = whole(reads, batch=batch, **options)
+        made = whole(reads, inputs, batch=batch, **options)
         return Rounded(made) if batch in SMALL_BATCHES else made
 
     monkeypatch.setattr(predict_module, "reader_of", reader)
@@ -107,8 +109,10 @@ def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
             above = 1 / (1 + np.exp(-outputs)) > max(chances[0]) + 1e-9  # none of the first model's
             return np.where(above, outputs + 1e-6, outputs)
 
-    def reader(reads: str, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any) -> Any:
-        made = whole(reads, batch=batch, **options)
+    def reader(
+        reads: str, inputs: Any, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any
+    ) -> Any:
+        made = whole(reads, inputs, batch=batch, **options)
         return Rounded(made) if batch in SMALL_BATCHES else made
 
     monkeypatch.setattr(predict_module, "reader_of", reader)
