@@ -52,9 +52,8 @@ class InstanceType:
     nvlink_gb_per_s: float  # nominal, of one GPU, both directions; 0: PCIe only
     vcpus: int
     memory_gib: float
-    price_usd_per_hour: (
-        float | None
-    )  # on demand, Linux, in us-east-1 unless `launch.prices` says otherwise; None: not sold there
+    # On demand, Linux, in us-east-1 unless `launch.prices` says otherwise; None: not sold there.
+    price_usd_per_hour: float | None
     price_date: str
     on_demand_quota_code: str
     spot_quota_code: str

@@ -25,10 +25,8 @@ GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
 USABLE = 0.9  # share of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
-BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = (
-    2,
-    16,
-)  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
+# A persistent LSTM kernel's residency; an estimate of 2026-11-20.
+BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16
 FEWEST_STEPS = 100  # optimizer steps per epoch that a batch ceiling must leave
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # data of the listed ceilings: seven years of 24x7 bars
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
@@ -38,12 +36,10 @@ BELIEVED = (
     100.0  # factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile
 )
 LANE_COPIES = 4  # weights, gradients, two moments
-STACKED_COPIES = (
-    LANE_COPIES + 1 + 6
-)  # and modules for evaluation, and temporaries of the update over all rows
-STREAM_WORKSPACE = (
-    2 * 8 * 2**20
-)  # cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
+# And modules for evaluation, and temporaries of the update over all rows.
+STACKED_COPIES = LANE_COPIES + 1 + 6
+# cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
+STREAM_WORKSPACE = 2 * 8 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +111,8 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         reserve=CUDNN_RESERVE,
     )
     part = cost.activations(training, reads)
-    streams = (
-        stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
-    )  # one stream per model
+    # One stream per model.
+    streams = stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
     weights, trained = FLOAT * cost.weights, FLOAT * cost.trained
     averages = 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if cost.counts_gradients else 0)

@@ -51,13 +51,11 @@ class BackupReport:
     moved: list[str] = field(default_factory=list)  # uploaded or restored
     moved_bytes: int = 0
     unchanged: int = 0
-    differing: list[str] = field(
-        default_factory=list
-    )  # files that differ from the backup: skipped by a restore
+    # Files that differ from the backup: skipped by a restore.
+    differing: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # path -> why; the others were backed up or restored all the same
+    # Path -> why; the others were backed up or restored all the same.
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def back_up(

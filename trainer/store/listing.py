@@ -31,9 +31,8 @@ from trainer.store.production import PRODUCTION
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
 
-FIRST_BYTES = (
-    256 * 1024
-)  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
+# Of a model's object, to read its card: about 10 KB; a longer header costs a second request.
+FIRST_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +135,8 @@ def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[
     hash).
     """
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
-        folders = [
-            into / str(number) for number, _ in enumerate(models)
-        ]  # two runs may each have a model of one name
+        # Two runs may each have a model of one name.
+        folders = [into / str(number) for number, _ in enumerate(models)]
         return list(pool.map(partial(save_model, objects), models, folders))
 
 

@@ -29,9 +29,8 @@ class Rows:
     fitted: Mapping[str, Any]
     train: np.ndarray  # rows
     scored: np.ndarray
-    features: Callable[
-        [np.ndarray], np.ndarray
-    ]  # rows (N,) -> scaled features (N, F) float32, clamped to ten deviations
+    # Rows (N,) -> scaled features (N, F) float32, clamped to ten deviations.
+    features: Callable[[np.ndarray], np.ndarray]
 
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""

@@ -42,9 +42,8 @@ class SymbolData:
     mean_F: Tensor  # float32, over the rows that training reads
     std_F: Tensor  # float32; 1 where a feature is constant there
     train_labels_TK: Tensor  # float32: scaled for training, NaN everywhere but at the bars of training
-    starts: dict[
-        str, Tensor
-    ]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
+    # "train", "validation", "test" -> int64, ascending: the first row of each bar's output.
+    starts: dict[str, Tensor]
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
     labels_TK: np.ndarray  # float32: unscaled, NaN where there is none
     target: TargetSettings  # with values chosen for settings that the job leaves open
@@ -111,9 +110,8 @@ class SymbolData:
         timestamps = self.candles.timestamp
         summary: dict[str, Any] = {
             name: {
-                "first": (
-                    time_text(timestamps[span.start]) if len(span) else ""
-                ),  # a series of a panel may have none
+                # A series of a panel may have none.
+                "first": time_text(timestamps[span.start]) if len(span) else "",
                 "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
                 "bars": len(span),
                 "windows": len(self.starts[name]),

@@ -53,9 +53,8 @@ def _bytes_of(func: Any, args: Any, named: Mapping[str, Any]) -> int:
         if any(one.name == "device" for one in func._schema.arguments)
         else {}
     )
-    given = {
-        key: None if key == "generator" else value for key, value in named.items()
-    }  # refused unless it is on meta
+    # Refused unless it is on meta.
+    given = {key: None if key == "generator" else value for key, value in named.items()}
     try:
         args, given = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
         made = func(*args, **{**given, **device})

@@ -137,9 +137,8 @@ def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str
 
 def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     """Return the computed features that the model reads. Raises DataError for those of another version."""
-    features = tuple(
-        card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)]
-    )  # a panel's presence first
+    # A panel's presence first.
+    features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])
     known = tuple(name for name in FEATURES if name in features)
     if features and (card.features_version, features) != (FEATURES_VERSION, known):
         raise DataError(

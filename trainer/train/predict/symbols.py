@@ -37,10 +37,8 @@ from trainer.train.predict.panels import predict_panels
 from trainer.train.predict.predictions import NotPredicted, Predictions
 from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Inputs, Reader, reader_of
 
-SMALL_BATCHES = (
-    4,
-    16,
-)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+# Windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+SMALL_BATCHES = (4, 16)
 TRIAL_WINDOWS = 64  # that are compared in small batches and in a full one
 MOST_ROWS = 1 << 16  # whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
@@ -208,9 +206,8 @@ class _Running:
             target, fitted = task.model.target, task.series.fitted
             columns = target.columns(outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
-            available_at = bar + step_of(
-                card.timeframe
-            )  # an event bar has its last trade's time, which is its end
+            # An event bar has its last trade's time, which is its end.
+            available_at = bar + step_of(card.timeframe)
             yield Predictions(
                 model=task.model.name,
                 symbol=symbol,
