@@ -48,8 +48,7 @@ from trainer.launch.prices import table_prices
 from trainer.launch.script_needs import PackageList, read_list, refuse_missing
 from trainer.machines.chips import named_profile, profiles
 from trainer.machines.choice import check_fits, choose
-from trainer.machines.cpu_instances import cpu_instance_type
-from trainer.machines.instances import instance_type
+from trainer.machines.instances import cpu_instance_type, instance_type
 from trainer.machines.memory import fit
 from trainer.machines.planner import workload
 from trainer.rehearsal.client import lease_server

@@ -25,10 +25,9 @@ from trainer.machines.chips import GpuProfile, named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType
 from trainer.machines.kernels import window_costs
-from trainer.machines.links import link_of
 from trainer.machines.memory import figures
 from trainer.machines.rates import Rate
-from trainer.machines.scaling import Together, speedup, together_of
+from trainer.machines.scaling import Together, link_of, speedup, together_of
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured

@@ -122,10 +122,7 @@ class Barrier(VolatilityUnitSettings):
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the most frequent class."""
-        return {
-            **super().scores(forecast_N, labels_NK),
-            "base_rate": float(_shares(labels_NK).max()),
-        }
+        return {**super().scores(forecast_N, labels_NK), "base_rate": float(_shares(labels_NK).max())}
 
     def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
         """Return a function of block weights that gives accuracy, log_loss and brier."""

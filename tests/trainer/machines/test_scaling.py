@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.machines.instances import catalogue, instance_type
-from trainer.machines.links import Link, link_of
-from trainer.machines.scaling import BUCKET_BYTES, Together, speedup
+from trainer.machines.scaling import BUCKET_BYTES, Link, Together, link_of, speedup
 
 LARGE = Together(weights=151_000_000, visits=2048.0)  # one step of 2,048 windows
 NVSWITCH, PCIE = Link(name="NVSwitch", bus_gb_per_s=230.0), Link(name="PCIe", bus_gb_per_s=7.0)

@@ -23,41 +23,10 @@ from trainer.job.job import job_from_json
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
-    *(
-        "arch",
-        "boto3",
-        "botocore",
-        "cloudpickle",
-        "dateutil",
-        "exchange_calendars",
-        "formulaic",
-        "interface_meta",
-        "jmespath",
-    ),
-    *(
-        "joblib",
-        "korean_lunar_calendar",
-        "narwhals",
-        "numpy",
-        "packaging",
-        "pandas",
-        "patsy",
-        "pyarrow",
-        "pyluach",
-        "pynvml",
-    ),
-    *(
-        "s3transfer",
-        "safetensors",
-        "scipy",
-        "six",
-        "sklearn",
-        "statsmodels",
-        "threadpoolctl",
-        "tlz",
-        "toolz",
-        "torch",
-    ),
+    *("arch", "boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars", "formulaic"),
+    *("interface_meta", "jmespath", "joblib", "korean_lunar_calendar", "narwhals", "numpy"),
+    *("packaging", "pandas", "patsy", "pyarrow", "pyluach", "pynvml", "s3transfer", "safetensors"),
+    *("scipy", "six", "sklearn", "statsmodels", "threadpoolctl", "tlz", "toolz", "torch"),
     *("typing_extensions", "tzdata", "urllib3", "wrapt"),
 )
 

@@ -22,6 +22,7 @@ from torch import nn
 from trainer.bars.symbol_plan import clear_of_holes
 from trainer.base.errors import DataError, TrainerError, UsageError, nearest
 from trainer.base.settings import WINDOWS
+from trainer.base.text import some_of
 from trainer.data.calendar import holes
 from trainer.data.context import context_of
 from trainer.data.feature_names import warmup_of_features
@@ -159,18 +160,15 @@ def _predict_group(
         folder = _open(models, data, Path(scratch), symbols=only)
         tasks: list[_Task] = []
         for symbol in sorted(by_symbol):
-            if symbol not in folder.symbols:
-                absent = DataError(
-                    f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols."
-                )
-                for model in by_symbol[symbol]:
-                    yield NotPredicted(model=model.name, symbol=symbol, error=absent, absent=True)
-                continue
+            absent = symbol not in folder.symbols
             try:
+                if absent:
+                    do = "Add its candles, or leave it out with --symbols."
+                    raise DataError(f"{data} holds no bars of {symbol}", do=do)
                 candles = folder.read(symbol)
             except TrainerError as error:
                 for model in by_symbol[symbol]:
-                    yield NotPredicted(model=model.name, symbol=symbol, error=error)
+                    yield NotPredicted(model=model.name, symbol=symbol, error=error, absent=absent)
                 continue
             for model in by_symbol[symbol]:
                 try:
@@ -223,12 +221,8 @@ class _Running:
         """
         bars = task.bars - task.first_row
         small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
-        if (
-            small
-            and task.reads == WINDOWS
-            and task.model.shape
-            and self._same_digits(task.model, network, small)
-        ):
+        may_be_small = small and task.reads == WINDOWS and task.model.shape
+        if may_be_small and self._same_digits(task.model, network, small):
             return _reader(task, rows_TF, batch=small).outputs(network, bars)
         return _reader(task, rows_TF).outputs(network, bars)
 
@@ -314,7 +308,7 @@ def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str
     takes_any = any(model.card.panel for model in models)
     for symbol in symbols if known and not takes_any else ():
         if symbol not in known:
-            why = f"{_trained(models)} trained on {_named(sorted(known))}"
+            why = f"{_trained(models)} trained on {some_of(sorted(known), MOST_NAMED)}"
             raise UsageError(
                 f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these."
             )
@@ -333,10 +327,4 @@ def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
 
 
 def _trained(models: Sequence[CheckedModel]) -> str:
-    return f"{_named([model.name for model in models])} {'was' if len(models) == 1 else 'were'}"
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (
-        f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    )
+    return f"{some_of([model.name for model in models], MOST_NAMED)} {'was' if len(models) == 1 else 'were'}"
