@@ -88,13 +88,13 @@ def member_named(word: str, is_text: bool) -> bool:
 
 
 @pytest.mark.parametrize("path", elsewhere(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_nobody_but_its_home_and_the_table_knows_a_member_or_a_metric_by_name(path):
+def test_names_of_models_targets_and_metrics_stay_in_their_homes(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = sorted({f"{line}: {word}" for line, word, is_text in words(tree) if member_named(word, is_text)})
     assert not found, f"{path.relative_to(ROOT)}: ask the settings instead"
 
 
-def test_the_rule_finds_what_it_is_for():
+def test_a_name_outside_its_home_is_found():
     source = (
         "from trainer.models.lstm import x\n"
         'if job.model.name == "tcn" or "qlike" in test or target == "direction":\n    TcnData()\n'
@@ -129,7 +129,7 @@ def test_settings_load_the_standard_library_and_ours_alone(home):
     assert {name.split(".")[0] for name in names - ours} <= set(sys.stdlib_module_names)
 
 
-def test_every_settings_file_and_the_job_load_with_heavy_libraries_blocked():
+def test_settings_and_the_job_load_without_heavy_libraries():
     script = (
         f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\nimport importlib\nfor name in {list(HOMES)}:"
         " importlib.import_module(name)\nfrom trainer.job.job import job_from\nfrom trainer.machines.kernels import window_costs\nfrom trainer.models import"

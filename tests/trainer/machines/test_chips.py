@@ -26,11 +26,11 @@ ASKED_FOR = {
 INSTANCES = Path(__file__).parents[3] / "trainer" / "machines" / "instances.csv"
 
 
-def test_the_package_knows_the_chips_that_were_asked_for():
+def test_the_package_has_profiles_of_common_chips():
     assert packaged().keys() >= ASKED_FOR
 
 
-def test_every_chip_of_aws_has_a_profile_with_its_memory_capability_and_bf16():
+def test_every_chip_of_aws_has_a_profile():
     for row in csv.DictReader(INSTANCES.read_text(encoding="utf-8").splitlines()):
         memory_gib = float(row["vram_gib_per_gpu"])
         profile = profile_of(Device(name=row["gpu_model"], memory_gib=memory_gib, free_gib=memory_gib))
@@ -76,7 +76,7 @@ def test_the_users_file_changes_a_profile_and_adds_another(user_file):
         (f"x = {'[' * 100_000}", "can't be read"),
     ],
 )
-def test_a_mistake_in_the_users_file_is_one_clear_line(user_file, text, words):
+def test_a_mistake_in_the_users_file_is_one_error_line(user_file, text, words):
     user_file.write_text(text)
     with pytest.raises(UsageError, match=words) as caught:
         profiles()
@@ -96,7 +96,7 @@ MEASURED: Entry = {
 }
 
 
-def test_what_was_measured_of_the_reference_model_wins_over_the_estimate_and_the_users_word_over_both(
+def test_measured_figures_override_estimates_and_yours_both(
     user_file,
 ):
     keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
@@ -113,6 +113,6 @@ def test_what_was_measured_of_the_reference_model_wins_over_the_estimate_and_the
 
 
 @pytest.mark.parametrize("absurd", [{"windows_per_second": 1e11}, {"windows_per_second": 0}, {"date": ""}])
-def test_a_measurement_that_cannot_be_believed_leaves_the_estimate(user_file, absurd):
+def test_an_implausible_measurement_is_ignored(user_file, absurd):
     keep_here("h100", shape_of(REFERENCE), {**MEASURED, **absurd})
     assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}

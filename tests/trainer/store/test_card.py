@@ -76,7 +76,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
     ],
     ids=lambda changes: json.dumps(changes)[:60],
 )
-def test_a_card_that_no_training_of_ours_writes_is_one_error(changes: dict[str, Any]) -> None:
+def test_a_malformed_card_is_one_error(changes: dict[str, Any]) -> None:
     card = asdict(CARD)
     for key, value in changes.items():
         (card["series"][0] if key in OF_SERIES else card)[key] = value
@@ -85,7 +85,7 @@ def test_a_card_that_no_training_of_ours_writes_is_one_error(changes: dict[str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
+def test_a_card_with_own_files_and_columns_comes_back() -> None:
     card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, target="quantiles")
     card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})])
     assert card_from_json(card.to_json()) == card
@@ -102,7 +102,7 @@ def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
         '{"x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
     ],
 )
-def test_what_is_no_card_at_all_is_one_error(text: str) -> None:
+def test_text_that_is_no_card_is_one_error(text: str) -> None:
     with pytest.raises(DataError, match="the model's card can't be used"):
         card_from_json(text)
 

@@ -60,7 +60,7 @@ def test_a_model_comes_back_with_its_card_to_the_last_digit(model):
     assert card == CARD
 
 
-def test_save_returns_the_files_hash_and_leaves_a_copy_of_the_card_and_nothing_else(tmp_path):
+def test_save_writes_model_and_card_and_returns_the_hash(tmp_path):
     sha256 = save(tmp_path / "m.safetensors", {"w": torch.zeros(2)}, CARD)
     assert sha256 == hashlib.sha256((tmp_path / "m.safetensors").read_bytes()).hexdigest()
     assert card_from_json((tmp_path / "m.json").read_text()) == CARD
@@ -86,7 +86,7 @@ def test_reading_a_card_loads_neither_torch_nor_safetensors(model):
 
 
 @pytest.mark.parametrize("kept", [0, 5, 40, -1])
-def test_a_file_that_was_cut_short_is_refused_in_one_clear_line(model, kept):
+def test_a_truncated_file_is_refused_in_one_line(model, kept):
     model.write_bytes(model.read_bytes()[:kept])
     for read in (load, read_card):
         with pytest.raises(DataError, match="is not a whole model file"):
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
         load(other)
 
 
-def test_a_model_of_someone_else_has_no_card_and_says_so(tmp_path):
+def test_a_foreign_model_is_refused_for_its_missing_card(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"w": torch.zeros(1)}, tmp_path / "theirs.safetensors")

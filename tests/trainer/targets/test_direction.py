@@ -34,7 +34,7 @@ def test_a_label_is_the_sign_of_the_move_and_a_tie_is_none(make_candles) -> None
     )
 
 
-def test_metrics_of_a_small_example_are_those_worked_out_by_hand():
+def test_metrics_of_a_small_example_by_hand():
     found = TARGET.scores(np.array([0.9, 0.8, 0.3, 0.6, 0.2]), np.array([1, 1, 1, 0, 0]))
     assert found["n"] == 5
     assert found["accuracy"] == 3 / 5  # 0.3 is a missed rise, 0.6 a false one
@@ -58,12 +58,12 @@ def test_the_auc_equals_a_count_of_all_pairs():
     assert TARGET.scores(chances, labels)["auc"] == pytest.approx(wins / (len(ones) * len(zeros)), abs=1e-15)
 
 
-def test_one_class_only_has_no_auc_and_a_constant_answer_no_correlation():
+def test_one_class_has_no_auc_and_a_constant_forecast_no_mcc():
     assert TARGET.scores(np.array([0.9, 0.8]), np.array([1, 1]))["auc"] is None
     assert TARGET.scores(np.array([0.9, 0.8]), np.array([1, 0]))["mcc"] == 0.0
 
 
-def test_certain_and_wrong_is_a_large_loss_but_a_finite_one():
+def test_a_certain_wrong_forecast_has_a_finite_loss():
     assert math.isfinite(TARGET.scores(np.array([1.0, 0.0]), np.array([0, 1]))["log_loss"])
 
 
@@ -90,7 +90,7 @@ def test_a_window_of_weight_three_counts_as_three_windows(guesses) -> None:
 
 
 @pytest.mark.slow
-def test_logistic_regression_finds_what_was_planted() -> None:
+def test_logistic_regression_finds_a_planted_signal() -> None:
     random = np.random.default_rng(6)
     rows = random.normal(0, 1, (200_000, 3))
     chance = 1 / (1 + np.exp(-(rows @ [1.0, -0.5, 0.0] + 0.3)))
@@ -108,7 +108,7 @@ def test_logistic_regression_finds_what_was_planted() -> None:
     *("error::RuntimeWarning", "error::FutureWarning", "error::DeprecationWarning"),
     "error::sklearn.exceptions.ConvergenceWarning",
 )
-def test_logistic_regression_stays_finite_when_a_feature_tells_all_or_another_twice() -> None:
+def test_logistic_regression_is_finite_with_collinear_features() -> None:
     x = np.linspace(-1, 1, 500)
     both = np.stack([x, x, np.zeros(500)], axis=1)
     found = logistic(both, (x > 0).astype(float), np.concatenate([both, [[1, -1, 0]]]))

@@ -58,7 +58,7 @@ def changed_by_what_follows(target: TargetSettings, candles: Candles, *, short: 
 
 
 @EVERY
-def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_found_out(target, candles):
+def test_bars_after_its_end_change_no_label(target, candles):
     assert changed_by_what_follows(target, candles, short=0) == 0
     assert changed_by_what_follows(target, candles, short=1) > 0
 
@@ -85,7 +85,7 @@ def test_bars_after_training_change_nothing_that_is_trained_on(model, name, cand
 
 
 @EVERY
-def test_a_label_is_the_same_bit_for_bit_wherever_the_series_begins(target, candles):
+def test_a_label_does_not_depend_on_where_the_series_begins(target, candles):
     whole = labels(target, candles)
     for cut in (24, 96, 480):
         part = labels(target, candles.rows(cut))
@@ -107,7 +107,7 @@ def test_the_loss_is_one_number_a_label_and_knows_no_other_label(target):
 
 
 @EVERY
-def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(target, candles):
+def test_scores_have_an_unconditional_baseline_and_a_description(target, candles):
     found = labels(target, candles)
     clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
     known = np.flatnonzero(np.isfinite(found.values_TK[:, 0]) & (np.arange(BARS) >= WARM))
@@ -161,7 +161,7 @@ def test_keys_of_one_name_have_one_default():
             assert known.setdefault(item.name, item.default) == item.default
 
 
-def test_sums_over_ranges_are_sums_and_do_not_depend_on_what_lies_before():
+def test_sums_over_ranges_do_not_depend_on_earlier_values():
     values = np.random.default_rng(0).normal(size=500)
     first, counts = np.arange(100, 300), np.random.default_rng(1).integers(0, 200, 200)
     expected = [values[start : start + count].sum() for start, count in zip(first, counts, strict=True)]
@@ -204,7 +204,7 @@ def test_quantiles_are_shifted_until_validation_is_covered():
     assert target.scores(target.forecast(narrow, fitted), again)["covered"] == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_correlation_from_sums_of_blocks_is_that_of_the_weighted_bars():
+def test_block_correlation_is_that_of_repeated_bars():
     random = np.random.default_rng(0)
     x, place = 5 + 1e-3 * random.standard_normal(500), random.integers(0, 20, 500)
     y = 100 * (x - 5) + random.standard_normal(500)

@@ -21,7 +21,7 @@ def label_sessions(
     return found.values_TK[:, 0], found.ends_T
 
 
-def test_a_label_is_the_root_of_the_squared_returns_up_to_the_same_time_of_the_next_session(make_candles):
+def test_a_label_is_the_realized_volatility_of_the_next_session(make_candles):
     clock = np.array([0, 1, 2, DAY, DAY + 1, DAY + 2, 2 * DAY])  # three bars a session
     moves = np.array([0.01, -0.02, 0.03, 0.04, -0.05, 0.06])
     close = 100 * np.exp(np.concatenate([[0.0], np.cumsum(moves)]))
@@ -32,13 +32,13 @@ def test_a_label_is_the_root_of_the_squared_returns_up_to_the_same_time_of_the_n
     assert np.isnan(labels[4:]).all()
 
 
-def test_a_session_that_closed_early_ends_the_label_with_its_last_bar(make_candles):
+def test_an_early_close_ends_the_label_with_its_last_bar(make_candles):
     clock = np.array([0, 1, 2, DAY, 2 * DAY, 2 * DAY + 1])  # the second session has one bar
     _, ends = label_sessions(np.exp(0.01 * np.arange(6.0)), clock, 1, make_candles)
     assert ends.tolist() == [3, 3, 3, 4, -1, -1]
 
 
-def test_a_label_sees_prices_after_its_bar_only_and_the_trailing_those_before_it(make_candles):
+def test_labels_read_later_prices_and_baselines_earlier_ones(make_candles):
     candles = make_candles(600, timeframe="2h")
     clock = DAY * (np.arange(600) // 12) + np.arange(600) % 12
     bar = 300
@@ -52,7 +52,7 @@ def test_a_label_sees_prices_after_its_bar_only_and_the_trailing_those_before_it
         assert abs(changed(close, clock, 2)[bar] - changed(candles.close, clock, 2)[bar]) > 0.1
 
 
-def test_trailing_begins_where_the_series_reaches_far_enough_back():
+def test_trailing_volatility_begins_after_its_sessions():
     clock = DAY * (np.arange(60) // 12) + np.arange(60) % 12
     known = np.isfinite(past_log_volatility(np.exp(np.sin(np.arange(60.0))), clock, 2))
     assert known.tolist() == [False] * 24 + [True] * 36

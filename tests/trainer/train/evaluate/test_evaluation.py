@@ -78,7 +78,7 @@ def test_blocks_see_that_neighbours_repeat_each_other() -> None:
     assert width(np.arange(2000) // 20) > 3 * width(np.arange(2000))
 
 
-def test_intervals_are_the_same_for_the_same_seed_and_none_for_few_blocks(guesses) -> None:
+def test_same_seed_same_intervals_and_few_blocks_have_none(guesses) -> None:
     statistic = TARGET.weighted(*guesses, np.arange(600))
     blocks = np.arange(600) // 30
     assert block_bootstrap(statistic, blocks, seed=5) == block_bootstrap(statistic, blocks, seed=5)
@@ -118,7 +118,7 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_a_test_span_of_one_class_has_no_ranking_and_is_scored_all_the_same(trending) -> None:
+def test_a_test_span_of_one_class_is_scored_without_auc(trending) -> None:
     bars, labels = trending.bars("test"), trending.labels_TK.copy()
     labels[bars] = 1.0
     rows = replace(trending, labels_TK=labels).scored("test")
@@ -138,7 +138,7 @@ def test_a_baseline_is_not_better_than_itself(trending) -> None:
 
 
 @pytest.mark.slow
-def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> None:
+def test_scores_tell_chance_from_one_bar_of_look_ahead() -> None:
     """Random-walk candles through features, splits and scalers: five seeds, 10,000 test bars each."""
     job = job_of(lookback=10, horizon=1, test_fraction=0.25)
     honest, leaking = [], []

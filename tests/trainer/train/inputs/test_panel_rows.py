@@ -83,7 +83,7 @@ def folder(panel: list[Candles], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.parametrize("scaler", SCALERS)
-def test_a_date_without_a_bar_is_masked_and_filled_from_neither_side(panel, scaler):
+def test_a_date_without_a_bar_is_masked_and_not_filled(panel, scaler):
     data = prepared(panel, job_with(scaler))
     seen = 0
     for one, candles in zip(data.series, panel, strict=True):
@@ -99,7 +99,7 @@ def test_a_date_without_a_bar_is_masked_and_filled_from_neither_side(panel, scal
 @pytest.mark.parametrize(
     ("scaler", "settings"), [*((scaler, {}) for scaler in SCALERS), ("rank", TRANSFORMER)]
 )
-def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scaler, settings):
+def test_later_bars_of_any_series_change_no_earlier_input(panel, scaler, settings):
     job = job_with(scaler, **settings)
     before = prepared(panel, job)
     date = int(panel[0].timestamp[before.series[0].bars("test")[10]])
@@ -118,7 +118,7 @@ def test_bars_of_any_series_from_a_date_on_change_nothing_before_it(panel, scale
     assert changed == len(panel) - 1  # all but the one that ended before
 
 
-def test_ranks_are_among_the_series_of_the_date_and_one_series_moves_the_ranks_of_others_on_no_date_before(
+def test_ranks_are_among_the_series_of_their_date(
     panel,
 ):
     job = job_with("rank")
@@ -139,7 +139,7 @@ def test_ranks_are_among_the_series_of_the_date_and_one_series_moves_the_ranks_o
     assert not torch.equal(data.series[1].rows_TF, other.series[1].rows_TF)
 
 
-def test_scalers_are_what_their_names_say(panel):
+def test_each_scaler_scales_as_documented(panel):
     pooled, own, rank = (prepared(panel, job_with(scaler)) for scaler in SCALERS)
     assert all(torch.equal(mean, pooled.scalers[0][0]) for mean, _ in pooled.scalers)
     assert not torch.equal(own.scalers[0][0], own.scalers[1][0]) and torch.equal(
@@ -151,7 +151,7 @@ def test_scalers_are_what_their_names_say(panel):
     )  # the clock is pooled
 
 
-def test_a_series_without_a_window_of_training_has_the_number_0_and_the_scaler_of_all(panel):
+def test_series_without_training_windows_get_the_common_scaler(panel):
     short = panel[2].rows(200)
     data = prepared([*panel[:2], short, *panel[3:]], job_with("series"))
     assert data.panel is not None and data.panel.numbers == (1, 2, 0, 4, 5, 6, 7, 8)
@@ -159,7 +159,7 @@ def test_a_series_without_a_window_of_training_has_the_number_0_and_the_scaler_o
     assert len(data.series[2].rows("test")) > 0
 
 
-def test_every_label_of_a_span_is_read_once_and_by_the_same_rows_however_it_is_read(panel, folder):
+def test_windows_and_chunks_read_the_same_rows_for_each_label(panel, folder):
     job = job_with(timeframe="1d")
     piece = piece_of(job, *(one.symbol for one in panel), timeframe="1d")
     source = read_source(piece, job, found := open_data(job, folder, scratch=folder))
@@ -177,7 +177,7 @@ def test_every_label_of_a_span_is_read_once_and_by_the_same_rows_however_it_is_r
     assert all(one.rows_TF._base is moved_to.rows_TF for one in moved_to.series)
 
 
-def test_a_series_with_few_bars_in_test_far_apart_makes_no_block_longer():
+def test_sparse_test_bars_of_a_series_do_not_lengthen_blocks():
     panel = planted_panel(0, series=8, dates=400)
     job = job_with(horizon=5)
     test = prepared(panel, job).series[1].spans.test
@@ -190,7 +190,7 @@ def test_a_series_with_few_bars_in_test_far_apart_makes_no_block_longer():
     assert days_of_a_block(suspended) == days_of_a_block(others[0]) < 10
 
 
-def test_the_rank_correlation_of_a_date_is_spearmans_and_too_few_or_equal_labels_say_nothing():
+def test_rank_correlation_is_spearmans_by_date():
     random = np.random.default_rng(0)
     dates = np.repeat([3, 5, 7, 9], [6, 2, 4, 5])
     forecast, labels = random.standard_normal(17), random.standard_normal(17)
@@ -222,7 +222,7 @@ SMALL = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_takes_every_target_on_a_panel_and_predicts_what_it_was_scored_by(
+def test_every_model_and_target_train_and_predict_on_a_panel(
     model: str, name: str, panel: list[Candles], folder: Path, tmp_path: Path, train_piece: Callable[..., Any]
 ) -> None:
     scaler = SCALERS[list(TARGETS).index(name) % 3]
@@ -268,7 +268,7 @@ def test_every_model_takes_every_target_on_a_panel_and_predicts_what_it_was_scor
 
 
 @pytest.mark.slow
-def test_a_panel_predicts_symbols_that_it_never_saw_and_those_asked_for_by_the_ranks_of_all(
+def test_a_panel_predicts_symbols_that_it_never_saw(
     panel: list[Candles], tmp_path: Path, train_piece: Callable[..., Any]
 ) -> None:
     seen, data = tmp_path / "seen", tmp_path / "data"
@@ -305,7 +305,7 @@ def test_a_panel_predicts_symbols_that_it_never_saw_and_those_asked_for_by_the_r
 
 
 @pytest.mark.slow
-def test_series_that_training_never_saw_share_one_embedding(panel, folder, tmp_path, train_piece):
+def test_unseen_series_share_one_embedding(panel, folder, tmp_path, train_piece):
     job = job_with("pooled", **TRANSFORMER, learning_rate=1e-2)
     done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
     again = [replace(panel[0], symbol=name) for name in ("COPY", "NEW")]
@@ -318,7 +318,7 @@ def test_series_that_training_never_saw_share_one_embedding(panel, folder, tmp_p
 
 
 @pytest.mark.slow
-def test_a_planted_order_of_series_is_found_and_a_shuffled_one_is_not():
+def test_a_planted_order_is_found_and_a_shuffled_one_is_not():
     planted, chance = (
         scored(0, "rank", series=14, dates=300, shuffled=shuffled) for shuffled in (False, True)
     )
@@ -327,7 +327,7 @@ def test_a_planted_order_of_series_is_found_and_a_shuffled_one_is_not():
 
 
 @pytest.mark.slow
-def test_a_card_of_a_panel_that_no_training_writes_is_refused(panel, folder, tmp_path, train_piece):
+def test_a_malformed_card_of_a_panel_is_refused(panel, folder, tmp_path, train_piece):
     job = job_with()
     done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
     text = read_card(tmp_path / done["file"]).to_json()

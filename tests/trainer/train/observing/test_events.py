@@ -27,7 +27,7 @@ def _progress(symbol: str, step: int) -> dict[str, Any]:
     return {"event": "progress", "model": symbol, "piece": symbol, "worker": symbol, **place}
 
 
-def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
+def test_each_event_is_one_json_line_without_nan(tmp_path):
     shown: list[dict[str, Any]] = []
     log = EventLog(tmp_path / "events", shown.append)
     log.emit({"event": "epoch", "train_loss": math.nan, "nested": [{"x": math.inf}]})
@@ -38,7 +38,7 @@ def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
     assert len(shown) == 2
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then():
+def test_without_a_terminal_progress_is_printed_now_and_then():
     stream, now = io.StringIO(), iter([0.0, 0.0, 5.0, 11.0, 11.0])
     story = Story(stream, clock=lambda: next(now))
     for step in (1, 2, 3):
@@ -67,7 +67,7 @@ def test_a_tcns_rates_are_in_chunks():
     ]
 
 
-def test_the_log_says_what_a_checkpoint_cost():
+def test_the_log_has_the_seconds_of_a_checkpoint():
     stream = io.StringIO()
     cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
     Story(stream)(
@@ -79,7 +79,7 @@ def test_the_log_says_what_a_checkpoint_cost():
     )
 
 
-def test_synthetic_data_is_called_so():
+def test_the_start_names_synthetic_data():
     stream = io.StringIO()
     Story(stream)({**STARTED, "data": DATA})
     Story(stream)(
@@ -90,7 +90,7 @@ def test_synthetic_data_is_called_so():
     assert one == "1 model on 1 cpu worker  1,000 bars of 1m, 1 hole, warm-up 1 bar  SYNTHETIC"
 
 
-def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
+def test_retries_and_failures_are_printed_with_their_reasons():
     stream = io.StringIO()
     story = Story(stream)
     story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
@@ -100,7 +100,7 @@ def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
     )
 
 
-def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
+def test_the_start_shows_warmup_and_notes_of_the_data():
     stream = io.StringIO()
     Story(stream)({**STARTED, "data": {**DATA, "warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}})
     assert stream.getvalue().splitlines() == [
@@ -109,7 +109,7 @@ def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
     ]
 
 
-def test_a_run_again_with_the_same_folder_says_what_it_kept_and_replaced():
+def test_a_repeated_run_prints_what_it_kept_and_replaced():
     stream = io.StringIO()
     many = [f"S{number}" for number in range(9)]
     Story(stream)(

@@ -30,7 +30,7 @@ def test_a_file_is_byte_for_byte_what_tensorboard_read(tmp_path):
     assert path.read_bytes().hex() == READ_BY_TENSORBOARD
 
 
-def test_the_first_record_names_the_format_and_each_point_is_a_record(tmp_path):
+def test_each_point_is_a_record_after_the_format(tmp_path):
     file = ScalarFile(tmp_path, now=0.0, suffix="one")
     for step in range(3):
         file.add({"loss": 0.1 * step}, step=step, now=float(step))

@@ -114,9 +114,7 @@ class Values(nn.Module):  # needs a value, which the meta device has not
 
 @pytest.mark.slow  # torch loads sympy for its first dispatched operation: 1.2 s
 @pytest.mark.parametrize("settings", [{"hidden": 60_000}, {"noise": 10**10}, {"noise": 100_000}], ids=str)
-def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(
-    settings: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_users_class_is_built_within_its_memory_limit(settings: dict[str, int], tmp_path: Path) -> None:
     net = tmp_path / "net.py"
     net.write_text(VALUES)
     own = {
@@ -139,7 +137,7 @@ def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(
         built(**settings)
 
 
-def test_weights_of_another_type_or_under_another_name_are_one_error(tmp_path: Path, candles: Path) -> None:
+def test_weights_of_another_type_or_name_are_one_error(tmp_path: Path, candles: Path) -> None:
     path = tmp_path / "m.safetensors"
     card = make_model(path)
     tensors, _ = load(path)

@@ -64,7 +64,7 @@ def test_chunks_at_once_give_the_digits_of_each_alone(tmp_path: Path, data: Path
         ]
 
 
-def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
+def test_small_batches_that_differ_are_not_used(
     models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, batches = predict_module.reader_of, list[int]()
@@ -92,7 +92,7 @@ def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
         assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
 
 
-def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
+def test_small_batches_in_which_few_windows_differ_are_not_used(
     models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, alone = predict_module.reader_of, list(predict_models(models, data, last=2))
@@ -121,7 +121,7 @@ def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
         assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
 
 
-def test_what_can_not_be_predicted_is_named_and_the_others_go_on(
+def test_a_failed_prediction_is_named_and_the_others_go_on(
     models: list[Path], data: Path, tmp_path: Path, write_candles: Any
 ) -> None:
     for symbol in ("AAA", "BBB"):
@@ -152,7 +152,7 @@ def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], da
         list(predict_models(models, data, symbols=("BBBB",)))
 
 
-def test_candles_of_another_timeframe_are_refused_with_both_names(tmp_path: Path, data: Path) -> None:
+def test_candles_of_another_timeframe_are_refused(tmp_path: Path, data: Path) -> None:
     make_model(tmp_path / "seconds.safetensors", symbols=("AAA",), timeframe="90s")
     with pytest.raises(
         DataError, match=r"seconds was trained on bars of 90s \(.* no candles of timeframe 90s.*it holds 1m"
@@ -173,7 +173,7 @@ def test_longer_bars_are_made_as_they_are_for_training(tmp_path: Path, data: Pat
     )
 
 
-def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_path: Path, data: Path) -> None:
+def test_a_model_of_few_features_needs_only_their_warmup(tmp_path: Path, data: Path) -> None:
     make_model(tmp_path / "short.safetensors", symbols=("AAA",), features=usual_features("1d"))
     make_model(tmp_path / "whole.safetensors", symbols=("AAA",))
     short, whole = predict_models([tmp_path / "short.safetensors", tmp_path / "whole.safetensors"], data)
