@@ -49,18 +49,18 @@ class Model:
     piece: str  # display name of its piece; empty for a production model without a card
     series: tuple[str, ...]
     created_at: datetime
+    stored_after: datetime  # at most the time of its upload, from which experiments expire
     fold: int = 1
     seed: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
-    stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
 
     def expires(self, experiment_days: int) -> date | None:
         """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no
         days (0).
         """
-        if self.stage == "production" or self.stored_after is None or not experiment_days:
+        if self.stage == "production" or not experiment_days:
             return None
         return (self.stored_after + timedelta(days=experiment_days)).date()
 

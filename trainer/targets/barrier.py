@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer.base.settings import setting
-from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings
+from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings, column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,11 +43,7 @@ class Barrier(VolatilityUnitSettings):
     gains = ("accuracy", "log_loss")
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
-        Column(
-            title="log loss (unconditional)",
-            value=("log_loss",),
-            beside=("baselines", "unconditional", "log_loss"),
-        ),
+        column("log loss", "log_loss", baseline="unconditional"),
         Column(title="Brier", value=("brier",)),
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.base.errors import UsageError
 from trainer.base.own_file import OwnFile, as_usage_error, digest_of, instance_of
-from trainer.targets.target import LOWER, Column, Metric, TargetSettings
+from trainer.targets.target import LOWER, Column, Metric, TargetSettings, column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,7 @@ class OwnTarget(OwnFile, TargetSettings):
     )
     gains = ("loss",)
     table = (
-        Column(title="loss (constant)", value=("loss",), beside=("baselines", "constant", "loss")),
+        column("loss", "loss", baseline="constant"),
         Column(title="correlation", value=("correlation",)),
     )
     farther = "setting of your target"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer.base.settings import setting
-from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings
+from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings, column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,17 +39,9 @@ class Quantiles(VolatilityUnitSettings):
     )
     gains = ("pinball", "interval_score")
     table = (
-        Column(
-            title="pinball loss (unconditional)",
-            value=("pinball",),
-            beside=("baselines", "unconditional", "pinball"),
-        ),
+        column("pinball loss", "pinball", baseline="unconditional"),
         Column(title="coverage", value=("covered",)),
-        Column(
-            title="interval score (unconditional)",
-            value=("interval_score",),
-            beside=("baselines", "unconditional", "interval_score"),
-        ),
+        column("interval score", "interval_score", baseline="unconditional"),
     )
 
     coverage: float = setting(0.8, "Share of outcomes inside the interval, such as 0.8.", above=0, below=1)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings
+from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings, column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,12 +33,8 @@ class Return(VolatilityUnitSettings):
     )
     gains = ("correlation", "mse")
     table = (
-        Column(
-            title="correlation (linear)",
-            value=("correlation",),
-            beside=("baselines", "linear", "correlation"),
-        ),
-        Column(title="MSE (mean)", value=("mse",), beside=("baselines", "mean", "mse")),
+        column("correlation", "correlation", baseline="linear"),
+        column("MSE", "mse", baseline="mean"),
         Column(title="sign hits", value=("hits",)),
     )
 

@@ -45,6 +45,11 @@ class Column:
     beside: tuple[str, ...] = ()
 
 
+def column(title: str, metric: str, *, baseline: str) -> Column:
+    """Return the column of a metric, with that of a baseline in brackets."""
+    return Column(title=f"{title} ({baseline})", value=(metric,), beside=("baselines", baseline, metric))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings(HomeSettings):
     """A target: its settings, and everything that is computed by them."""

@@ -134,10 +134,3 @@ def test_an_unreadable_measurements_file_is_replaced(user_file):
         assert known_here("cpu", JOB, torch="2.13") is None
     assert keep_here("cpu", shape_of(JOB), ENTRY) == file
     assert known_here("cpu", JOB, torch="2.13") == ENTRY
-
-
-def test_the_files_of_the_version_before_are_ignored(user_file):
-    for name in ("tuned.json", "gpu_measured.json"):
-        user_file.with_name(name).write_text("{")
-    assert known_here("cpu", JOB, torch="2.13") is None
-    assert named_profile("cpu").measured == {}

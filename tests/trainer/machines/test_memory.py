@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from trainer.machines.memory import (
     FEWEST_STEPS,
     FLOAT,
     REFERENCE_FEATURES,
+    Fit,
     batch_limit,
     chunk_slices,
     figures,
@@ -25,6 +27,10 @@ from trainer.machines.memory import (
 )
 from trainer.models import network_of
 from trainer.train.packs.pack import architecture_of
+
+
+def fitted(profile: str, job: Job, memory_gib: float, *, bars: int = 500_000, **options: Any) -> Fit:
+    return fit(named_profile(profile), job, memory_gib=memory_gib, features=37, bars=bars, **options)
 
 
 def test_the_reference_has_the_features_of_today():
@@ -81,8 +87,8 @@ def test_memory_that_others_hold_leaves_room_for_fewer():
 
 def test_a_small_chip_takes_the_same_batch_in_slices():
     job = job_of(batch=65_536)
-    large = fit(packaged()["h200"], job, memory_gib=141.0, features=37, bars=3_700_000)
-    small = fit(packaged()["l4_eighth"], job, memory_gib=2.79, features=37, bars=3_700_000)
+    large = fitted("h200", job, 141.0, bars=3_700_000)
+    small = fitted("l4_eighth", job, 2.79, bars=3_700_000)
     assert large.micro_batch == job.train.batch
     assert small.micro_batch < job.train.batch and small.models == 1
     assert small.memory_per_model_gib < 2.79
@@ -107,7 +113,7 @@ def test_rows_that_do_not_fit_are_refused_with_both_numbers():
     with pytest.raises(
         UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"
     ):
-        fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000)
+        fitted("l4_eighth", Job(), 2.79, bars=20_000_000)
 
 
 def test_an_auto_batch_leaves_a_hundred_steps_per_epoch():
@@ -123,19 +129,17 @@ def test_an_auto_batch_leaves_a_hundred_steps_per_epoch():
 
 
 def test_an_open_batch_is_placed_as_the_reference_batch():
-    found = fit(named_profile("l4"), job_of(batch=0), memory_gib=22.0, features=37, bars=500_000)
-    assert found == fit(named_profile("l4"), Job(), memory_gib=22.0, features=37, bars=500_000)
+    found = fitted("l4", job_of(batch=0), 22.0)
+    assert found == fitted("l4", Job(), 22.0)
 
 
 TCN = job_of(model="tcn", batch=1500)
 
 
 def test_a_tcns_chunks_are_sliced_unless_they_fit():
-    large = fit(
-        named_profile("h200"), with_settings(TCN, batch=64), memory_gib=140.0, features=37, bars=500_000
-    )
+    large = fitted("h200", with_settings(TCN, batch=64), 140.0)
     assert (large.models, large.micro_batch, large.activation_checkpointing) == (1, 64, False)
-    small = fit(named_profile("l4"), TCN, memory_gib=22.0, features=37, bars=500_000)
+    small = fitted("l4", TCN, 22.0)
     assert 1 < small.micro_batch < 200 and not small.activation_checkpointing
     needed = footprint(TCN, features=37, bars=500_000, windows=2 * small.micro_batch).total
     assert needed > 22.0 * 2**30 * 0.9, "twice the slice would not have fitted"
@@ -143,30 +147,21 @@ def test_a_tcns_chunks_are_sliced_unless_they_fit():
 
 def test_activations_are_recomputed_if_no_chunk_fits():
     long = with_settings(TCN, chunk=32_768, batch=4)
-    found = fit(named_profile("l4_eighth"), long, memory_gib=4.0, features=37, bars=500_000)
+    found = fitted("l4_eighth", long, 4.0)
     assert (found.micro_batch, found.activation_checkpointing) == (2, True)
     with pytest.raises(UsageError, match="l4_eighth has room for 1"):
-        fit(
-            named_profile("l4_eighth"),
-            with_settings(long, chunk=131_072),
-            memory_gib=2.79,
-            features=37,
-            bars=500_000,
-        )
+        fitted("l4_eighth", with_settings(long, chunk=131_072), 2.79)
 
 
 def test_memory_measured_by_a_tuner_overrides_the_formula():
-    l4 = {"memory_gib": 22.0, "features": 37, "bars": 500_000}
     tuned = with_settings(TCN, micro_batch=500)
-    assert fit(named_profile("l4"), TCN, tuned=tuned, **l4).micro_batch < 500, (
-        "the formula would have sliced it"
-    )
-    assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=15.0, **l4).micro_batch == 500
-    assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=19.0, **l4).micro_batch < 500, (
+    assert fitted("l4", TCN, 22.0, tuned=tuned).micro_batch < 500, "the formula would have sliced it"
+    assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=15.0).micro_batch == 500
+    assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=19.0).micro_batch < 500, (
         "beside the bars it is too much"
     )
     own = with_settings(TCN, micro_batch=3)
-    assert fit(named_profile("l4"), own, **l4).micro_batch == 3
+    assert fitted("l4", own, 22.0).micro_batch == 3
 
 
 def test_larger_chips_and_checkpointing_fit_more_chunks():

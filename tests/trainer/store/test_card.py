@@ -12,10 +12,11 @@ import pytest
 
 from tests.trainer.store.test_weights import CARD
 from trainer.base.errors import DataError
-from trainer.store.card import card_from_json, read_card
+from trainer.store.card import CardPanel, card_from_json, read_card
 from trainer.store.card_reading import MOST_CARD_BYTES
 
 OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
+PANEL = {"scaler_of": "rank", "calendar": "24x7", "horizon": 5, "fitted": {}, "scaler": CARD.series[0].scaler}
 OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
 
 
@@ -69,6 +70,8 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"other": 1},
         {"number": -1},
         {"panel": {"scaler_of": "rank"}},
+        {"panel": {**PANEL, "scaler_of": "other"}},
+        {"panel": {**PANEL, "more": 1}},
         {"format": True},
         {"format": {"a": 1}},
         {"mayfly": None},
@@ -87,7 +90,7 @@ def test_a_malformed_card_is_one_error(changes: dict[str, Any]) -> None:
 
 def test_a_card_with_own_files_and_columns_comes_back() -> None:
     card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, target="quantiles")
-    card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})])
+    card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})], panel=CardPanel(**PANEL))
     assert card_from_json(card.to_json()) == card
 
 

@@ -74,13 +74,6 @@ def test_the_loss_is_the_log_loss_of_the_probabilities():
     assert float(each.mean()) == pytest.approx(TARGET.scores(TARGET.forecast(logits, {}), labels)["log_loss"])
 
 
-def test_weights_of_one_give_the_metrics_of_the_card(guesses) -> None:
-    chances, labels = guesses
-    expected = TARGET.scores(chances, labels)
-    found = TARGET.weighted(chances, labels, np.arange(600))(np.ones(600))
-    assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
-
-
 def test_a_window_of_weight_three_counts_as_three_windows(guesses) -> None:
     chances, labels = guesses
     times = np.random.default_rng(2).integers(0, 4, 600)

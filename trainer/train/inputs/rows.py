@@ -125,7 +125,7 @@ def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[Sy
     """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises
     DataError.
     """
-    rows_TF = _inputs(candles, job, "cpu")
+    rows_TF = _inputs(candles, job)
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
 
@@ -135,26 +135,20 @@ def prepare(
     *,
     features: Tensor | None = None,
     warmup: int | None = None,
-    spans: Spans | None = None,
-    device: str | torch.device = "cpu",
     plan: Plan | None = None,
     series: int = 1,
 ) -> SymbolData:
-    """Return features, labels, spans, scaler and starts of a symbol, on `device`. Raises DataError.
+    """Return features, labels, spans, scaler and starts of a symbol, on the CPU. Raises DataError.
 
-    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `spans` replaces the
-    job's split, `plan` split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
+    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `plan` replaces
+    split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
     """
-    plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
-    rows_TF = (
-        _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
-    )
-    refuse_bad_features(
-        candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
-    )
+    plan = plan or plan_symbol(candles, job, warmup=warmup)
+    rows_TF = _inputs(candles, job) if features is None else features.float().contiguous()
+    names = job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
+    refuse_bad_features(candles, rows_TF, plan.warmup, names)
     read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
     mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
-    mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
     fitted = plan.target.fit(plan.labels_TK[plan.bars["train"]])
     return symbol_data(
         candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series
@@ -172,12 +166,11 @@ def symbol_data(
     fitted: Mapping[str, Any],
     series: int,
 ) -> SymbolData:
-    """Return the training data of a plan with these rows, scaler and fitted values, on the device of the
-    rows.
+    """Return the training data of a plan with these rows, scaler and fitted values, on the CPU.
 
     `series` is the symbol's number in the piece, from 1 on; 0 for one without training bars.
     """
-    train, device = plan.bars["train"], rows_TF.device
+    train = plan.bars["train"]
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
     train_labels_TK[plan.rows_of(train)] = plan.target.scale(plan.labels_TK[train], fitted)
     reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
@@ -186,9 +179,9 @@ def symbol_data(
         rows_TF=rows_TF,
         mean_F=mean_F,
         std_F=std_F,
-        train_labels_TK=torch.from_numpy(train_labels_TK).to(device),
-        starts={name: torch.from_numpy(rows).to(device) for name, rows in plan.starts.items()},
-        reads=torch.from_numpy(reads).to(device),
+        train_labels_TK=torch.from_numpy(train_labels_TK),
+        starts={name: torch.from_numpy(rows) for name, rows in plan.starts.items()},
+        reads=torch.from_numpy(reads),
         labels_TK=plan.labels_TK,
         target=plan.target,
         fitted=fitted,
@@ -202,9 +195,7 @@ def symbol_data(
         bars_seen=plan.bars_seen,
         first_bar=plan.first_row,
         place_T=plan.rows,
-        context_TC=(
-            context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None
-        ),
+        context_TC=context_rows(candles, plan.rows, series=series) if job.model.reads_context else None,
     )
 
 
@@ -220,16 +211,16 @@ def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -
     return torch.from_numpy(context_RC)
 
 
-def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
-    return compute_inputs(candles, features=job.data.computed, device=device)
+def _inputs(candles: Candles, job: Job) -> Tensor:
+    return compute_inputs(candles, features=job.data.computed)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where
     constant.
     """
-    rows = rows_TF[chosen_T.to(rows_TF.device)]
-    total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+    rows = rows_TF[chosen_T]
+    total_F = torch.zeros(rows.shape[1], dtype=torch.float64)
     squares_F = torch.zeros_like(total_F)
     for part in torch.split(rows, 1 << 16):  # one part at a time in float64
         total_F += part.double().sum(0)

@@ -259,21 +259,16 @@ def test_an_encoder_of_other_inputs_is_refused(encoders, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("splits", "error"),
-    [
-        ({}, "its card does not say on which bars"),
-        ({"validation": {"last": "soon"}}, "its card does not say on which bars"),
-        ({"validation": {"last": "9" * 50}}, "its card does not say on which bars"),
-        ({"validation": ["2024-01-01T00:00:00Z"]}, "its card does not say on which bars"),
-    ],
+    "validation", [None, {"last": "soon"}, {"last": "9" * 50}, ["2024-01-01T00:00:00Z"]], ids=str
 )
-def test_an_encoder_needs_the_end_of_its_training_in_its_card(splits, error, encoders, tmp_path):
+def test_an_encoder_needs_the_end_of_its_training_in_its_card(validation, encoders, tmp_path):
+    splits = {"validation": validation}
     path = edited(
         encoders["tcn"],
         tmp_path,
         lambda card: replace(card, series=[replace(one, splits=splits) for one in card.series]),
     )
-    with pytest.raises(DataError, match=error):
+    with pytest.raises(DataError, match="its card does not say on which bars"):
         head(path)
 
 
@@ -291,38 +286,18 @@ def test_a_changed_encoder_file_is_refused(encoders, bars, tmp_path):
 
 
 def test_a_bad_encoder_is_one_error_line_of_the_training(encoders, bars, tmp_path, capsys):
-    sizes = [part for key, value in full({**SIZES, **COMMON}).items() for part in ("--set", f"{key}={value}")]
-    known = [
-        "--data",
-        str(bars / "early"),
-        "--out",
-        str(tmp_path / "out"),
-        "--device",
-        "cpu",
-        "--workers",
-        "1",
-        *sizes,
-    ]
+    early, keys = bars / "early", full({**SIZES, **COMMON})
+    known = ["--data", str(early), "--out", str(tmp_path / "out"), "--device", "cpu", "--workers", "1"]
+    sizes = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    missing = "no.safetensors can't be read (No such file or directory). Check model.encoder"
+    unseen = "none of the 2 symbols can be trained on (the encoder has seen bars and labels until"
     for encoder, more, message in (
-        (
-            tmp_path / "no.safetensors",
-            (),
-            "no.safetensors can't be read (No such file or directory). Check model.encoder",
-        ),
-        (bars / "early" / "AAA_1m_2024-2024.parquet", (), "is not a whole model file"),
-        (
-            encoders["transformer"],
-            (),
-            "none of the 2 symbols can be trained on (the encoder has seen bars and labels until",
-        ),
-        (encoders["transformer"], ("--model", "lstm"), "unknown job key 'model.encoder'"),
+        (tmp_path / "no.safetensors", sizes, missing),
+        (early / "AAA_1m_2024-2024.parquet", sizes, "is not a whole model file"),
+        (encoders["transformer"], sizes, unseen),
+        (encoders["transformer"], ["--model", "lstm"], "unknown job key 'model.encoder'"),
     ):
-        arguments = (
-            [*known, "--set", f"model.encoder={encoder}"]
-            if not more
-            else [*known[:8], *more, "--set", f"model.encoder={encoder}"]
-        )
-        assert main(arguments) == 2
+        assert main([*known, *more, "--set", f"model.encoder={encoder}"]) == 2
         error = capsys.readouterr().err.strip()
         assert message in error and len(error.splitlines()) == 1
 

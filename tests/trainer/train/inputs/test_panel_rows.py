@@ -18,13 +18,13 @@ from tests.jobs import keys_for, with_settings
 from tests.pieces import piece_of
 from trainer.bars.job_plan import symbol_plan
 from trainer.bars.panel_plan import plan_panel
-from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS
 from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
 from trainer.models import MODELS
 from trainer.store.card import card_from_json, read_card
 from trainer.targets import TARGETS
@@ -61,6 +61,10 @@ def prepared(panel: list[Candles], job: Job) -> PieceData:
         for symbol, plans in plan_panel(named, job).items()
     ]
     return read_panel(named, job, entries, 1)
+
+
+def piece_of_all(job: Job, panel: list[Candles]) -> Piece:
+    return piece_of(job, *(one.symbol for one in panel), timeframe="1d")
 
 
 def moved(candles: Candles, date: int) -> Candles:
@@ -118,9 +122,7 @@ def test_later_bars_of_any_series_change_no_earlier_input(panel, scaler, setting
     assert changed == len(panel) - 1  # all but the one that ended before
 
 
-def test_ranks_are_among_the_series_of_their_date(
-    panel,
-):
+def test_ranks_are_among_the_series_of_their_date(panel):
     job = job_with("rank")
     data = prepared(panel, job)
     column, rows = job.data.inputs.index("log_return_1"), dict[int, list[float]]()
@@ -161,7 +163,7 @@ def test_series_without_training_windows_get_the_common_scaler(panel):
 
 def test_windows_and_chunks_read_the_same_rows_for_each_label(panel, folder):
     job = job_with(timeframe="1d")
-    piece = piece_of(job, *(one.symbol for one in panel), timeframe="1d")
+    piece = piece_of_all(job, panel)
     source = read_source(piece, job, found := open_data(job, folder, scratch=folder))
     data = source.folds[1]
     again = read_source(piece, job, found).folds[1]
@@ -238,7 +240,7 @@ def test_every_model_and_target_train_and_predict_on_a_panel(
         Job(), **keys_for(SMALL, model=model, target=name), **keys, epochs=1, test_fraction=0.25
     )
     job = with_settings(job, batch=4 if job.model.reads == CHUNKS else 128)
-    done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
+    done = train_piece(piece_of_all(job, panel), job, folder, tmp_path)
     file = tmp_path / done["file"]
     card = read_card(file)
     assert card.panel is not None and (card.kind, card.panel.scaler_of) == ("panel", scaler)
@@ -277,9 +279,7 @@ def test_a_panel_predicts_symbols_that_it_never_saw(
         write_candles(path / "panel_1d.parquet", part)
     for scaler in SCALERS:
         job = job_with(scaler)
-        done = train_piece(
-            piece_of(job, *(one.symbol for one in panel[:6]), timeframe="1d"), job, seen, tmp_path
-        )
+        done = train_piece(piece_of_all(job, panel[:6]), job, seen, tmp_path)
         file = tmp_path / done["file"]
         every = {one.symbol: one for one in predict_models([file], data) if isinstance(one, Predictions)}
         assert list(every) == [one.symbol for one in panel]  # S06 and S07 are new
@@ -307,7 +307,7 @@ def test_a_panel_predicts_symbols_that_it_never_saw(
 @pytest.mark.slow
 def test_unseen_series_share_one_embedding(panel, folder, tmp_path, train_piece):
     job = job_with("pooled", **TRANSFORMER, learning_rate=1e-2)
-    done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
+    done = train_piece(piece_of_all(job, panel), job, folder, tmp_path)
     again = [replace(panel[0], symbol=name) for name in ("COPY", "NEW")]
     write_candles(tmp_path / "all_1d.parquet", [*again, *panel])
     made = predict_models(
@@ -324,18 +324,3 @@ def test_a_planted_order_is_found_and_a_shuffled_one_is_not():
     )
     assert planted["rank correlation"] > 0.3 < planted["low"] + 0.1
     assert chance["low"] <= 0 <= chance["high"]
-
-
-@pytest.mark.slow
-def test_a_malformed_card_of_a_panel_is_refused(panel, folder, tmp_path, train_piece):
-    job = job_with()
-    done = train_piece(piece_of(job, *(one.symbol for one in panel), timeframe="1d"), job, folder, tmp_path)
-    text = read_card(tmp_path / done["file"]).to_json()
-    for old, new in (
-        ('"scaler_of": "rank"', '"scaler_of": "other"'),
-        ('"scaler_of": "rank", "scaler": {', '"scaler_of": "rank", "scaler": {}, "more": {'),
-        ('"number": 1', '"number": -1'),
-    ):
-        assert old in text
-        with pytest.raises(DataError, match="card can't be used"):
-            card_from_json(text.replace(old, new))

@@ -64,34 +64,6 @@ def test_chunks_at_once_give_the_digits_of_each_alone(tmp_path: Path, data: Path
         ]
 
 
-def test_small_batches_that_differ_are_not_used(
-    models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, batches = predict_module.reader_of, list[int]()
-
-    class Rounded:
-        def __init__(self, reader: Any) -> None:
-            self._reader = reader
-
-        def outputs(self, network: Any, bars: np.ndarray) -> np.ndarray:
-            return np.nextafter(self._reader.outputs(network, bars), np.inf)
-
-    def reader(
-        reads: str, inputs: Any, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any
-    ) -> Any:
-        batches.append(batch)
-        made = whole(reads, inputs, batch=batch, **options)
-        return Rounded(made) if batch in SMALL_BATCHES else made
-
-    monkeypatch.setattr(predict_module, "reader_of", reader)
-    different = list(predict_models(models, data, last=2))
-    assert batches.count(SMALL_BATCHES[0]) == 1  # the trial
-    monkeypatch.undo()
-    for item, other in zip(different, predict_models(models, data, last=2), strict=True):
-        assert isinstance(item, Predictions) and isinstance(other, Predictions)
-        assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
-
-
 def test_small_batches_in_which_few_windows_differ_are_not_used(
     models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
