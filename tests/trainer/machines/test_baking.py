@@ -1,4 +1,4 @@
-"""What a baked image would save, and from how many runs a month on."""
+"""Savings of a baked image, and the runs a month from which it pays."""
 
 from __future__ import annotations
 

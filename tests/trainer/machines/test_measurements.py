@@ -1,4 +1,4 @@
-"""What tuners found: kept by chip and shape, taken where the job leaves it open, and read with care."""
+"""The cache of measurements: kept by chip and shape, used where the job leaves it open, read strictly."""
 
 from __future__ import annotations
 

@@ -229,9 +229,8 @@ def test_an_open_strategy_counts_as_the_larger_one():
 
 def test_a_gpu_trains_in_half_precision_by_default():
     assert is_half(Job(), on_gpu=True) and not is_half(Job(), on_gpu=False)
-    assert is_half(job_of(precision="bf16"), on_gpu=False) and not is_half(
-        job_of(precision="fp32"), on_gpu=True
-    )
+    assert is_half(job_of(precision="bf16"), on_gpu=False)
+    assert not is_half(job_of(precision="fp32"), on_gpu=True)
 
 
 def test_several_slices_add_the_memory_of_gradients():

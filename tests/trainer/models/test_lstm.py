@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.jobs import job_of
-from trainer.models.dropout import keep_mask
+from trainer.models.layers import keep_mask
 from trainer.models.lstm.network import Lstm, build, run_in
 
 
@@ -40,9 +40,8 @@ def test_a_layer_in_half_precision_has_gradients_in_full():
     expected.square().sum().backward()
     found.square().sum().backward()
     for weight, exact in zip(lstm.parameters(), plain.parameters(), strict=True):
-        assert weight.grad.dtype == torch.float32 and torch.allclose(
-            weight.grad.double(), exact.grad, rtol=1e-6
-        )
+        assert weight.grad.dtype == torch.float32
+        assert torch.allclose(weight.grad.double(), exact.grad, rtol=1e-6)
 
 
 def test_dropout_is_off_without_keys_and_a_function_of_them_with():

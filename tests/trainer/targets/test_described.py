@@ -1,4 +1,4 @@
-"""What scores say about a model beside its baselines."""
+"""Gains of a model over its baselines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every target promises: labels that end where they say, wherever the series begins; a loss a label;
+"""Promises of every target: labels that end where they say, wherever the series begins; a loss a label;
 baselines; words.
 """
 

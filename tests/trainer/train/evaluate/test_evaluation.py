@@ -123,11 +123,9 @@ def test_a_test_span_of_one_class_is_scored_without_auc(trending) -> None:
     labels[bars] = 1.0
     rows = replace(trending, labels_TK=labels).scored("test")
     report = evaluate(np.full(len(bars), 0.6), TARGET, rows, replicates=50)
-    assert (
-        report["auc"] is None
-        and report["intervals"]["auc"] is None
-        and report["better"]["logistic"]["auc"] is None
-    )
+    assert report["auc"] is None
+    assert report["intervals"]["auc"] is None
+    assert report["better"]["logistic"]["auc"] is None
     assert report["accuracy"] == report["base_rate"] == 1.0 and report["intervals"]["log_loss"] is not None
 
 

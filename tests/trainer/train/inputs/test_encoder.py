@@ -132,9 +132,8 @@ def test_a_heads_file_is_whole_and_its_card_names_its_parent(name, encoders, bar
     card = read_card(trained)
     assert card_from_json(card.to_json()) == card
     assert card.parent["model"] == f"{name}-return_ticks_1m" and card.parent["training"] == "frozen"
-    assert (
-        card.parent["sha256"] == job.model.encoder_sha256 and card.parent["until"] == job.model.encoder_until
-    )
+    assert card.parent["sha256"] == job.model.encoder_sha256
+    assert card.parent["until"] == job.model.encoder_until
     before, after = load(encoders[name])[0], load(trained)[0]
     moved = {
         key for key in after if key != "context.tables.series" and not torch.equal(before[key], after[key])
@@ -164,11 +163,9 @@ def test_blocks_unfreeze_one_by_one_also_after_a_restart(restored, encoders, bar
         moved.append({key.rsplit(".", 1)[0] for key in after if not torch.equal(before[key], after[key])})
     first = {key for key in moved[2] if key.startswith("blocks.")}
     assert moved[0] == moved[1] == {"head"}
-    assert (
-        first
-        and all(key.startswith("blocks.1.") for key in first)
-        and moved[2] == moved[3] == {"head", *first}
-    )
+    assert first
+    assert all(key.startswith("blocks.1.") for key in first)
+    assert moved[2] == moved[3] == {"head", *first}
     assert {key.split(".")[1] for key in moved[4] if key.startswith("blocks.")} == {"0", "1"}
     assert not {"patches", "norm"} & moved[5] and {"patches", "norm"} <= moved[6]
     uneven = pack.snapshot(0)

@@ -284,23 +284,19 @@ def test_a_panel_predicts_symbols_that_it_never_saw(
         every = {one.symbol: one for one in predict_models([file], data) if isinstance(one, Predictions)}
         assert list(every) == [one.symbol for one in panel]  # S06 and S07 are new
         (some, none) = predict_models([file], data, symbols=["S06", "NEW"], last=3)
-        assert (
-            isinstance(none, Predictions)
-            and none.symbol == "S06"
-            and isinstance(some, NotPredicted)
-            and some.absent
-        )
+        assert isinstance(none, Predictions)
+        assert none.symbol == "S06"
+        assert isinstance(some, NotPredicted)
+        assert some.absent
         for name, values in none.columns.items():
             assert values.tolist() == every["S06"].columns[name][-3:].tolist()
     short = tmp_path / "short"
     short.mkdir()
     write_candles(short / "panel_1d.parquet", [panel[0], panel[1].rows(-10)])
     found = {one.symbol: one for one in predict_models([file], short)}
-    assert (
-        isinstance(found["S00"], Predictions)
-        and isinstance(found["S01"], NotPredicted)
-        and found["S01"].absent
-    )
+    assert isinstance(found["S00"], Predictions)
+    assert isinstance(found["S01"], NotPredicted)
+    assert found["S01"].absent
     assert "no bar of S01 has enough bars before it" in str(found["S01"].error)
 
 

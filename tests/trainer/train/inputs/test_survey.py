@@ -1,4 +1,4 @@
-"""What workers are told of a symbol before they start: which files to open, and what reading them takes."""
+"""Data of workers: the files of each symbol, and the memory that reading them takes."""
 
 from __future__ import annotations
 

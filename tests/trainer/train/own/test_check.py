@@ -296,10 +296,8 @@ def test_without_torch_a_job_is_hashed_and_not_estimated(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     job = checked(job_with(tmp_path, "raise ValueError\n"))
     assert job.model.sha256 and not job.cost.is_measured
-    assert (
-        rate_of(named_profile("t4"), job).basis == NOT_ESTIMATED
-        and rate_of(named_profile("t4"), job).is_estimate
-    )
+    assert rate_of(named_profile("t4"), job).basis == NOT_ESTIMATED
+    assert rate_of(named_profile("t4"), job).is_estimate
 
 
 def test_a_desk_that_cannot_run_the_trial_says_so(tmp_path, monkeypatch):
@@ -315,11 +313,9 @@ def test_a_portable_job_has_no_folders_and_workers_get_copies(tmp_path, forked_c
     sha256 = (tmp_path / "net.py").read_bytes()
     assert list(contents(checked(job)).values()) == [sha256]
     away = portable(job)
-    assert (
-        away.model.file == "net.py"
-        and away.cost.is_measured
-        and str(tmp_path) not in json.dumps(away.to_dict())
-    )
+    assert away.model.file == "net.py"
+    assert away.cost.is_measured
+    assert str(tmp_path) not in json.dumps(away.to_dict())
     here = copied(checked(job), tmp_path / "own_files")
     (tmp_path / "net.py").write_text("an edit\n")
     assert here.model.load().__name__ == "Net" and here.model.base_name == "net.py"

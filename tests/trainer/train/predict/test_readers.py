@@ -1,4 +1,4 @@
-"""What readers cut out of the rows, and evaluation that does not depend on its batches."""
+"""Windows and chunks that readers gather, and outputs that do not depend on their batch."""
 
 from __future__ import annotations
 

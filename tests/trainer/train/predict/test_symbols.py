@@ -139,10 +139,8 @@ def test_longer_bars_are_made_as_they_are_for_training(tmp_path: Path, data: Pat
     write_file(tmp_path / "AAA_2m.parquet", [candles])
     (read,) = predict_models([tmp_path / "twos.safetensors"], tmp_path / "AAA_2m.parquet")
     assert isinstance(made, Predictions) and isinstance(read, Predictions) and len(made.bar) > 20
-    assert (
-        made.bar.tolist() == read.bar.tolist()
-        and (made.columns["probability"] == read.columns["probability"]).all()
-    )
+    assert made.bar.tolist() == read.bar.tolist()
+    assert (made.columns["probability"] == read.columns["probability"]).all()
 
 
 def test_a_model_of_few_features_needs_only_their_warmup(tmp_path: Path, data: Path) -> None:
@@ -152,9 +150,8 @@ def test_a_model_of_few_features_needs_only_their_warmup(tmp_path: Path, data: P
     assert isinstance(short, Predictions) and isinstance(whole, Predictions)
     assert (len(short.bar), len(whole.bar)) == (700 - 60 - LOOKBACK + 1, 700 - 256 - LOOKBACK + 1)
     (last,) = predict_models([tmp_path / "short.safetensors"], data, last=1)
-    assert (
-        isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
-    )
+    assert isinstance(last, Predictions)
+    assert last.columns["probability"][0] == short.columns["probability"][-1]
 
 
 def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_candles: Any) -> None:
@@ -171,15 +168,11 @@ def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_
     assert isinstance(every, Predictions) and np.isfinite(every.columns["log_return"]).all()
     assert every.bar[-1] == make_candles(600).timestamp[-11]
     (last,) = predict_models([tmp_path / "AAA.safetensors"], tmp_path, last=1)
-    assert (
-        isinstance(last, Predictions)
-        and last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
-    )
+    assert isinstance(last, Predictions)
+    assert last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
     assert isinstance(never, NotPredicted)
-    assert (
-        never.error.what == "no bar of BBB has a unit for the forecast of return"
-        and "never moves" in never.error.why
-    )
+    assert never.error.what == "no bar of BBB has a unit for the forecast of return"
+    assert "never moves" in never.error.why
 
 
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:
