@@ -82,11 +82,8 @@ def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
     about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""
     ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
-    theirs = (
-        {baseline: _at(other, (name,)) for baseline, other in others.items()}
-        if isinstance(others, Mapping)
-        else {}
-    )
+    others = others if isinstance(others, Mapping) else {}
+    theirs = {baseline: _at(other, (name,)) for baseline, other in others.items()}
     known = {baseline for baseline, value in theirs.items() if isinstance(value, (int, float))}
     if not known or not isinstance(ours, (int, float)):
         return ""

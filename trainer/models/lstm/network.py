@@ -63,9 +63,8 @@ class Lstm(nn.Module):
         with torch.no_grad():
             for lstm in self.lstms:
                 bias = lstm.get_parameter("bias_ih_l0")
-                bias[hidden : 2 * hidden] += (
-                    FORGET_BIAS  # torch's order of gates: input, forget, cell, output
-                )
+                # torch's order of gates: input, forget, cell, output.
+                bias[hidden : 2 * hidden] += FORGET_BIAS
 
     def forward(
         self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0

@@ -72,9 +72,8 @@ class Tcn(nn.Module):
         """
         hidden_BCX = x_BFX
         for number, block in enumerate(self.blocks):
-            keys = (
-                keys_L2[CONVOLUTIONS * number : CONVOLUTIONS * (number + 1)] if keys_L2 is not None else None
-            )
+            first = CONVOLUTIONS * number
+            keys = None if keys_L2 is None else keys_L2[first : first + CONVOLUTIONS]
             hidden_BCX = run(block, hidden_BCX, keys, first_row, recompute=self._recompute)
         return in_full_precision(self.head, hidden_BCX).transpose(1, 2)
 

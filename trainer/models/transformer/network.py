@@ -106,10 +106,8 @@ class Transformer(nn.Module):
         tokens_BND = tokens_BND + self.patches(x_BTF.reshape(rows, self._tokens, self._patch * features))
         if context_BC is None:
             context_BC = torch.zeros(rows, len(CONTEXT), dtype=torch.int64, device=x_TBF.device)
-        tokens_BND = (
-            tokens_BND
-            + self.context(context_BC, None if keys_L2 is None else keys_L2[:1], first_row)[:, None]
-        )
+        series_key = None if keys_L2 is None else keys_L2[:1]
+        tokens_BND = tokens_BND + self.context(context_BC, series_key, first_row)[:, None]
         for number, block in enumerate(self.blocks):
             keys_22 = None if keys_L2 is None else keys_L2[1 + 2 * number : 3 + 2 * number]
             tokens_BND = run(block, tokens_BND, keys_22, first_row, recompute=self._recompute)

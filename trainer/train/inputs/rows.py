@@ -27,9 +27,8 @@ from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
 from trainer.train.inputs.encoder import known_scaler
 
-FEATURE_LIMIT = (
-    10.0  # deviations to which a baseline's features are clamped: one crash must not decide a linear fit
-)
+# Deviations to which a baseline's features are clamped: one crash must not decide a linear fit.
+FEATURE_LIMIT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,20 +89,15 @@ def rate_text(rate: float, unit: str) -> str:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    more = _meter_words(event)
-    return (
-        f"{event['piece']}  {place}  loss {loss} "
-        f" {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
-    )
+    words = [event["piece"], place, f"loss {loss}", rate_text(event["rate"], event["unit"])]
+    return "  ".join([*words, *_meter_words(event)])
 
 
 def _started_line(event: dict[str, Any]) -> str:
     data = event["data"]
     label = "  SYNTHETIC" if data["synthetic"] else ""
-    models = (
-        f"{_counted(len(event['models']), 'model')} on"
-        f" {_counted(event['workers'], event['device'] + ' worker')}"
-    )
+    workers = _counted(event["workers"], f"{event['device']} worker")
+    models = f"{_counted(len(event['models']), 'model')} on {workers}"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
     warmup = f", warm-up {_counted(data['warmup'], 'bar')}" if data.get("warmup") else ""
@@ -115,28 +110,20 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _tuned_line(event: dict[str, Any]) -> str:
-    excluded = "".join(
-        f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"]
-    )
     entry = event["entry"]
     if entry is None:
         return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): using defaults"
+    out = [f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"]]
     batch = f"batch {entry['batch']:,}, " if entry["batch"] else ""
-    slices = (
-        f"{batch}{entry['strategy']}, {entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
-    )
-    return (
-        f"found in {event['seconds']:.0f} s: {slices},"
-        f" {rate_text(entry['windows_per_second'], event['unit'])}{excluded}"
-    )
+    pack = f"{entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
+    rate = rate_text(entry["windows_per_second"], event["unit"])
+    return f"found in {event['seconds']:.0f} s: {batch}{entry['strategy']}, {pack}, {rate}{''.join(out)}"
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:
     formats = {"cores": "cores {}", "memory_fraction": "{:.0%} of the GPU's memory"}
-    return (
-        f"worker {event['worker']}  has"
-        f" {', '.join(text.format(event[key]) for key, text in formats.items() if key in event)}"
-    )
+    share = [text.format(event[key]) for key, text in formats.items() if key in event]
+    return f"worker {event['worker']}  has {', '.join(share)}"
 
 
 def _done_line(event: dict[str, Any]) -> str:
@@ -170,10 +157,8 @@ def _links_line(event: dict[str, Any]) -> str:
     }
     devices = ", ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
     expected = f" (about {event['expected_gb_per_s']:g} expected)" if event["expected_gb_per_s"] else ""
-    return (
-        f"{event['piece']}  {len(event['devices'])} x {devices}  all-reduce {event['bus_gb_per_s']:.3g}"
-        f" GB/s{expected}"
-    )
+    rate = f"all-reduce {event['bus_gb_per_s']:.3g} GB/s{expected}"
+    return f"{event['piece']}  {len(event['devices'])} x {devices}  {rate}"
 
 
 _TEMPLATES = {
@@ -198,8 +183,8 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _meter_words(event: Mapping[str, Any]) -> str:
-    """Return the meter's fields of a progress event as text; empty without any."""
+def _meter_words(event: Mapping[str, Any]) -> list[str]:
+    """Return the meter's fields of a progress event as texts."""
     formats = {
         "learning_rate": "rate {:.2e}",
         "mfu": "MFU {:.1%}",
@@ -209,7 +194,7 @@ def _meter_words(event: Mapping[str, Any]) -> str:
     words = [text.format(event[key]) for key, text in formats.items() if event.get(key) is not None]
     if event.get("eta_seconds") is not None:
         words.append(f"at most {duration(event['eta_seconds'])} left")
-    return "  ".join(words)
+    return words
 
 
 def duration(seconds: float) -> str:

@@ -79,13 +79,10 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     root = name.partition(".")[0]
     if not level and root not in sys.stdlib_module_names and root not in ON_A_NODE and not _is_ours(name):
         file = Path(str((globals or {}).get("__file__", "the file"))).name
-        why = (
-            "only this one file is sent, and a node has torch, numpy and the packages of"
-            " node/requirements.lock"
-        )
-        raise NotOnANode(
-            f"{file} imports {name}, which a node does not have", why=why, do="Remove the import."
-        )
+        has = "torch, numpy and the packages of node/requirements.lock"
+        what = f"{file} imports {name}, which a node does not have"
+        why = f"only this one file is sent, and a node has {has}"
+        raise NotOnANode(what, why=why, do="Remove the import.")
     return __import__(name, globals, locals, fromlist, level)
 
 

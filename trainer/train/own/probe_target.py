@@ -128,19 +128,10 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
         part = target.loss(outputs[1:], labels[1:])
         each.sum().backward()
         double = target.loss(outputs.detach().double(), labels.double())
-    if (
-        chunk.shape != (1, len(labels))
-        or not torch.allclose(chunk[0], each)
-        or not torch.allclose(part, each[1:])
-    ):
-        raise UsageError(
-            f"{name} of a label depends on the batch",
-            why="packs weigh and slice it",
-            do="Return one loss per label, not reduced.",
-        )
-    if (
-        not bool(torch.isfinite(double).all())
-        or outputs.grad is None
-        or not bool(torch.isfinite(outputs.grad).all())
-    ):
+    same = chunk.shape == (1, len(labels)) and torch.allclose(chunk[0], each)
+    if not same or not torch.allclose(part, each[1:]):
+        do = "Return one loss per label, not reduced."
+        raise UsageError(f"{name} of a label depends on the batch", why="packs weigh and slice it", do=do)
+    grad = outputs.grad
+    if grad is None or not bool(torch.isfinite(double).all() and torch.isfinite(grad).all()):
         raise UsageError(f"{name} is not finite", why="of outputs drawn from noise", do=DO)

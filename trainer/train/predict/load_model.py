@@ -124,13 +124,10 @@ def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str
             raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
         return {}
     if given is None:
-        why = (
-            f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs"
-            " no code"
-        )
-        raise UsageError(
-            f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}."
-        )
+        made_by = f"{own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..."
+        why = f"it was made by {made_by}, and a card runs no code"
+        do = f"Give it with --model-file {own['file']}."
+        raise UsageError(f"{model_path} needs its Python file", why=why, do=do)
     read_file(given, sha256=own["sha256"])
     return {"file": str(given)}
 

@@ -109,11 +109,9 @@ def predict_models(
     for models in groups.values():
         single = [model for model in models if model.card.panel is None]
         panels = [model for model in models if model.card.panel is not None]
-        lines = (
-            (yield from _predict_group(single, data, wanted=wanted, last=last, running=running))
-            if single
-            else ()
-        )
+        lines: tuple[str, ...] = ()
+        if single:
+            lines += yield from _predict_group(single, data, wanted=wanted, last=last, running=running)
         if panels:
             lines += yield from _predict_panels(panels, data, wanted=wanted, last=last, running=running)
         for line in lines:
