@@ -109,10 +109,8 @@ def instance_type(name: str) -> InstanceType:
 def cpu_instance_type(name: str) -> InstanceType:
     """Look up a type without a GPU. Raises UsageError with the nearest names."""
     if name not in CPU_TYPES:
-        do = (
-            nearest(name, CPU_TYPES)
-            or f"Set the stack's setting prepare_type to one of {', '.join(CPU_TYPES)}."
-        )
+        every = f"Set the stack's setting prepare_type to one of {', '.join(CPU_TYPES)}."
+        do = nearest(name, CPU_TYPES) or every
         raise UsageError(f"unknown instance type '{name}' for prepare runs", do=do)
     vcpus, memory_gib, price = CPU_TYPES[name]
     return InstanceType(

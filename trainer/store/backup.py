@@ -174,13 +174,10 @@ def _refuse_large_index(names: Set[str]) -> None:
     accepts.
     """
     if len(names) > MOST_FILES:
-        do = (
-            "Copy it elsewhere in the bucket and delete it: the next backup makes a new one, and sends no"
-            " file twice."
-        )
-        raise UsageError(
-            f"{INDEX} would name more than {MOST_FILES:,} files", why="it keeps files of all folders", do=do
-        )
+        what = f"{INDEX} would name more than {MOST_FILES:,} files"
+        later = "the next backup makes a new one, and sends no file twice"
+        do = f"Copy it elsewhere in the bucket and delete it: {later}."
+        raise UsageError(what, why="it keeps files of all folders", do=do)
 
 
 def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:

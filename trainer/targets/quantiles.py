@@ -65,13 +65,9 @@ class Quantiles(VolatilityUnitSettings):
         """Return the pinball loss (...), summed over the three levels: outputs (..., 3), labels (..., 1)."""
         import torch
 
-        missed = labels - outputs
-        low, middle, high = missed.unbind(-1)
-        each = (
-            torch.maximum(level * part, (level - 1) * part)
-            for level, part in zip(self.levels, (low, middle, high), strict=True)
-        )
-        return torch.stack(list(each), dim=-1).sum(-1)
+        missed = zip(self.levels, (labels - outputs).unbind(-1), strict=True)
+        each = [torch.maximum(level * part, (level - 1) * part) for level, part in missed]
+        return torch.stack(each, dim=-1).sum(-1)
 
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
         """Return the quantiles (N, Q) in ascending order, with the interval widened by the calibrated
